@@ -1,39 +1,42 @@
-//! How much one cluster may have us hold: keys and raw bytes, of all kinds together.
+//! Limits on the keys and bytes that one cluster may have, all kinds together.
 //!
-//! What a cluster has is counted as it is read: a list counts its kind anew, and each put adds to it. What a put replaces is not looked up,
-//! so the count is an upper one; where that is too much, the mirror is counted, which is exact and takes a second for a million keys.
+//! Keys are counted as they are read: a list restarts the count of its kind, and each put adds to
+//! it. A put that replaces a value also counts as an addition, so the count is an upper bound. When
+//! it exceeds a limit, the mirror is counted exactly, which takes a second for a million keys.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::model::{Kind, Revision, ScopeSize, Size};
 
-/// What one cluster may have at most.
+/// Maximum size of one cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterBounds {
-    /// Keys.
+    /// Maximum number of keys.
     pub keys_max: u64,
-    /// Bytes of keys and values.
+    /// Maximum number of bytes of keys and values together.
     pub bytes_max: u64,
 }
 
 impl Default for ClusterBounds {
-    /// Three times the keys and five times the bytes of a cluster of 5,000 nodes with 110 pods each, the most that Kubernetes is made for: it
-    /// has 0.6 million keys and some 0.2 GiB.
+    /// About three times the keys and five times the bytes of a cluster of 5,000 nodes with 110
+    /// pods each, the largest that Kubernetes supports. Such a cluster has 0.6 million keys and
+    /// about 0.2 GiB.
     fn default() -> Self {
         Self { keys_max: 2_000_000, bytes_max: 1 << 30 }
     }
 }
 
-/// How much of a cluster may be held while it is listed, as a multiple of the bounds: all that it has may have been replaced by as much, and
-/// what was replaced goes when the list is complete.
+/// Factor by which the mirror may exceed the limits while a cluster is listed. Every key may have
+/// been replaced by another one, and replaced keys are removed only when the list is complete.
 const CROWDED_FACTOR: u64 = 2;
 
-/// Which part of the bounds may be put until the mirror is counted again, so that a cluster near its bound is not counted for each change;
-/// and which part of the bytes may come after a start until it is counted first.
+/// Fraction of the limits that may be put before the mirror is counted again, so that a cluster
+/// near its limit is not counted at each change. The same fraction of the bytes may be put after a
+/// start before the first count.
 const UNCOUNTED_PART: u64 = 64;
 
-/// What a cluster has, over all of its connections.
+/// Size of a cluster over all of its connections.
 #[derive(Debug)]
 pub(super) struct Holdings {
     bounds: ClusterBounds,
@@ -42,32 +45,35 @@ pub(super) struct Holdings {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By kind: what it has at the source, at most.
+    /// Size of each kind at the source, as an upper bound.
     source: [Size; Kind::ALL.len()],
     stages: [Stage; Kind::ALL.len()],
-    /// Up to which revision of the source the mirror will have each kind, once the writer has done all that was asked of it.
+    /// Revision of the source that each kind of the mirror reaches when the committer has applied
+    /// all commands.
     expected: [Option<Revision>; Kind::ALL.len()],
-    /// All that the mirror holds of the cluster, also what a list has not confirmed; at most.
+    /// Size of the cluster in the mirror, as an upper bound. It includes keys that a list has not
+    /// confirmed.
     held: Size,
-    /// What the cluster had when the mirror was counted last; `None` before the first time.
+    /// Size of the cluster at the last count of the mirror. `None` before the first count.
     counted: Option<Size>,
-    /// What came since.
+    /// Size of what was read since the last count.
     since: Size,
 }
 
-/// How far a connection is with a kind.
+/// Progress of a connection with one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Stage {
-    /// It is not known yet what was deleted while there was none, so what is held says nothing of what the source has.
+    /// Deletes from the time without a connection are not known yet, so the size in the mirror says
+    /// nothing about the source.
     #[default]
     Resuming,
-    /// What was listed so far counts.
+    /// The size of the pages that were read so far counts.
     Listing,
-    /// What the mirror holds counts.
+    /// The size in the mirror counts.
     Settled,
 }
 
-/// What was found to be too much.
+/// Size that exceeds a limit, with the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Excess {
     found: Size,
@@ -89,44 +95,47 @@ impl fmt::Display for Excess {
 }
 
 impl Holdings {
-    /// Of a cluster of which so many keys of each kind are held, whose bytes nobody has counted.
+    /// Creates the state of a cluster with this number of stored keys per kind. Their bytes are not
+    /// known.
     pub(super) fn new(bounds: ClusterBounds, keys: [u64; Kind::ALL.len()]) -> Self {
         let source = keys.map(|keys| Size { keys, bytes: 0 });
         let held = source.into_iter().sum();
         Self { bounds, state: Mutex::new(State { source, held, ..State::default() }) }
     }
 
-    /// A connection begins with a kind.
+    /// Marks a kind as resuming over a new connection.
     pub(super) fn resume(&self, kind: Kind) {
         self.state().stages[kind.place()] = Stage::Resuming;
     }
 
-    /// A list of a kind begins.
+    /// Marks a kind as being listed, and restarts its count.
     pub(super) fn list(&self, kind: Kind) {
         let mut state = self.state();
         state.source[kind.place()] = Size::default();
         state.stages[kind.place()] = Stage::Listing;
     }
 
-    /// The mirror has, or is about to have, what the source has of a kind.
+    /// Marks a kind as settled: the mirror has, or is about to have, what the source has.
     pub(super) fn settle(&self, kind: Kind) {
         self.state().stages[kind.place()] = Stage::Settled;
     }
 
-    /// Counts what was put while there was no connection: few keys, which are judged when the kind is settled.
+    /// Adds what was put while there was no connection, without checking the limits. These are few
+    /// keys, and they are checked when the kind is settled.
     pub(super) fn add_unjudged(&self, kind: Kind, more: Size) {
         let mut state = self.state();
         state.source[kind.place()] = state.source[kind.place()] + more;
         state.held = state.held + more;
     }
 
-    /// The writer was asked for all of a kind up to a revision, or was told that a list begins.
+    /// Sets the revision that the committer was asked to bring a kind to, or `None` when a list
+    /// begins.
     pub(super) fn expect(&self, kind: Kind, revision: Option<Revision>) {
         self.state().expected[kind.place()] = revision;
     }
 
-    /// Whether the mirror has all that the writer was asked for of the kinds that are settled, where each goes up to such a revision: only then
-    /// can it be counted.
+    /// Returns whether the mirror has reached the expected revision of every settled kind, given
+    /// the revision `reached` of each kind. Only then can the mirror be counted.
     pub(super) fn is_settled(&self, reached: impl Fn(Kind) -> Option<Revision>) -> bool {
         let state = self.state();
         let is_settled = |kind: &Kind| {
@@ -136,8 +145,11 @@ impl Holdings {
         Kind::ALL.iter().all(is_settled)
     }
 
-    /// Counts what was read of a kind, of which the source says that it has so many keys. Fails, and counts nothing, where that would be
-    /// too much as far as is known: the mirror has to be counted then.
+    /// Adds what was read of a kind, for which the source announces `keys_said` keys.
+    ///
+    /// # Errors
+    /// [`Excess`] if the known size would exceed a limit. Nothing is added then, and the mirror has
+    /// to be counted.
     pub(super) fn add(&self, kind: Kind, more: Size, keys_said: u64) -> Result<(), Excess> {
         let mut state = self.state();
         let (at, bounds) = (kind.place(), self.bounds);
@@ -160,12 +172,13 @@ impl Holdings {
         Ok(())
     }
 
-    /// Whether more of the cluster is held than may be while it is listed, as far as is known.
+    /// Returns whether the mirror has more of the cluster than is allowed during a list, as far as
+    /// is known.
     pub(super) fn is_crowded(&self) -> bool {
         self.bounds.is_crowded_by(self.state().held)
     }
 
-    /// Takes in what the mirror was found to hold of each kind.
+    /// Replaces the sizes of settled kinds by a count of the mirror.
     pub(super) fn counted(&self, sizes: [ScopeSize; Kind::ALL.len()]) {
         let mut state = self.state();
         for kind in Kind::ALL {
@@ -218,12 +231,12 @@ mod tests {
         assert!(holdings.add(Kind::Node, size(1, 0), 0).is_err());
         holdings.list(Kind::Ip);
         assert_eq!(holdings.add(Kind::Ip, size(10, 0), 500), Ok(()));
-        // the source's own word is enough: nothing of it has to be read
+        // the number that the source announces is enough: its keys need not be read
         assert!(holdings.add(Kind::Ip, size(10, 0), 501).unwrap_err().to_string().contains("at least 641 keys and may have 640"));
         assert_eq!(holdings.add(Kind::Ip, size(10, 0), 500), Ok(()));
     }
 
-    /// Otherwise a cluster could not come back that has fewer keys of one kind and more of another.
+    /// Otherwise a cluster with fewer keys of one kind and more of another could not be resumed.
     #[test]
     fn a_kind_of_which_it_is_not_known_what_was_deleted_is_judged_once_that_is_known() {
         let holdings = Holdings::new(BOUNDS, Kind::ALL.map(|kind| if kind == Kind::Ip { 600 } else { 0 }));
@@ -243,7 +256,8 @@ mod tests {
         assert!(holdings.add(Kind::Ip, size(1, 1), 0).is_err());
         holdings.counted(held(size(2, 6_300), size(2, 6_300)));
         assert_eq!(holdings.add(Kind::Ip, size(1, 100), 0), Ok(()));
-        // a 64th may come beside what was counted, then it is counted again: it may have replaced something
+        // a 64th may be added to the count, then the mirror is counted again: the puts may have
+        // replaced something
         assert!(holdings.add(Kind::Ip, size(1, 1), 0).is_err());
         holdings.counted(held(size(2, 6_400), size(2, 6_400)));
         assert_eq!(holdings.add(Kind::Ip, size(1, 100), 0), Ok(()));

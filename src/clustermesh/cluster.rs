@@ -1,8 +1,9 @@
-//! The life of one remote cluster: connect, read its cluster config, wait for canaries, mirror its kinds, and start over with
-//! back-off when anything fails (docs/develop/protocol.md §3.3; Cilium's `pkg/clustermesh/common/remote_cluster.go`).
+//! The life of one remote cluster: connects, reads its cluster config, waits for canaries, mirrors
+//! its kinds, and retries with back-off after a failure (docs/develop/protocol.md §3.3; Cilium's
+//! `pkg/clustermesh/common/remote_cluster.go`).
 //!
-//! Owns: the resync machines of its kinds, which outlive connections. Receives the content of its file. Emits commands to the
-//! one writer and its status. Nothing here touches another cluster.
+//! [`Mesh`](super::Mesh) runs a [`ClusterTask`] for each client file. The task keeps the resync
+//! state of its kinds, which outlives connections.
 
 mod attempt;
 
@@ -25,77 +26,78 @@ use crate::commit::DecodedBudget;
 use crate::kvstore::{ClientFile, ClientOptions, Endpoint};
 use crate::model::{ClusterId, ClusterName, ClusterRecord, Kind, MaxConnectedClusters, Phase, Scope};
 
-/// What every cluster of a mesh has in common.
+/// Settings that all clusters of a mesh share.
 #[derive(Debug, Clone)]
 pub struct MeshOptions {
-    /// The own cluster's id; 0 is "not known".
+    /// Id of the own cluster; 0 if it is not known.
     pub own_id: ClusterId,
-    /// The own cluster, where it is mirrored too (`--local-etcd`): the config directory says nothing of it.
+    /// Name of the own cluster if it is mirrored too (`--local-etcd`). Its client file is not in
+    /// the config directory.
     pub local: Option<ClusterName>,
-    /// The clusters that are read although they have no cluster config (`--legacy-clusters`).
+    /// Clusters that are read although they have no cluster config (`--legacy-clusters`).
     pub legacy_clusters: Arc<BTreeSet<ClusterName>>,
-    /// How many clusters the mesh can have.
+    /// Maximum number of clusters in the mesh.
     pub max_connected_clusters: MaxConnectedClusters,
-    /// Bounds of each connection.
+    /// Limits of each connection.
     pub client: ClientOptions,
-    /// What each cluster may have.
+    /// Maximum size of each cluster.
     pub bounds: ClusterBounds,
-    /// The room for large values that are decoded.
+    /// Memory for large decoded values.
     pub decoded: DecodedBudget,
-    /// Times of each cluster's life.
+    /// Intervals and limits in the life of each cluster.
     pub timing: super::Timing,
 }
 
-/// The task of one remote cluster.
+/// Task of one remote cluster.
 #[derive(Debug)]
 pub(super) struct ClusterTask {
     pub(super) name: ClusterName,
     pub(super) options: MeshOptions,
     pub(super) ids: Arc<ClusterIds>,
-    /// The bytes of its file, and each new version of them.
+    /// Content of its client file, updated when the file changes.
     pub(super) content: watch::Receiver<Arc<[u8]>>,
     pub(super) surroundings: Surroundings,
 }
 
-/// Why an attempt is over.
+/// Reason why an attempt ended.
 enum End {
     Failed(AttemptError),
-    /// It is time to give up what depends on the cluster.
+    /// `--cache-ttl` has passed without a connection.
     AwayTooLong,
-    /// Its file has other bytes now, or is gone.
+    /// The client file changed. It was deleted if `is_open` is false.
     FileChanged {
         is_open: bool,
     },
 }
 
-/// A cluster that cannot be read.
+/// State of a cluster that cannot be read.
 #[derive(Debug)]
 struct Away {
-    /// Since when, or since the start.
+    /// End of the last connection, or the start of the task.
     since: Instant,
-    /// What depends on it was given up (`--cache-ttl`).
+    /// Services, service exports and endpoint slices were removed (`--cache-ttl`).
     revoked: bool,
 }
 
-/// What a cluster's task remembers between connections.
+/// State of a cluster's task that outlives connections.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// What is stored of the cluster, or on its way there.
+    /// Record of the cluster that is stored or about to be stored.
     pub(super) record: ClusterRecord,
-    /// One for each kind, in the order of [`Kind::ALL`].
+    /// State of each kind, in the order of [`Kind::ALL`].
     pub(super) kinds: [KindMemory; Kind::ALL.len()],
-    /// The endpoints that were not tried since the last shuffle.
+    /// Endpoints that were not tried since the last shuffle.
     untried: Vec<Endpoint>,
 }
 
 impl ClusterTask {
-    /// Runs until it is dropped, or its file or the writer is gone.
+    /// Runs until it is dropped, its file is deleted or the committer ends.
     pub(super) async fn run(self) {
         let reporter = self.surroundings.reporter.clone();
         let commands = self.surroundings.commands.clone();
         tokio::select! {
             () = self.live() => {}
-            // ends with the writer, which ends everything
+            // ends with the committer, which ends everything
             () = reporter.tell_phases(commands) => {}
         }
     }
@@ -150,7 +152,8 @@ impl ClusterTask {
                 self.surroundings.reporter.went_back(&error);
             }
             if matches!(error, AttemptError::ConfigMissing) {
-                // no failure of the connection: the next one follows soon, in case the address leads to another etcd by then
+                // not a failure of the connection: retry soon, because the address may lead to
+                // another etcd by then
                 backoff.reset();
                 wait = self.options.timing.backoff_min;
             } else {
@@ -162,14 +165,17 @@ impl ClusterTask {
                     away.revoked = true;
                     self.revoke(&mut memory).await;
                 }
-                // a closed channel means that this task is about to be ended: the next round sees it
+                // a closed channel means that this task is about to be ended, which the next round
+                // handles
                 _ = file_changes.changed() => file_changes.mark_changed(),
             }
         }
     }
 
-    /// Waits until the cluster could not be read for as long as `--cache-ttl` says; for ever where it says nothing, where that has
-    /// been seen to, and once it is connected (Cilium's `ttlChecker`, `pkg/clustermesh/common/remote_cluster.go`).
+    /// Waits until the cluster was unreachable for `--cache-ttl`.
+    ///
+    /// Never returns if no TTL is set, if its entries were already removed, or if the cluster is
+    /// connected by then (Cilium's `ttlChecker`, `pkg/clustermesh/common/remote_cluster.go`).
     async fn away_too_long(&self, away: &Away) {
         let Some(ttl) = self.options.timing.cache_ttl.filter(|_| !away.revoked) else { return std::future::pending().await };
         sleep(ttl.saturating_sub(away.since.elapsed())).await;
@@ -178,7 +184,7 @@ impl ClusterTask {
         }
     }
 
-    /// Gives up what agents send traffic by.
+    /// Removes the kinds that agents route traffic by.
     async fn revoke(&self, memory: &mut Memory) {
         tracing::warn!(cluster = %self.name, "the cluster is away for longer than --cache-ttl: its services, service exports and endpoint slices are removed");
         self.surroundings.reporter.change(|status| status.revocation_count += 1);
@@ -186,7 +192,7 @@ impl ClusterTask {
             if kind.is_revocable() {
                 memory.revoke(&Scope { cluster: self.name.clone(), kind });
                 self.surroundings.reporter.holds(kind, 0);
-                // a writer that is gone means that the process is about to end
+                // an error means that the committer has ended, and the process ends with it
                 let _ = memory.deliver(&self.surroundings.commands).await;
             }
         }
@@ -205,7 +211,7 @@ impl ClusterTask {
         }
     }
 
-    /// One connection, from its files to the error that ends it.
+    /// Runs one connection, from reading the client file to the error that ends it.
     async fn attempt(&self, content: &Arc<[u8]>, memory: &mut Memory) -> AttemptError {
         let bytes = Arc::clone(content);
         let file = match tokio::task::spawn_blocking(move || ClientFile::parse(&bytes)).await {
@@ -231,7 +237,8 @@ impl ClusterTask {
         }
     }
 
-    /// Waits for the certificates and keys that the file names (§3.2), naming the ones that are missing.
+    /// Waits for the certificates and keys that the file names (docs/develop/protocol.md §3.2), and
+    /// reports the missing ones.
     async fn await_files(&self, file: &ClientFile) {
         loop {
             let missing = file.missing_files();
@@ -246,7 +253,8 @@ impl ClusterTask {
 }
 
 impl Memory {
-    /// One endpoint for each connection, each once before any is tried again, in random order: replicas are etcds of their own.
+    /// Returns the next endpoint in random order; no endpoint comes twice before all were tried.
+    /// Replicas are separate etcds, so each connection uses exactly one.
     fn next_endpoint(&mut self, file: &ClientFile) -> Option<Endpoint> {
         if self.untried.is_empty() {
             self.untried = file.endpoints().to_vec();
@@ -255,7 +263,7 @@ impl Memory {
         self.untried.pop()
     }
 
-    /// Forgets everything that is held, because it was drained.
+    /// Resets the state of all kinds after the cluster was removed from the mirror.
     pub(super) fn forget(&mut self) {
         for kind in &mut self.kinds {
             kind.forget();

@@ -1,16 +1,19 @@
-//! The config directory: one file for each remote cluster, as Cilium's agents and KVStoreMesh read it.
+//! Watches the config directory, which has one client file for each remote cluster, as Cilium's
+//! agents and KVStoreMesh read it.
 //!
-//! Owns: the passes over the directory, and when they come. Emits: [`DirectoryEvent`]s, in
-//! order, the [`DirectoryState`] for people to see behind what it says. Invariants: a missing or unreadable directory or file removes nothing;
-//! equal bytes are no event; every change is announced within 2 s. Deliberately lacks: the meaning of a file's content, and any
-//! interest in the certificates that it names.
+//! It sends [`DirectoryEvent`]s in order; the new [`DirectoryState`] follows the changes that it
+//! belongs to. A missing or unreadable directory or file removes nothing, equal bytes are no event,
+//! and every change is announced within 2 s. The content of the files and their certificates are
+//! not inspected here.
 //!
-//! How a change is noticed. No event is taken at its word: each one, whatever it names, leads to a pass over the whole directory.
-//! Notifications come from one watch, on the directory itself: they see files put and renamed there and the swap of a Secret's
-//! `..data` link. What they cannot see (a write in place behind a link into another directory, a directory made anew, a file
-//! system without inotify, a queue that overflowed) a glance at all metadata every second sees: some hundred `stat` calls, less
-//! work and fewer ways to fail than a second set of watches on every link's target that each swap invalidates. What even the
-//! metadata hides is found by the slow pass of [`DirectoryOptions::rescan_interval`], which reads everything.
+//! A notification is only a hint: each one leads to a pass over the whole directory. They come from
+//! a single watch on the directory itself, which sees files that are written or renamed there and
+//! the swap of a Secret's `..data` link. It does not see a write behind a link into another
+//! directory, a recreated directory, a file system without inotify or an overflowed queue.
+//! Comparing all metadata every second covers these cases. That takes a few hundred `stat` calls,
+//! which is less work and fails in fewer ways than watches on every link's target, which each swap
+//! invalidates. The slow pass of [`DirectoryOptions::rescan_interval`] reads every file and finds
+//! the changes that metadata does not show.
 
 mod diff;
 mod scan;
@@ -33,62 +36,65 @@ use self::scan::{DirectoryIdentity, FileReading, Glance, Reading, read_directory
 use crate::file_watch::DirectoryWatch;
 use crate::model::{Causes, ClusterName, DirectoryState, Due, Reminders};
 
-/// Half of the 2 s in which a change shall take effect (issue "The main job", item 1); the other half is for settling.
+/// Interval between two checks of the metadata: half of the 2 s in which a change must take effect.
+/// The other half is for settling.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A directory that differs in each of this many readings is taken as it is: with the usual 100 ms between them that is 0.6 s,
-/// which keeps the 2 s.
+/// Maximum number of readings that wait for two equal ones. With the usual 100 ms between them this
+/// takes 0.6 s, within the limit of 2 s.
 const SETTLE_READINGS_MAX: u32 = 6;
 
-/// Files, and what is wrong with them, that were logged lately.
+/// Recently logged files that cannot be used, with the reason.
 static UNUSABLE: Causes = Causes::new();
 
-/// What happened to the set of remote clusters.
+/// Change of the set of remote clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DirectoryEvent {
-    /// A cluster's file came or its bytes changed.
+    /// A cluster's file was added or its content changed.
     Upserted {
-        /// The cluster: the file's name.
+        /// Cluster, from the name of the file.
         cluster: ClusterName,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// All of its bytes.
+        /// Content of the file.
         content: Arc<[u8]>,
-        /// Their SHA-256.
+        /// SHA-256 of the content.
         digest: [u8; 32],
     },
-    /// The directory is readable and the cluster's file is not in it any more.
+    /// The directory is readable and no longer has the cluster's file.
     Removed {
-        /// The cluster.
+        /// Cluster whose file was removed.
         cluster: ClusterName,
     },
-    /// The first reading that succeeded, or the first after the directory could not be read; follows that reading's other events.
+    /// First successful reading since the start, or since the directory was unreadable. It follows
+    /// the other events of that reading.
     FirstScan {
-        /// Every cluster that has a file, unreadable ones included: any other cluster that is known from before is gone.
+        /// Clusters with a file, including unreadable ones. Any other known cluster was removed.
         present: BTreeSet<ClusterName>,
     },
-    /// How the directory is, where that is new; follows the events of the reading that found it.
+    /// New state of the directory. It follows the other events of the reading that found it.
     Read(DirectoryState),
 }
 
-/// Which directory to watch, and how.
+/// Settings of the directory watcher.
 #[derive(Debug, Clone)]
 pub struct DirectoryOptions {
-    /// The directory.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// The own cluster, whose file is ignored.
+    /// Own cluster, whose file is ignored.
     pub own_cluster: Option<ClusterName>,
-    /// How long the directory must stay the same to be believed; 100 ms serves well.
+    /// Time between two readings that must be equal before they are used; usually 100 ms.
     pub debounce: Duration,
-    /// How often everything is read even if nothing seems to have changed.
+    /// Interval between two readings of all files, even if nothing seems to have changed.
     pub rescan_interval: Duration,
-    /// How often what cannot be used is told again.
+    /// Interval between two log messages about a file that cannot be used.
     pub remind_interval: Duration,
-    /// Says that everything shall be read now.
+    /// Requests a reading of all files.
     pub rescan: Arc<Notify>,
 }
 
-/// Watches the directory and announces what changes, until `stop` is cancelled or nobody receives events any more.
+/// Watches the directory and sends its changes, until `stop` is cancelled or the receiver is
+/// dropped.
 pub async fn watch_directory(options: DirectoryOptions, events: mpsc::Sender<DirectoryEvent>, stop: CancellationToken) {
     let mut directory = Directory::new(options);
     let work = async {
@@ -106,18 +112,18 @@ pub async fn watch_directory(options: DirectoryOptions, events: mpsc::Sender<Dir
         }
     };
     if let Some(Err(error)) = stop.run_until_cancelled(work).await {
-        // Only a panic or the end of the runtime: the task's owner sees it end and starts it anew.
+        // only after a panic or at the end of the runtime: the owner of the task restarts it
         tracing::error!(%error, "reading the config directory failed");
     }
 }
 
-/// Cluster files by name: the content of each, or why nobody can use it.
+/// Cluster files by name: the content, or the reason why the file cannot be used.
 pub type ClusterFiles = BTreeMap<String, Result<Arc<[u8]>, String>>;
 
-/// The cluster files that stand in a directory now. Blocks.
+/// Reads the cluster files of a directory. Blocks.
 ///
 /// # Errors
-/// Why the directory cannot be read.
+/// The reason why the directory cannot be read.
 pub fn read_cluster_files(directory: &Path, own_cluster: Option<&ClusterName>) -> Result<ClusterFiles, String> {
     let content = |file| match file {
         FileReading::Cluster(file) => Ok(file.content),
@@ -126,21 +132,22 @@ pub fn read_cluster_files(directory: &Path, own_cluster: Option<&ClusterName>) -
     Ok(read_directory(directory, own_cluster).files?.into_iter().map(|(name, file)| (name, content(file))).collect())
 }
 
-/// The directory and the watch on it.
+/// The directory, with the watch on it and the last reported state.
 struct Directory {
     options: DirectoryOptions,
     watch: Option<Watch>,
     changed: Arc<Notify>,
-    /// What cannot be used: files by name, and the directory as the empty one.
+    /// Reminders for unusable files by name, and for the directory as the empty name.
     reminders: Reminders<String>,
-    /// What was told last.
+    /// Last reported state.
     told: DirectoryState,
 }
 
-/// A watch on the directory that stood at the path at the time.
+/// Watch on the directory that existed at the path when the watch was set up.
 struct Watch {
     identity: DirectoryIdentity,
-    /// `None` if it could not be set up: then the glances have to do.
+    /// `None` if the watch could not be set up. Changes are then found by the checks of the
+    /// metadata alone.
     _watch: Option<DirectoryWatch>,
 }
 
@@ -150,8 +157,8 @@ impl Directory {
         Self { changed: Arc::clone(&options.rescan), reminders, options, watch: None, told: DirectoryState::default() }
     }
 
-    /// Reads the directory until two readings in a row agree, so that a file in the middle of being written, or of being replaced by
-    /// removing and creating it, is never taken for a change, let alone a removal.
+    /// Reads the directory until two readings in a row are equal. A file that is being written, or
+    /// replaced by a delete and a create, then does not count as changed or removed.
     async fn read_settled(&mut self) -> Result<Reading, JoinError> {
         let mut reading = self.read().await?;
         for _ in 1..SETTLE_READINGS_MAX {
@@ -166,7 +173,8 @@ impl Directory {
         Ok(reading)
     }
 
-    /// One pass over the directory, after making sure that it is this one which is watched: so nothing falls between the two.
+    /// Reads the directory once. Checks first that the watch is on this directory, so that no
+    /// change is missed in between.
     async fn read(&mut self) -> Result<Reading, JoinError> {
         let identity = self.glance().await?.identity();
         if self.watch.as_ref().map(|watch| watch.identity) != identity {
@@ -181,7 +189,6 @@ impl Directory {
         tokio::task::spawn_blocking(move || Glance::take(&path)).await
     }
 
-    /// Sets up a watch on the directory that stands at the path.
     fn watch(&self, identity: DirectoryIdentity) -> Watch {
         let watch = DirectoryWatch::begin(&self.options.path, Arc::clone(&self.changed));
         if let Err(error) = &watch {
@@ -191,7 +198,8 @@ impl Directory {
         Watch { identity, _watch: watch.ok() }
     }
 
-    /// Returns when the directory was notified as changed, looks different from `before`, or is due for the slow pass.
+    /// Returns when the directory was notified as changed, its metadata differs from `before`, or
+    /// the slow pass is due.
     async fn wait_for_change(&self, before: Glance) -> Result<(), JoinError> {
         let rescan_at = Instant::now() + self.options.rescan_interval;
         let mut ticks = interval_at(Instant::now() + GLANCE_INTERVAL, GLANCE_INTERVAL);
@@ -210,7 +218,7 @@ impl Directory {
         timeout_at(rescan_at, look).await.unwrap_or(Ok(()))
     }
 
-    /// Tells again what still cannot be used. A pass comes each minute at least.
+    /// Logs again what still cannot be used. A pass runs at least once a minute.
     fn remind(&mut self, now: &DirectoryState) {
         let path = self.options.path.display();
         let broken = now.invalid.keys().cloned().chain(now.error.is_some().then(String::new));
@@ -223,7 +231,8 @@ impl Directory {
         }
     }
 
-    /// Logs what is new in the state: each message once, not with every pass. Gives it if anything is.
+    /// Logs the differences from the last state, each message once. Returns the state if it
+    /// differs.
     fn report(&mut self, now: DirectoryState) -> Option<DirectoryState> {
         self.remind(&now);
         let path = self.options.path.display();

@@ -1,7 +1,9 @@
-//! How many remotes are asked for much at once: lists of one etcd wait for each other, and starts are spread.
+//! Limits on concurrent work at the remote etcds: lists of one etcd wait for each other, and
+//! connection attempts are spread over time.
 //!
-//! Many clusters often stand behind one etcd (a KVStoreMesh's), so lists are counted for each etcd, by the id that its replies carry,
-//! and not for each file. A remote that does not answer holds no place of another etcd.
+//! Many clusters often share one etcd, that of a KVStoreMesh. Lists are therefore counted by the
+//! etcd cluster id in the replies, not by client file. A remote that does not answer occupies no
+//! slot of another etcd.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,35 +13,38 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::model::EtcdClusterId;
 
-/// Lists at once for each etcd: from 4 to 16 the rate of partitioned lists hardly grows (docs/develop/measurements.md §2: 390–555k and 440–600k
-/// keys/s), while every list costs the server memory and delays its other clients.
+/// Maximum number of concurrent lists per etcd. From 4 to 16 the rate of partitioned lists hardly
+/// grows (docs/develop/measurements.md §2: 390–555k and 440–600k keys/s), while each list costs the
+/// server memory and delays its other clients.
 const LISTS_PER_ETCD_MAX: usize = 8;
 
-/// Between two starts on average, so that 511 clusters take a second and one takes no time that anybody sees. Each start costs some
-/// 2 ms of processor time: a connection, perhaps a TLS handshake, and five small reads.
+/// Average time between two starts of cluster tasks: 511 clusters start within a second, and a
+/// single one starts at once. A start costs about 2 ms of CPU time: a connection, perhaps a TLS
+/// handshake, and five small reads.
 const START_SPACING: Duration = Duration::from_millis(2);
 
-/// The places at every etcd. Cheap to clone.
+/// Semaphores for lists, one per etcd. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gates {
     etcds: Arc<Mutex<HashMap<EtcdClusterId, Arc<Semaphore>>>>,
 }
 
 impl Gates {
-    /// A place for a list of an etcd; waits for one. It is given back when dropped.
+    /// Waits for a slot for a list at an etcd. Dropping the permit frees the slot.
     pub(super) async fn list(&self, etcd: EtcdClusterId) -> Option<OwnedSemaphorePermit> {
         let places = {
             let mut etcds = self.etcds.lock().unwrap_or_else(PoisonError::into_inner);
-            // an etcd that nobody lists any more is forgotten: remotes that are recreated again and again leave nothing behind
+            // forget etcds without lists, otherwise remotes that are recreated again and again
+            // would leave semaphores behind
             etcds.retain(|_, places| places.available_permits() < LISTS_PER_ETCD_MAX || Arc::strong_count(places) > 1);
             Arc::clone(etcds.entry(etcd).or_insert_with(|| Arc::new(Semaphore::new(LISTS_PER_ETCD_MAX))))
         };
-        // never closed, so there is always a place in the end
+        // the semaphore is never closed, so this is never `None`
         places.acquire_owned().await.ok()
     }
 }
 
-/// How long a cluster that is one of so many waits before its first attempt. `chance` is 0 to 1.
+/// Returns the random wait of a cluster before its first attempt. `chance` is between 0 and 1.
 pub(super) fn start_wait(cluster_count: usize, chance: f64) -> Duration {
     let others = u32::try_from(cluster_count.saturating_sub(1)).unwrap_or(u32::MAX);
     START_SPACING.saturating_mul(others).mul_f64(chance.clamp(0.0, 1.0))

@@ -1,17 +1,19 @@
-//! Which cluster has which id: no two may have the same (Cilium's `pkg/clustermesh/common/idsmgr.go`).
+//! Cluster ids in use: no two clusters may have the same one (Cilium's
+//! `pkg/clustermesh/common/idsmgr.go`).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::model::{ClusterId, ClusterName};
 
-/// The ids of the mesh. Those of stored clusters are taken from the start, so that the one already stored keeps its id.
+/// Cluster ids of the mesh and the clusters that hold them. The ids of stored clusters are reserved
+/// from the start, so a stored cluster wins over a new one.
 #[derive(Debug, Default)]
 pub(super) struct ClusterIds {
     holders: Mutex<BTreeMap<ClusterId, ClusterName>>,
 }
 
-/// The id belongs to another cluster.
+/// Another cluster holds the id.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cluster id {id} is already used by cluster {holder}: ids must be unique in the mesh")]
 pub(super) struct IdTaken {
@@ -24,7 +26,7 @@ impl ClusterIds {
         Self { holders: Mutex::new(stored.collect()) }
     }
 
-    /// Takes an id for a cluster, which gives up any other that it had.
+    /// Reserves an id for a cluster and releases any other id that it held.
     pub(super) fn reserve(&self, id: ClusterId, cluster: &ClusterName) -> Result<(), IdTaken> {
         let mut holders = self.lock();
         if let Some(holder) = holders.get(&id).filter(|holder| *holder != cluster) {
@@ -35,7 +37,6 @@ impl ClusterIds {
         Ok(())
     }
 
-    /// Gives up the id of a cluster.
     pub(super) fn release(&self, cluster: &ClusterName) {
         self.lock().retain(|_, holder| holder != cluster);
     }

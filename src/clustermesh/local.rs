@@ -1,7 +1,9 @@
-//! The file of the own cluster's etcd (`--local-etcd`): the one cluster file outside the config directory.
+//! Watches the client file of the own cluster's etcd (`--local-etcd`), which is not in the config
+//! directory.
 //!
-//! Emits the same [`DirectoryEvent`]s as the directory does, for the own cluster. Invariants: a file that is missing, unreadable or in
-//! the middle of being written removes and changes nothing; equal bytes are no event; a change is announced within 2 s.
+//! It sends the same [`DirectoryEvent`]s as the directory does. A file that is missing, unreadable
+//! or half written changes and removes nothing, and equal bytes are no event. A change is announced
+//! within 2 s.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,15 +17,15 @@ use super::DirectoryEvent;
 use super::directory::read_cluster_file;
 use crate::model::ClusterName;
 
-/// How often the file is read: it is a few lines, and a change shall take effect within 2 s.
+/// Interval between two reads. The file has a few lines, and a change must take effect within 2 s.
 const READ_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The own cluster's etcd.
+/// Client file of the own cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalEtcd {
-    /// The own cluster's name.
+    /// Name of the own cluster.
     pub cluster: ClusterName,
-    /// Its client file, of the same form as those in the config directory.
+    /// Path of the file, which has the same form as those in the config directory.
     pub path: PathBuf,
 }
 
@@ -34,7 +36,8 @@ impl LocalEtcd {
     }
 }
 
-/// Reads the file and announces what is new in it, until `stop` is cancelled or nobody receives events any more.
+/// Sends an event for every change of the file, until `stop` is cancelled or the receiver is
+/// dropped.
 pub async fn watch_local_etcd(local: LocalEtcd, events: mpsc::Sender<DirectoryEvent>, stop: CancellationToken) {
     stop.run_until_cancelled(watch(local, events)).await;
 }
@@ -46,7 +49,7 @@ async fn watch(local: LocalEtcd, events: mpsc::Sender<DirectoryEvent>) {
         let file = local.path.clone();
         let reading = tokio::task::spawn_blocking(move || read_cluster_file(&file)).await;
         let reading = reading.unwrap_or_else(|error| Err(error.to_string())).and_then(|content| content.ok_or_else(no_cluster_file));
-        // what was read twice is not in the middle of being written
+        // a file that reads the same twice is not half written
         let is_settled = last.as_ref() == Some(&reading);
         match &reading {
             Ok(content) if is_settled && announced.as_ref() != Some(content) => {
@@ -57,7 +60,8 @@ async fn watch(local: LocalEtcd, events: mpsc::Sender<DirectoryEvent>) {
             }
             Err(reason) if !is_settled => {
                 tracing::warn!(%path, reason, "the file of --local-etcd cannot be used: waiting for it, what is mirrored stays as it is");
-                // without a file from the start the cluster is shown all the same, as one that cannot be reached
+                // without a file from the start, the cluster is still listed as one that cannot be
+                // reached
                 if last.is_none() && events.send(local.upserted(&[])).await.is_err() {
                     return;
                 }

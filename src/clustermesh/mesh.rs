@@ -1,7 +1,8 @@
-//! Which remote clusters there are: one task for each cluster that has a file, started, restarted and ended here.
+//! The registry of remote clusters: runs one task for each cluster that has a client file.
 //!
-//! Receives [`DirectoryEvent`]s. Emits the board of all clusters, how the directory is, and the removal of clusters whose file is gone. A task that
-//! panics is started again and touches no other.
+//! It handles the [`DirectoryEvent`]s, publishes the status of all clusters and of the directory,
+//! and removes clusters whose file was deleted. A task that panics is restarted; other clusters are
+//! not affected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,13 +23,15 @@ use super::scope::Surroundings;
 use crate::commit::{CommandSender, Subscriber};
 use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, DirectoryState, Kind, Phase, Reminders, Scope};
 
-/// The newest word of every cluster's task, by cluster.
+/// Status of every cluster, by name.
 pub type Board = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
 
-/// How long a cluster whose task panicked is left alone: the longest wait of the back-off, since a panic is a bug that would repeat.
+/// Wait before a task that panicked is restarted: the longest wait of the back-off, because a panic
+/// is a bug that probably repeats.
 const PANIC_WAIT: Duration = Duration::from_secs(30);
 
-/// How often between two reminders is looked what is broken, so that neither its beginning nor its end is missed by more than a minute.
+/// Number of checks for broken clusters in one reminder interval. The start and the end of a
+/// failure are then noticed within a minute.
 const LOOKS_PER_REMINDER: u32 = 10;
 
 /// The registry of remote clusters.
@@ -39,7 +42,7 @@ pub struct Mesh {
     mirror: Subscriber,
     board: watch::Sender<Board>,
     directory: watch::Sender<DirectoryState>,
-    /// What of the directory is not shown yet.
+    /// State of the directory that is not published yet.
     read: Option<DirectoryState>,
     ids: Arc<ClusterIds>,
     gates: Gates,
@@ -47,7 +50,7 @@ pub struct Mesh {
     tasks: JoinSet<()>,
 }
 
-/// A cluster that has a file.
+/// A cluster with a client file, and its task.
 #[derive(Debug)]
 struct Member {
     content: watch::Sender<Arc<[u8]>>,
@@ -58,7 +61,7 @@ struct Member {
 }
 
 impl Mesh {
-    /// A mesh without clusters.
+    /// Creates a registry without clusters. The ids of stored clusters are reserved.
     #[must_use]
     pub fn new(
         options: MeshOptions,
@@ -74,7 +77,8 @@ impl Mesh {
         Self { options, commands, mirror, board, directory, read: None, ids, gates, members, tasks }
     }
 
-    /// Runs until it is told to stop, or the directory's watcher ends. Every cluster's task has ended then.
+    /// Runs until `stop` is cancelled or the directory's watcher ends. All cluster tasks have ended
+    /// when it returns.
     pub async fn run(mut self, mut events: mpsc::Receiver<DirectoryEvent>, stop: CancellationToken) {
         let remind_interval = self.options.timing.remind_interval;
         let mut reminders = Reminders::new(remind_interval);
@@ -98,7 +102,7 @@ impl Mesh {
         self.tasks.shutdown().await;
     }
 
-    /// Tells again of each cluster that is still not live.
+    /// Logs every cluster that is still not live, at the reminder interval.
     fn remind(&self, reminders: &mut Reminders<ClusterName>) {
         let is_broken = |member: &Member| member.status.borrow().phase != Phase::Live;
         let broken = self.members.iter().filter(|(_, member)| is_broken(member)).map(|(cluster, _)| cluster.clone());
@@ -133,8 +137,9 @@ impl Mesh {
         }
     }
 
-    /// Shows how the directory is once all clusters are on the board, the own one included: who sees it readable takes a cluster that is not there
-    /// for one without a file.
+    /// Publishes the state of the directory once the board has all clusters, including the own one.
+    /// A client that sees a readable directory treats a cluster that is not on the board as one
+    /// without a file.
     fn show_directory(&mut self) {
         if self.options.local.as_ref().is_none_or(|own| self.members.contains_key(own))
             && let Some(state) = self.read.take()
@@ -167,7 +172,8 @@ impl Mesh {
         self.publish();
     }
 
-    /// Ends a cluster's task, then has everything of it removed, in this order: nothing may come after the removal.
+    /// Ends a cluster's task and then removes the cluster from the mirror. The order matters: the
+    /// task must not send anything after the removal.
     async fn remove(&mut self, cluster: &ClusterName) {
         tracing::info!(%cluster, "cluster removed: removing what was mirrored of it");
         if let Some(member) = self.members.remove(cluster) {
@@ -189,7 +195,7 @@ impl Mesh {
         self.publish();
     }
 
-    /// A task that ended although nobody ended it is started again.
+    /// Restarts a task that ended by itself.
     fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
         let id = task_id(&ended);
         let Some(cluster) = self.members.iter().find(|(_, member)| member.task == id).map(|(cluster, _)| cluster.clone()) else { return };

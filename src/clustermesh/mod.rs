@@ -1,8 +1,10 @@
-//! The remote clusters: which there are, and the life of each.
+//! Mirrors the remote clusters: finds them, connects to them and keeps the mirror equal to their
+//! etcds.
 //!
-//! Owns: the config directory (the only importer of `notify`), the registry of clusters, the life of one cluster and the pure
-//! state machine by which each of its kinds is brought to what the source has ([`resync`]). Emits commands to the one writer and
-//! each cluster's status. Deliberately lacks: knowledge of formats (`wire`), of gRPC (`kvstore`), and of how anything is stored.
+//! The config directory says which clusters exist. [`Mesh`] runs one task per cluster, and each
+//! connection runs one task per kind, driven by the pure state machine in [`resync`]. The module
+//! sends commands to the committer and publishes a status for each cluster. Values are decoded by
+//! `wire`, and `kvstore` talks to etcd.
 
 mod bounds;
 mod cluster;

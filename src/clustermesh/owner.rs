@@ -1,23 +1,29 @@
-//! Whose etcd a connection leads to, where it has no config of the cluster that its client file is named after.
+//! Finds out which clusters an etcd describes, if it has no config of the cluster that its client
+//! file is named after.
 //!
-//! A KVStoreMesh's users may list all cluster configs. The role `remote` of a cluster's own etcd may read that cluster's config alone, and the
-//! nodes, whose keys name the cluster (docs/develop/protocol.md §7.6).
+//! The users of a KVStoreMesh may list all cluster configs. The role `remote` in a cluster's own
+//! etcd may read only that cluster's config, and the nodes, whose keys name the cluster
+//! (docs/develop/protocol.md §7.6).
 
 use crate::kvstore::{Connection, KvstoreError, prefix_end};
 use crate::model::{ClusterName, Kind, MissingConfig};
 use crate::wire::keys;
 
-/// Maximum number of other clusters that are named: a line for people. A KVStoreMesh's etcd has up to 511.
+/// Maximum number of other clusters that are named in the result, so that it fits into a line of
+/// text. A KVStoreMesh's etcd has up to 511.
 const CLUSTERS_NAMED_MAX: usize = 16;
 
-/// Number of config keys that are asked for: those that are named, the cluster's own, and one that says that there are more.
+/// Number of config keys that are read: the named clusters, the cluster itself, and one more that
+/// shows that there are others.
 const CONFIGS_READ_MAX: u32 = 18;
 
-/// Finds out which clusters an etcd describes, as far as its user may see, in at most two small reads. `denied`: the user may not read the config of
-/// `cluster`.
+/// Returns the clusters that an etcd describes, as far as its user may see them. Needs at most two
+/// small reads.
+///
+/// `denied` says that the user may not read the config of `cluster`.
 ///
 /// # Errors
-/// [`KvstoreError`], other than that the user may not see something.
+/// [`KvstoreError`], except for missing permissions.
 pub async fn find_owner(connection: &Connection, cluster: &ClusterName, denied: bool) -> Result<MissingConfig, KvstoreError> {
     let mut others = clusters_with_config(connection).await?;
     others.retain(|other| other != cluster);
@@ -32,14 +38,14 @@ pub async fn find_owner(connection: &Connection, cluster: &ClusterName, denied: 
     Ok(MissingConfig { denied, others, has_more, has_own_nodes })
 }
 
-/// The clusters whose config the user may list.
+/// Returns the clusters whose config the user may list.
 async fn clusters_with_config(connection: &Connection) -> Result<Vec<ClusterName>, KvstoreError> {
     let prefix = keys::CLUSTER_CONFIGS.as_bytes();
     let found = permitted(connection.first_keys(prefix, &prefix_end(prefix), CONFIGS_READ_MAX).await)?;
     Ok(found.iter().filter_map(|key| cluster_name(key.strip_prefix(prefix)?)).collect())
 }
 
-/// The cluster in the first key of a node.
+/// Returns the cluster in the first key of a node.
 async fn cluster_of_nodes(connection: &Connection) -> Result<Option<ClusterName>, KvstoreError> {
     let prefix = format!("{}{}/", keys::root(false), Kind::Node.base()).into_bytes();
     let found = permitted(connection.first_keys(&prefix, &prefix_end(&prefix), 1).await)?;
@@ -51,7 +57,7 @@ fn cluster_name(bytes: &[u8]) -> Option<ClusterName> {
     ClusterName::parse(str::from_utf8(bytes).ok()?).ok()
 }
 
-/// Takes what the user may not see for nothing.
+/// Treats a denied read as an empty result.
 fn permitted(found: Result<Vec<Vec<u8>>, KvstoreError>) -> Result<Vec<Vec<u8>>, KvstoreError> {
     match found {
         Err(KvstoreError::PermissionDenied { .. }) => Ok(Vec::new()),

@@ -1,4 +1,7 @@
-//! What a cluster's tasks tell the outside about themselves: one watch channel for each cluster.
+//! The status of one cluster, which its tasks update and the APIs read: one watch channel per
+//! cluster.
+//!
+//! [`Reporter`] also logs phases and failures, and limits how often each is logged.
 
 mod config;
 mod phases;
@@ -15,18 +18,18 @@ use crate::model::{
     Causes, ClusterName, ClusterStatus, Command, Due, Heartbeat, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack, in_words,
 };
 
-/// Phases, failures, waits and unknown prefixes that were logged lately, of all clusters.
+/// Recently logged phases, failures, waits and unknown prefixes of all clusters.
 static PHASES: Causes = Causes::new();
 static FAILED: Causes = Causes::new();
 static WAITING: Causes = Causes::new();
 static UNKNOWN: Causes = Causes::new();
 
-/// The writing end of a cluster's status. Cheap to clone.
+/// Writing end of a cluster's status. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Reporter {
     cluster: ClusterName,
     status: Arc<watch::Sender<ClusterStatus>>,
-    /// The phases that were logged since the cluster was read last.
+    /// Phases that were logged since all kinds were last read.
     logged: Arc<Mutex<Vec<Phase>>>,
 }
 
@@ -36,14 +39,14 @@ impl Reporter {
         (Self { cluster, status: Arc::new(status), logged: Arc::default() }, receiver)
     }
 
-    /// Moves on to a phase, and logs that it does.
+    /// Enters a phase and logs it.
     pub(super) fn phase(&self, phase: Phase) {
         if self.enter(phase) {
             self.tell(phase, None);
         }
     }
 
-    /// Moves on to a phase. Returns whether it was another before.
+    /// Enters a phase. Returns whether the phase changed.
     fn enter(&self, phase: Phase) -> bool {
         self.status.send_if_modified(|status| {
             let changed = status.phase != phase;
@@ -55,7 +58,7 @@ impl Reporter {
         })
     }
 
-    /// Logs a change of phase, with why it came if that is known.
+    /// Logs a change of phase, with its cause if that is known.
     fn tell(&self, phase: Phase, error: Option<&str>) {
         let (cluster, name) = (&self.cluster, phase.api_name());
         match (self.line_about(phase), error) {
@@ -65,13 +68,14 @@ impl Reporter {
         }
     }
 
-    /// The line about a phase where one is due: a remote can go back and forth between being read and having lost something as often as it likes.
+    /// Returns a log line for a phase if one is due. The limit is needed because a remote can
+    /// alternate between `live` and `sourceLost` as often as it likes.
     fn line_about(&self, phase: Phase) -> Option<Due> {
         self.is_news(phase).then(|| PHASES.due(&format!("{} {}", self.cluster, phase.api_name()))).flatten()
     }
 
-    /// Whether a phase is new on the way to what is read: a remote that is down for a day goes back and forth between a few with each attempt,
-    /// which would bury everything else in the log.
+    /// Returns whether a phase is new since all kinds were last read. A remote that is down for a
+    /// day repeats a few phases at each attempt, which would fill the log.
     fn is_news(&self, phase: Phase) -> bool {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(phase, Phase::Live | Phase::SourceLost) {
@@ -85,8 +89,8 @@ impl Reporter {
         news
     }
 
-    /// Tells the writer each phase, and each error that it comes from, so that it has a place among all changes. Short ones may be left out.
-    /// Runs until the writer is gone.
+    /// Sends the committer each phase with its cause, so that it becomes part of the change stream.
+    /// Short phases may be skipped. Runs until the committer ends.
     pub(super) async fn tell_phases(self, commands: CommandSender) {
         let mut status = self.status.subscribe();
         let mut told = None;
@@ -98,7 +102,8 @@ impl Reporter {
                     return;
                 }
                 if told.is_none_or(|(before, _)| before != phase) {
-                    // of the phase that is told: each attempt to reach a cluster that is backing off enters one of its own
+                    // the time in the announced phase counts: each attempt to reach a cluster that
+                    // is backing off enters a phase of its own
                     self.status.send_if_modified(|status| {
                         status.phase_since = Instant::now();
                         false
@@ -112,7 +117,7 @@ impl Reporter {
         }
     }
 
-    /// The source said something.
+    /// Sets the time of the last contact to now.
     pub(super) fn contact(&self) {
         self.status.send_if_modified(|status| {
             status.last_contact = Some(Instant::now());
@@ -121,7 +126,8 @@ impl Reporter {
         });
     }
 
-    /// Notes a new connection, whose etcd has this heartbeat. It does not end the silence of a writer that put none since the connection before.
+    /// Records a new connection and the heartbeat in its etcd. A writer that was silent before
+    /// stays silent if it put no heartbeat since the previous connection.
     pub(super) fn writer_connected(&self, heartbeat: Option<Heartbeat>) {
         self.status.send_if_modified(|status| {
             status.writer.note_connection(heartbeat, Instant::now());
@@ -129,7 +135,7 @@ impl Reporter {
         });
     }
 
-    /// Notes a heartbeat that arrived.
+    /// Records a heartbeat.
     pub(super) fn heartbeat(&self, heartbeat: Heartbeat) {
         self.status.send_if_modified(|status| {
             status.writer.note_heartbeat(heartbeat, Instant::now());
@@ -143,7 +149,7 @@ impl Reporter {
         status.writer.silence(status.last_contact).is_some()
     }
 
-    /// Notes what the etcd of a silent writer reports of itself.
+    /// Records the errors that the etcd of a silent writer reports.
     pub(super) fn etcd_errors(&self, errors: Vec<String>) {
         self.status.send_if_modified(|status| {
             let changed = status.writer.etcd_errors != errors;
@@ -152,13 +158,13 @@ impl Reporter {
         });
     }
 
-    /// An attempt failed; the next one starts after `wait`. The same failure again is no news: a remote that is down for a day would
-    /// bury everything else in the log.
+    /// Records a failed attempt; the next one starts after `wait`. A repeated error is logged only
+    /// at debug level, because a remote that is down for a day would fill the log.
     pub(super) fn failure(&self, error: &str, wait: Duration) {
         let error = &*in_words(error);
         let retry_in_ms = wait.as_millis();
         let is_news = self.status.borrow().last_error.as_deref() != Some(error);
-        // the error before the phase, which is told with it
+        // the error is set before the phase, because both are announced together
         self.change(|status| {
             status.failure_count += 1;
             status.failed_in = Some(status.phase);
@@ -169,19 +175,19 @@ impl Reporter {
         self.change(|status| status.next_retry = Some(Instant::now() + wait));
         let phase = Phase::BackingOff.api_name();
         match is_news.then(|| FAILED.due(&format!("{} {error}", self.cluster))).flatten() {
-            // the one line about the change of phase, too
+            // this line covers the change of phase too
             Some(Due { more }) => tracing::warn!(cluster = %self.cluster, phase, error, retry_in_ms, more, "remote cluster failed"),
             None if entered => self.tell(Phase::BackingOff, Some(error)),
             None => tracing::debug!(cluster = %self.cluster, phase, error, retry_in_ms, "remote cluster failed again"),
         }
     }
 
-    /// The cluster has more than it may have, until it is read in full.
+    /// Records that the cluster has more than it may have. This stays until all kinds are read.
     pub(super) fn too_large(&self, excess: &AttemptError) {
         self.change(|status| status.too_large = Some(excess.to_string()));
     }
 
-    /// The etcd went back within a connection, which is over.
+    /// Records that the etcd went back to an older revision during a connection, which has ended.
     pub(super) fn went_back(&self, error: &AttemptError) {
         self.change(|status| {
             let count = status.went_back.as_ref().map_or(0, |before| before.count) + 1;
@@ -189,7 +195,7 @@ impl Reporter {
         });
     }
 
-    /// The cluster's file can be used, or why it cannot; and what of it nobody reads.
+    /// Records the error in the cluster's file, if any, and its keys that are probably misspelt.
     pub(super) fn file_is(&self, error: Option<String>, slips: Option<String>) {
         if let Some(slips) = slips.as_ref().filter(|slips| self.status.borrow().file_slips.as_ref() != Some(slips)) {
             tracing::warn!(cluster = %self.cluster, "the cluster's file has a key that is probably misspelt: {slips}");
@@ -201,12 +207,13 @@ impl Reporter {
         });
     }
 
-    /// Whether the source answers no question for progress.
+    /// Records whether the source leaves progress requests unanswered.
     pub(super) fn progress_is(&self, unanswered: bool) {
         self.status.send_if_modified(|status| std::mem::replace(&mut status.progress_unanswered, unanswered) != unanswered);
     }
 
-    /// A connection is over, or none came of an attempt. That the config is gone stays so until it is read again.
+    /// Resets the status of a connection or an attempt that ended. `config_gone` stays set until
+    /// the config is read again.
     pub(super) fn disconnected(&self) {
         self.change(|status| {
             status.connected = false;
@@ -220,7 +227,7 @@ impl Reporter {
         });
     }
 
-    /// Something that is waited for, without a failure.
+    /// Enters a phase that waits for something without a failure, and records the reason.
     pub(super) fn waiting(&self, phase: Phase, reason: &str) {
         let reason = &*in_words(reason);
         let news = self.status.borrow().last_error.as_deref() != Some(reason) || self.status.borrow().phase != phase;
@@ -239,7 +246,7 @@ impl Reporter {
         }
     }
 
-    /// One kind is so far; the phase follows from all of them.
+    /// Records the state of one kind, and updates the phase.
     pub(super) fn kind_is(&self, kind: Kind, synced: bool, awaiting_canary: bool) {
         let changed = self.status.send_if_modified(|status| {
             let resource = status.resource_mut(kind);
@@ -252,12 +259,13 @@ impl Reporter {
         }
     }
 
-    /// Reports how many keys of a kind are held although the source has lost them.
+    /// Records the number of held keys of a kind.
     pub(super) fn holds(&self, kind: Kind, held_count: usize) {
         self.mirrors(|status| std::mem::replace(&mut status.resource_mut(kind).held_count, held_count) != held_count);
     }
 
-    /// The cluster config, or the canary of a kind, has gone from the source or is there again.
+    /// Records whether the cluster config (`None`) or the canary of a kind is missing from the
+    /// source.
     pub(super) fn sign(&self, kind: Option<Kind>, gone: bool) {
         self.mirrors(|status| {
             let sign = match kind {
@@ -268,7 +276,8 @@ impl Reporter {
         });
     }
 
-    /// A change that may decide between live and lost, which matters once everything is read.
+    /// Applies a change that may decide between `live` and `sourceLost`, and updates the phase if
+    /// the cluster is in one of them.
     fn mirrors(&self, change: impl FnOnce(&mut ClusterStatus) -> bool) {
         let changed = self.status.send_if_modified(change);
         if changed && matches!(self.status.borrow().phase, Phase::Live | Phase::SourceLost) {
@@ -276,7 +285,7 @@ impl Reporter {
         }
     }
 
-    /// The phase follows from the state of all kinds.
+    /// Enters the phase that follows from the state of all kinds.
     fn mirroring(&self) {
         let (before, phase, loss) = {
             let status = self.status.borrow();
@@ -284,7 +293,7 @@ impl Reporter {
             (status.phase, phase, (phase == Phase::SourceLost).then(|| loss_of(&status)))
         };
         if phase == Phase::WaitingForCanary {
-            // before the phase, which is announced with it
+            // the reason is set before the phase, because both are announced together
             self.explain(|status| Some(awaited_canaries(&self.cluster, status)));
         } else if before == Phase::WaitingForCanary {
             self.explain(|_| None);
@@ -300,7 +309,7 @@ impl Reporter {
         self.change(|status| (status.too_large, status.failed_in) = (None, None));
     }
 
-    /// Sets why the cluster is in its phase, or that there is nothing to say.
+    /// Sets the reason for the current phase, or clears it.
     fn explain(&self, reason: impl FnOnce(&ClusterStatus) -> Option<String>) {
         self.change(|status| {
             status.last_error = reason(status);
@@ -310,7 +319,7 @@ impl Reporter {
         });
     }
 
-    /// What of a kind cannot be used beside its entries: key, bytes and reason of each.
+    /// Records the keys of a kind that are not entries: key, value and reason of each.
     pub(super) fn refused<'a>(&self, kind: Kind, refused: impl IntoIterator<Item = (&'a [u8], &'a [u8], &'a str)>) {
         let now = SystemTime::now();
         let refused = refused.into_iter().map(|(key, value, reason)| RefusedKey::new(kind, key, value, reason, now));
@@ -324,7 +333,7 @@ impl Reporter {
         });
     }
 
-    /// Prefixes that were found in the source and are not known; each is logged once, not with each search.
+    /// Records the unknown prefixes in the source, and logs the new ones.
     pub(super) fn unknown_prefixes(&self, found: Vec<UnknownPrefix>) {
         let before = self.status.borrow().unknown_prefixes.clone();
         for one in found.iter().filter(|one| !before.iter().any(|known| known.prefix == one.prefix)) {
@@ -345,7 +354,7 @@ impl Reporter {
         self.status.send_modify(|status| change(status.resource_mut(kind)));
     }
 
-    /// Whether everything was synced when the present attempt ended.
+    /// Returns whether the attempt that has just ended was synced.
     pub(super) fn was_live(&self) -> bool {
         matches!(self.status.borrow().phase, Phase::Live | Phase::SourceLost)
     }
@@ -353,11 +362,11 @@ impl Reporter {
     /// Waits until every kind is read.
     pub(super) async fn all_read(&self) {
         let mut status = self.status.subscribe();
-        // the sender is ours
+        // the sender is a field of `self`, so the channel stays open
         let _ = status.wait_for(|status| matches!(status.phase, Phase::Live | Phase::SourceLost)).await;
     }
 
-    /// Whether there is a connection whose cluster is what it was.
+    /// Returns whether there is a connection whose cluster was accepted.
     pub(super) fn is_connected(&self) -> bool {
         self.status.borrow().connected
     }

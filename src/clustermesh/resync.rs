@@ -1,14 +1,19 @@
-//! How one kind of one cluster gets from "whatever we hold" to "exactly what the source has": the resync state machine.
+//! The resync state machine: brings one kind of one cluster in the mirror to exactly what the
+//! source has.
 //!
-//! Receives what a source says ([`Input`]) and answers with what to do ([`Step`]): commands for the one writer, and the next
-//! request for the source. Pure: no IO, no clock, no awaiting; the caller performs the requests. Invariants kept here
-//! (docs/develop/invariants.md): the cursor is cleared before a list and set after it (1); a stored revision is worth something only in the same
-//! history, which the sentinel check shows (2, docs/develop/measurements.md §2); nothing is pruned unless a list is complete, behind its
-//! canary where there are canaries, and behind a quiet time where there are none and the history is not the same (3); what the
-//! source lost is not deleted (4, `holds`).
+//! [`scope`](super::scope) feeds it what the source answers ([`Input`]), and performs the resulting
+//! [`Step`]: commands for the committer and the next request. The machine is pure: no IO, no clock,
+//! no await.
 //!
-//! An agent takes back the identities of a list that breaks off (docs/develop/protocol.md §3.6). Here what a list has brought stays until a list is complete:
-//! it was at the source, and only a complete list says that something is not.
+//! It keeps these invariants (docs/develop/invariants.md). The cursor is cleared before a list and
+//! set after it (1). A stored revision is used only in the same history, which the sentinel check
+//! proves (2, docs/develop/measurements.md §2). Entries are removed only after a complete list, and
+//! behind the canary; without canaries and the same history, only after a quiet time (3). Entries
+//! that the source lost are held (4, `holds`).
+//!
+//! When a list breaks off, an agent drops the identities that it brought
+//! (docs/develop/protocol.md §3.6). Here they stay: they were at the source, and only a complete
+//! list proves that a key is not.
 
 mod changes;
 mod differing;
@@ -28,101 +33,102 @@ use crate::model::{
     Change, ClusterId, Command, Cursor, DeletePoint, EntryKey, EtcdClusterId, MaxConnectedClusters, Revision, Scope, Sentinel,
 };
 
-/// What a connection knows of the source before any kind is read.
+/// Properties of the source that a connection knows before any kind is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// The etcd behind the connection.
+    /// Id of the etcd cluster behind the connection.
     pub etcd_cluster_id: EtcdClusterId,
-    /// Whether the cluster's keys are in cache form.
+    /// True if the keys are in cache form.
     pub cached: bool,
-    /// Whether the cluster announces canaries.
+    /// True if the cluster writes canaries.
     pub canaries: bool,
-    /// The cluster's id; 0 for a cluster without a cluster config.
+    /// Id of the cluster; 0 if it has no cluster config.
     pub cluster_id: ClusterId,
-    /// Which bits of an identity name its cluster.
+    /// Maximum number of clusters, which decides which bits of an identity are the cluster id.
     pub max_connected_clusters: MaxConnectedClusters,
 }
 
-/// What the source has to be asked next. It replaces any request before it.
+/// Next request to the source. It replaces the request before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Wait for the canary of this kind.
     AwaitCanary,
-    /// Read these keys in one transaction, as they are now.
+    /// Read the current values of these keys in one transaction.
     ReadTogether(Vec<Vec<u8>>),
-    /// Read one key as it was at a revision.
+    /// Read one key at a revision.
     ReadAt(Vec<u8>, Revision),
-    /// Read what was put below the watched prefix after this revision, and how many keys there are in all.
+    /// Read what was put below the watched prefix after this revision, and the total number of
+    /// keys.
     ListChanges(Revision),
-    /// Read the keys alone below the watched prefix, as of this revision.
+    /// List only the keys below the watched prefix, at this revision.
     ListKeys(Revision),
     /// List the watched prefix in full.
     List,
-    /// Say which of the held keys the list that is complete did not confirm.
+    /// Find the entries that the complete list did not confirm.
     Compare,
-    /// Watch what comes below the watched prefix after this revision, which was read.
+    /// Watch the prefix after this revision.
     Watch(Revision),
 }
 
-/// What the source said.
+/// Answer or event from the source.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// A connection is there.
+    /// A connection was established.
     Connected(Source),
-    /// The canary exists, or changed.
+    /// The canary exists or has changed.
     Canary(KeyValue),
-    /// The answer to [`Request::ReadTogether`], with the server's revision.
+    /// Answer to [`Request::ReadTogether`], with the server's revision.
     Together(Vec<Option<KeyValue>>, Revision),
-    /// The answer to [`Request::ReadAt`]; `Err` where the revision is compacted or ahead of the server.
+    /// Answer to [`Request::ReadAt`]. `Err` if the revision is compacted or ahead of the server.
     At(Result<Option<KeyValue>, HistoryLost>),
-    /// The answer to [`Request::ListChanges`].
+    /// Answer to [`Request::ListChanges`].
     Changes {
-        /// What was put; `None` where it is too much for one answer.
+        /// Puts since the revision. `None` if they are too many for one answer.
         changed: Option<ChangedKeys>,
-        /// How many keys are held, counting what was put as held.
+        /// Number of entries, including the keys that were put.
         held_count: u64,
     },
-    /// The answer to [`Request::ListKeys`].
+    /// Answer to [`Request::ListKeys`].
     Keys {
-        /// The source's keys.
+        /// Keys of the source.
         listed: Vec<Vec<u8>>,
-        /// The keys that are held.
+        /// Keys of the mirror.
         held: Vec<EntryKey>,
-        /// What vouches for the deletion of those that are not listed.
+        /// Evidence for the deletion of the keys that are not listed.
         signs: Signs,
     },
-    /// A page of the list.
+    /// Page of the list.
     Page(Page),
-    /// The list is complete.
+    /// End of the list.
     ListEnd,
-    /// The answer to [`Request::Compare`].
+    /// Answer to [`Request::Compare`].
     Absent {
-        /// The keys that the list did not confirm.
+        /// Keys that the list did not confirm.
         keys: Vec<EntryKey>,
-        /// What vouches for their deletion.
+        /// Evidence for their deletion.
         signs: Signs,
     },
     /// Events, complete up to a revision.
     Events {
-        /// In order.
+        /// Events in their order.
         events: Vec<Event>,
-        /// That revision.
+        /// Revision up to which the events are complete.
         revision: Revision,
-        /// What vouches for the deletes among them.
+        /// Evidence for the deletes among the events.
         signs: Signs,
     },
-    /// The signs of a source of which keys are held, now and then while it is watched.
+    /// Signs of a source with held keys, sent at intervals during a watch.
     Vigil {
-        /// As they are now.
+        /// Current signs.
         signs: Signs,
-        /// The time.
+        /// Current time.
         now: Instant,
-        /// How much longer than a third of a lease's life they must stand.
+        /// Time in addition to a third of a lease's TTL for which the signs must hold.
         margin: Duration,
     },
-    /// What is held is not to be held any longer (`--cache-ttl`).
+    /// The held keys must be removed (`--cache-ttl`).
     Revoke,
-    /// The list or the watch cannot go on: its revision is compacted.
+    /// The list or the watch cannot continue, because its revision is compacted.
     HistoryLost,
     /// The quiet time of a cluster without canaries is over (invariant 3).
     Quiet,
@@ -132,14 +138,14 @@ pub enum Input {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistoryLost;
 
-/// What to do.
+/// Result of one input.
 #[derive(Debug, Default, PartialEq)]
 pub struct Step {
-    /// For the writer, in order.
+    /// Commands for the committer, in order.
     pub commands: Vec<Command>,
-    /// For the source; `None`: go on with the present request.
+    /// Next request to the source. `None` continues the current request.
     pub request: Option<Request>,
-    /// Why keys that were put are no entries: to be logged.
+    /// Reasons why keys that were put are not entries, for the log.
     pub unreadable_keys: Vec<String>,
 }
 
@@ -147,52 +153,57 @@ pub struct Step {
 enum State {
     /// No connection.
     Idle,
-    /// The cluster announces canaries and this kind's has not been seen over this connection.
+    /// The cluster writes canaries, and this connection has not seen the one of this kind.
     AwaitingCanary,
-    /// Asking whether the history is the stored one; `new_canary`: the canary is not the stored one.
+    /// Checks whether the source has the stored history. `new_canary` says that the canary differs
+    /// from the stored one.
     Checking { cursor: Cursor, question: Question, new_canary: bool },
-    /// The history is the stored one: reading what changed since. `changed` waits for the keys that it is compared with.
+    /// The source has the stored history: reads the changes since. `changed` waits for the keys
+    /// that it is compared with.
     Differing { cursor: Cursor, compare_keys: bool, changed: Option<ChangedKeys> },
-    /// Reading everything.
+    /// Lists everything.
     Listing { newest: Option<KeyValue>, revision: Option<Revision>, history: History },
-    /// Everything is read: settling what of the held was not. The cursor is set behind that.
+    /// The list is complete: settles the entries that it did not confirm. The cursor is set
+    /// afterwards.
     Comparing { cursor: Cursor, history: History },
-    /// Complete, and following.
+    /// Complete, and following the watch.
     Watching { prune_owed: bool },
 }
 
-/// The questions of the sentinel check, in the order in which they are asked.
+/// Questions of the sentinel check, in the order in which they are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Question {
-    /// Canary and newest put as they are now.
+    /// Current canary and newest put.
     Now,
-    /// The newest put as it was at its revision.
+    /// Newest put at its revision.
     PutThen,
-    /// The newest delete's key at its revision: absent.
+    /// Key of the newest delete at its revision: must be absent.
     Deleted,
-    /// The newest delete's key just before that revision: present.
+    /// Key of the newest delete one revision before: must exist.
     BeforeDelete,
 }
 
-/// One kind of one cluster. Lives as long as the cluster's file; connections come and go.
+/// State machine of one kind of one cluster. It lives as long as the cluster's file, over many
+/// connections.
 #[derive(Debug)]
 pub struct Resync {
     scope: Scope,
-    /// What is stored, or on its way there.
+    /// Cursor that is stored or about to be stored.
     cursor: Option<Cursor>,
     source: Option<Source>,
     canary: Option<Sentinel>,
     state: State,
     holds: Holds,
     unreadable: Unreadable,
-    /// The present comparison interrupts a watch: the quiet time is over, or the holds are.
+    /// True if the current comparison interrupts a watch, because the quiet time or a hold is over.
     settling: bool,
-    /// A list of another history began and none has been complete since: an interruption does not make it the stored one again.
+    /// True if a list of another history has begun and none has completed since. An interrupted
+    /// list does not bring back the stored history.
     is_other: bool,
 }
 
 impl Resync {
-    /// Begins with what the store held.
+    /// Creates the machine with the stored cursor.
     #[must_use]
     pub fn new(scope: Scope, cursor: Option<Cursor>) -> Self {
         let is_other = cursor.as_ref().is_some_and(|cursor| cursor.etcd_cluster_id == OTHER_HISTORY);
@@ -200,7 +211,7 @@ impl Resync {
         Self { scope, cursor, source: None, canary: None, state: State::Idle, holds, unreadable, settling: false, is_other }
     }
 
-    /// Forgets what is held, because the cluster was drained.
+    /// Resets the machine after the cluster was removed from the mirror.
     pub fn forget(&mut self) {
         (self.cursor, self.is_other) = (None, false);
         self.state = State::Idle;
@@ -208,19 +219,20 @@ impl Resync {
         self.unreadable.clear();
     }
 
-    /// How many keys are held though the source has lost them (invariant 4), as far as the present connection has shown.
+    /// Returns the number of held keys (invariant 4), as far as the current connection knows them.
     #[must_use]
     pub fn held_count(&self) -> usize {
         self.holds.len()
     }
 
-    /// Keys of the source that are no entries.
+    /// Returns the keys of the source that are not entries.
     #[must_use]
     pub const fn unreadable(&self) -> &Unreadable {
         &self.unreadable
     }
 
-    /// Whether everything that the source has is there, but for what its watch is about to say.
+    /// Returns whether the mirror has everything that the source has, except for pending watch
+    /// events.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         match self.state {
@@ -230,25 +242,25 @@ impl Resync {
         }
     }
 
-    /// What is stored of this kind once the writer has done all that was asked of it.
+    /// Returns the cursor that is stored once the committer has applied all commands.
     #[must_use]
     pub fn cursor(&self) -> Option<&Cursor> {
         self.cursor.as_ref()
     }
 
-    /// Whether the canary is still waited for.
+    /// Returns whether the machine waits for the canary.
     #[must_use]
     pub fn awaits_canary(&self) -> bool {
         matches!(self.state, State::AwaitingCanary)
     }
 
-    /// Whether a prune waits for a quiet time.
+    /// Returns whether a prune waits for a quiet time.
     #[must_use]
     pub fn owes_prune(&self) -> bool {
         matches!(self.state, State::Watching { prune_owed: true })
     }
 
-    /// Takes in what the source said.
+    /// Handles one input.
     pub fn step(&mut self, input: Input) -> Step {
         match input {
             Input::Connected(source) => self.connected(source),
@@ -300,7 +312,7 @@ impl Resync {
         }
     }
 
-    /// A watch that lost its history reads what it missed; a list begins anew.
+    /// After a watch the missed changes are read. A list starts again.
     fn history_lost(&mut self) -> Step {
         match &self.state {
             State::Watching { prune_owed: false } => self.check(),
@@ -314,20 +326,21 @@ impl Resync {
         }
     }
 
-    /// The last commands of a list or comparison: what went, that all the rest is confirmed, and then the cursor, so that a start that finds
-    /// the cursor finds everything.
+    /// Returns the last commands of a list or comparison. The cursor comes last, so that a start
+    /// that finds the cursor also finds everything before it.
     fn settled(&self, gone: Vec<Change>, cursor: Cursor) -> Vec<Command> {
         let apply = |changes, cursor| Command::Apply { scope: self.scope.clone(), changes, cursor };
         let gone = (!gone.is_empty()).then(|| apply(gone, None));
         gone.into_iter().chain([Command::Confirm(self.scope.clone()), apply(Vec::new(), Some(cursor))]).collect()
     }
 
-    /// What becomes of keys that a list or comparison found gone.
+    /// Decides for each absent key whether it is deleted or held.
     fn found_gone(&mut self, gone: Vec<EntryKey>, signs: &Signs, history: History) -> Vec<Change> {
         let cached = self.source.as_ref().is_some_and(|source| source.cached);
         gone.into_iter()
             .map(|key| {
-                // holds that are over end; what went since the watch's last word is judged like any other
+                // expired holds end here; keys that were deleted since the last event are judged as
+                // usual
                 let over = self.settling && self.holds.has(&key);
                 let hold = signs.hold(&key, cached && !over, history);
                 self.holds.gone(key, hold, true)
@@ -359,8 +372,8 @@ impl Resync {
         self.apply_puts(page.key_values, None)
     }
 
-    /// Everything is read. The cursor that goes out first can be told from every real one and is never resumed from; the real one
-    /// follows once what was not confirmed is settled.
+    /// Ends the list. The first cursor can be told apart from every real one and is never resumed
+    /// from. The real one follows when the unconfirmed entries are settled.
     fn list_end(&mut self) -> Step {
         let (State::Listing { newest, revision: Some(revision), history }, Some(source)) = (&self.state, &self.source) else {
             return self.list(History::Unknown);
@@ -370,7 +383,7 @@ impl Resync {
             etcd_cluster_id: source.etcd_cluster_id,
             revision,
             cached: source.cached,
-            // else counts would say nothing to a resume from it
+            // with unreadable keys, a resume could not compare the counts
             last_put: newest.as_ref().filter(|_| self.unreadable.is_empty()).map(put_point),
             last_delete: None,
             canary: self.canary.clone(),
@@ -417,7 +430,7 @@ impl Resync {
         self.apply(events, signs, Some(cursor))
     }
 
-    /// The quiet time is over: what the list did not confirm goes.
+    /// Ends the quiet time: entries that the list did not confirm are removed.
     fn quiet(&mut self) -> Step {
         match (&self.state, &self.cursor, &self.source) {
             (State::Watching { prune_owed: true }, Some(cursor), Some(source)) => {
@@ -430,7 +443,7 @@ impl Resync {
         }
     }
 
-    /// Where the hold is over, the keys are listed once more and those absent go.
+    /// If the hold is over, lists the keys again and removes the absent ones.
     fn vigil(&mut self, signs: &Signs, now: Instant, margin: Duration) -> Step {
         match (&self.state, &self.cursor) {
             (State::Watching { prune_owed: false }, Some(cursor)) if self.holds.is_over(signs, now, margin) => {

@@ -1,6 +1,8 @@
-//! One kind of one cluster over one connection: performs what the resync state machine asks for, and feeds it the answers.
+//! One kind of one cluster over one connection: performs the requests of the resync state machine
+//! and feeds it the answers.
 //!
-//! Receives a [`Connection`] and the canaries; emits commands to the one writer. Ends only with an error: the caller reconnects.
+//! [`Attempt`](super::cluster) runs a [`ScopeTask`] for each kind. The task sends commands to the
+//! committer and ends only with an error, after which the caller reconnects.
 
 mod progress;
 mod signs;
@@ -28,10 +30,10 @@ use crate::model::{Causes, Command, Due, EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::Reading;
 use crate::wire::keys;
 
-/// Clusters and kinds of which keys that were left out were logged lately.
+/// Clusters and kinds for which a key that was left out was logged recently.
 static LEFT_OUT: Causes = Causes::new();
 
-/// What all kinds of a cluster share.
+/// State that all kinds of a cluster share.
 #[derive(Debug)]
 pub(super) struct Surroundings {
     pub(super) commands: CommandSender,
@@ -39,28 +41,28 @@ pub(super) struct Surroundings {
     pub(super) reporter: Reporter,
     pub(super) timing: Timing,
     pub(super) gates: Gates,
-    /// What the cluster has, held against what it may have.
+    /// Size of the cluster, compared with its limits.
     pub(super) holdings: Holdings,
     pub(super) decoded: DecodedBudget,
 }
 
-/// What a connection brings to each kind.
+/// Connection, as each kind gets it.
 #[derive(Clone)]
 pub(super) struct Link {
     pub(super) connection: Connection,
     pub(super) source: Source,
-    /// When the last heartbeat came over this connection.
+    /// Arrival of the last heartbeat over this connection.
     pub(super) heartbeat: watch::Receiver<Option<Instant>>,
 }
 
-/// What one kind remembers between connections.
+/// State of one kind that outlives connections.
 #[derive(Debug)]
 pub(super) struct KindMemory {
     resync: Resync,
-    /// What the state machine has decided and the writer has not taken yet. It outlives a connection that ends in between:
-    /// the machine counts on every one of its commands being carried out.
+    /// Commands that the committer has not accepted yet. They outlive the connection, because the
+    /// state machine relies on all of its commands being applied.
     outbox: VecDeque<Command>,
-    /// Since when keys are held that the source has lost; `None` while none are.
+    /// Time since which keys are held. `None` while none are.
     held_since: Option<Instant>,
 }
 
@@ -69,21 +71,23 @@ impl KindMemory {
         Self { resync, outbox: VecDeque::new(), held_since: None }
     }
 
-    /// Forgets everything that is held, because it was drained.
+    /// Resets the state after the cluster was removed from the mirror.
     pub(super) fn forget(&mut self) {
         self.resync.forget();
         self.outbox.clear();
         self.held_since = None;
     }
 
-    /// Forgets everything that is held, and has the writer remove it (`--cache-ttl`): a list that begins and finds nothing.
+    /// Resets the state and removes the kind from the mirror (`--cache-ttl`), by a list that begins
+    /// and has no keys.
     pub(super) fn revoke(&mut self, scope: &Scope) {
         self.resync.forget();
         self.held_since = None;
         self.outbox.extend([Command::BeginList(scope.clone()), Command::Prune(scope.clone())]);
     }
 
-    /// Hands the outbox to the writer. May be cut off at any await: what is not taken stays.
+    /// Sends the outbox to the committer. Cancelling it is safe at any await: unsent commands stay
+    /// in the outbox.
     pub(super) async fn deliver(&mut self, commands: &CommandSender) -> Result<(), AttemptError> {
         while let Some(next) = self.outbox.front() {
             let place = commands.reserve(next).await.map_err(|_| AttemptError::Stopping)?;
@@ -95,22 +99,22 @@ impl KindMemory {
     }
 }
 
-/// Drives one kind.
+/// Task that reads one kind over one connection.
 pub(super) struct ScopeTask<'a> {
     pub(super) scope: Scope,
     pub(super) memory: &'a mut KindMemory,
     pub(super) link: Link,
     pub(super) canary: watch::Receiver<Option<KeyValue>>,
     pub(super) surroundings: &'a Surroundings,
-    /// The last differential list, for the list of keys that may follow.
+    /// Result of the last differential list, for a list of keys that may follow.
     pub(super) changed: Option<ChangedKeys>,
-    /// Whether the outside was told that this kind is synced.
+    /// True if this kind was reported as synced.
     pub(super) told_synced: bool,
-    /// Which of the changes of the keys that are no entries the outside was told.
+    /// Change count of the unreadable keys that was reported last.
     pub(super) told_unreadable: u64,
-    /// Whether the cluster publishes this kind.
+    /// Way in which the cluster publishes this kind.
     pub(super) reading: Reading,
-    /// Leases that are known to be gone from this etcd: they never come back.
+    /// Leases that do not exist in this etcd any more. A lease id is never used again.
     pub(super) gone_leases: BTreeSet<LeaseId>,
 }
 
@@ -150,7 +154,8 @@ impl ScopeTask<'_> {
         }
     }
 
-    /// A kind that the cluster does not have counts as complete; what was held of it is given up (Cilium's disabled reflectors).
+    /// Removes a kind that the cluster does not publish, and reports it as complete (Cilium's
+    /// disabled reflectors).
     async fn stay_away(self) -> Result<std::convert::Infallible, AttemptError> {
         self.memory.revoke(&self.scope);
         self.expect();
@@ -170,7 +175,8 @@ impl ScopeTask<'_> {
         }
     }
 
-    /// Reads what changed since, and compares counts with what is held once the writer has done all that was asked of it.
+    /// Reads the puts since a revision. Counts the entries of the mirror once the committer has
+    /// applied all earlier commands.
     async fn list_changes(&mut self, after: Revision) -> Result<Option<Request>, AttemptError> {
         let prefix = self.watched_prefix();
         let place = self.place_to_list().await;
@@ -186,7 +192,7 @@ impl ScopeTask<'_> {
         self.feed(Input::Changes { changed, held_count: held + new as u64 }).await
     }
 
-    /// Reads the keys alone, as of the revision of the changes before.
+    /// Lists only the keys, at the revision of the changes that were read before.
     async fn list_keys(&mut self) -> Result<Option<Request>, AttemptError> {
         let Some(changed) = self.changed.take() else { return self.feed(Input::HistoryLost).await };
         let place = self.place_to_list().await;
@@ -209,7 +215,7 @@ impl ScopeTask<'_> {
         self.feed(Input::Keys { listed, held, signs }).await
     }
 
-    /// Says which keys the list that is complete did not confirm.
+    /// Finds the keys that the complete list did not confirm.
     async fn compare(&mut self) -> Result<Option<Request>, AttemptError> {
         let mirror = self.settled_mirror().await;
         let keys: Vec<EntryKey> = mirror.view.unconfirmed_in(&self.scope).collect();
@@ -217,13 +223,13 @@ impl ScopeTask<'_> {
         self.feed(Input::Absent { keys, signs }).await
     }
 
-    /// The mirror as the state machine knows it: every command of this kind has been carried out.
+    /// Waits until the committer has applied every command of this kind, and returns that snapshot.
     async fn settled_mirror(&self) -> Arc<Published> {
         let expected = self.memory.resync.cursor();
         self.surroundings.mirror.wait_for(|published| published.view.cursor(&self.scope) == expected).await
     }
 
-    /// A place among the lists of the etcd behind the connection; waits for one.
+    /// Waits for a slot for a list at this connection's etcd.
     async fn place_to_list(&self) -> Option<OwnedSemaphorePermit> {
         self.surroundings.gates.list(self.link.connection.etcd_cluster_id()).await
     }
@@ -236,7 +242,8 @@ impl ScopeTask<'_> {
         let _place = self.place_to_list().await;
         let mut pages = self.link.connection.list(&self.watched_prefix());
         self.surroundings.holdings.list(self.scope.kind);
-        // too much is held of earlier lists to take in another one before it is known to be complete, which lets go of those
+        // the mirror has too many keys from earlier lists: keep the pages back until the list is
+        // complete, which removes those keys
         let mut waiting = Vec::new();
         let mut progress = Progress::begin(Instant::now());
         loop {
@@ -299,7 +306,7 @@ impl ScopeTask<'_> {
                             return Ok(Some(request));
                         }
                         if watch.stalls() != stalls {
-                            // older etcds may have left something out: what is held is compared
+                            // older etcds may have left out events: compare the keys
                             return self.feed(Input::HistoryLost).await;
                         }
                     }
@@ -314,7 +321,8 @@ impl ScopeTask<'_> {
                     }
                 }
                 () = sleep_until(quiet_until.into()), if self.memory.resync.owes_prune() => {
-                    // a heartbeat has to have come, else another quiet time is waited for (invariant 3)
+                    // a heartbeat must have arrived, otherwise another quiet time is needed
+                    // (invariant 3)
                     if self.link.heartbeat.borrow().is_some() {
                         return self.feed(Input::Quiet).await;
                     }
@@ -332,7 +340,7 @@ impl ScopeTask<'_> {
         }
     }
 
-    /// Looks at the signs of a source of which keys are held: whether the hold is over.
+    /// Checks the signs of a source with held keys, and whether the hold is over.
     async fn keep_vigil(&mut self) -> Result<Option<Request>, AttemptError> {
         let timing = &self.surroundings.timing;
         let (margin, ttl) = (timing.hold_margin, timing.cache_ttl.filter(|_| self.scope.kind.is_revocable()));
@@ -363,7 +371,8 @@ impl ScopeTask<'_> {
         self.feed(input).await
     }
 
-    /// Whether a message puts a key that is held but not confirmed: the source is still being filled.
+    /// Returns whether a message puts a key that is in the mirror but not confirmed, which means
+    /// that the source is still being filled.
     fn touches_restored(&self, message: &WatchMessage) -> bool {
         let WatchMessage::Events { events, .. } = message else { return false };
         if !self.memory.resync.owes_prune() {
@@ -383,7 +392,8 @@ impl ScopeTask<'_> {
         keys::entry_key(self.scope.kind, &self.scope.cluster, self.link.source.cached, key).ok()
     }
 
-    /// Gives the state machine one input and the writer what comes of it. A full queue pauses reading here.
+    /// Gives one input to the state machine and its commands to the committer. Waits while the
+    /// queue is full, which pauses reading.
     async fn feed(&mut self, input: Input) -> Result<Option<Request>, AttemptError> {
         let room = self.surroundings.decoded.hold(decoded_bytes(&input)).await;
         let step = self.memory.resync.step(input);
@@ -402,11 +412,12 @@ impl ScopeTask<'_> {
         if self.memory.resync.held_count() > 0 {
             self.memory.held_since.get_or_insert_with(Instant::now);
         } else if synced {
-            // what an earlier connection held is known again once everything is read: until then its time goes on
+            // keys that an earlier connection held are known again only when everything is read:
+            // until then their time continues
             self.memory.held_since = None;
         }
         if synced && !self.told_synced {
-            // a client that hears that everything is there must find it there
+            // a client that sees `synced` must find all entries in the mirror
             self.settled_mirror().await;
         }
         self.told_synced = synced;
@@ -414,7 +425,7 @@ impl ScopeTask<'_> {
         Ok(step.request)
     }
 
-    /// Tells which keys of the source are no entries, where these are others than before.
+    /// Reports the keys that are not entries, if they have changed.
     fn tell_unreadable(&mut self) {
         let unreadable = self.memory.resync.unreadable();
         if std::mem::replace(&mut self.told_unreadable, unreadable.change_count()) != unreadable.change_count() {
@@ -423,14 +434,16 @@ impl ScopeTask<'_> {
         }
     }
 
-    /// Tells how far this kind is.
+    /// Reports the state of this kind.
     fn settle(&self) {
         let kind = self.scope.kind;
         let awaits_canary = self.memory.resync.awaits_canary();
-        // whether a cluster that says "off" writes the canary depends on its release (docs/develop/protocol.md §12)
+        // it depends on the release whether a cluster that says "off" writes the canary
+        // (docs/develop/protocol.md §12)
         let is_off = awaits_canary && self.reading == Reading::Off;
         let (synced, awaits_canary) = (is_off || self.memory.resync.is_synced(), awaits_canary && !is_off);
-        // what an earlier connection or process held is known again once everything is read; until then it stays counted
+        // keys that an earlier connection or process held are known again only when everything is
+        // read: until then they stay counted
         if synced {
             self.surroundings.reporter.holds(kind, self.memory.resync.held_count());
         }

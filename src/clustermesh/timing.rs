@@ -1,45 +1,51 @@
-//! The times in a remote cluster's life, each with where it comes from. Tests shorten them.
+//! Intervals and limits in the life of a remote cluster, with their sources. Tests shorten them.
 
 use std::time::Duration;
 
 use crate::model::{Backoff, REMINDER_INTERVAL, SilenceLimits};
 
-/// Times of a remote cluster's life.
+/// Intervals and limits in the life of a remote cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a cluster config is waited for over one connection (3 minutes, Cilium's own limit for reading it,
-    /// `pkg/clustermesh/common/remote_cluster.go`), and how long another cluster's config must have been in its place before what was stored without
-    /// one is removed. A cluster of `--legacy-clusters` is read without one then (docs/develop/invariants.md, 3).
+    /// Maximum time that one connection waits for a cluster config: 3 minutes, Cilium's limit for
+    /// reading it (`pkg/clustermesh/common/remote_cluster.go`).
+    ///
+    /// After this time a cluster of `--legacy-clusters` is read without a config. If instead
+    /// another cluster's config was present for this time, state that was stored without a config
+    /// is removed (docs/develop/invariants.md, 3).
     pub legacy_wait: Duration,
-    /// How long no still-restored key may be put before what such a cluster's list did not confirm is pruned (invariant 3: 60 s).
+    /// Time without a put of a restored key, after which the keys that a legacy cluster's list did
+    /// not confirm are removed (docs/develop/invariants.md, 3: 60 s).
     pub legacy_quiet: Duration,
-    /// The first and shortest wait after a failure (docs/develop/invariants.md: 0.8 s).
+    /// First and shortest wait after a failure (docs/develop/invariants.md: 0.8 s).
     pub backoff_min: Duration,
-    /// The longest (docs/develop/invariants.md: 30 s).
+    /// Longest wait after a failure (docs/develop/invariants.md: 30 s).
     pub backoff_max: Duration,
-    /// How long the heartbeat may be silent before the connection counts as dead, at the first miss: Cilium writes it each minute and
-    /// gives up after two (`pkg/kvstore/heartbeat`, `etcd.go`).
+    /// Time without a heartbeat after which a connection counts as dead. Cilium writes the
+    /// heartbeat every minute and gives up after two (`pkg/kvstore/heartbeat`, `etcd.go`).
     pub heartbeat_silence: Duration,
-    /// How long the heartbeat may be silent before the finding about it is critical.
+    /// Time without a heartbeat after which the finding about it is critical.
     pub heartbeat_silence_critical: Duration,
-    /// How long a watch stream may say nothing at all: three unanswered questions how far it is, one in 10 s, and the keep-alive's time-out of
-    /// 25 s behind them (`kvstore::ClientOptions`).
+    /// Maximum time without any message on a watch stream: three unanswered progress requests, sent
+    /// every 10 s, followed by the keep-alive's time-out of 25 s (`kvstore::ClientOptions`).
     pub watch_silence: Duration,
-    /// How often missing certificate files are looked for (Cilium waits 5 s; looking is cheap and users watch).
+    /// Interval between two checks for missing certificate files. Cilium waits 5 s; the check is
+    /// cheap, and users wait for it.
     pub files_interval: Duration,
-    /// How much longer than a third of a lease's life the signs must stand (invariant 4): etcd revokes up to 1,000 leases a second
-    /// (`lease/lessor.go`), and clients renew with the delay of a few round trips.
+    /// Time in addition to a third of a lease's TTL for which the signs must hold (invariant 4).
+    /// etcd revokes up to 1,000 leases per second (`lease/lessor.go`), and clients renew with a
+    /// delay of a few round trips.
     pub hold_margin: Duration,
-    /// How long the services, service exports and endpoint slices of a cluster that cannot be read are kept; `None` is for ever
-    /// (Cilium's `clustermesh-cache-ttl`).
+    /// Time for which the services, service exports and endpoint slices of an unreachable cluster
+    /// are kept (Cilium's `clustermesh-cache-ttl`). `None` keeps them for ever.
     pub cache_ttl: Option<Duration>,
-    /// How long a cluster that has more than it may have is left alone: what it writes is mended by people, and each try may read all that it
-    /// may have.
+    /// Wait before a cluster that has more than it may have is read again. People have to fix what
+    /// it writes, and each attempt may read as much as the cluster may have.
     pub too_large_wait: Duration,
-    /// How often keys that this version does not know are looked for: some ten requests for each cluster, for something that comes with
-    /// an upgrade of the source.
+    /// Interval between two searches for keys that this version does not know. A search needs about
+    /// ten requests per cluster, and such keys appear only when the source is upgraded.
     pub unknown_prefix_interval: Duration,
-    /// How often a cluster that is not live is told again.
+    /// Interval between two log messages about a cluster that is not live.
     pub remind_interval: Duration,
 }
 
@@ -64,28 +70,29 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// The waits between attempts to connect.
     pub(super) const fn backoff(&self) -> Backoff {
         Backoff::new(self.backoff_min, self.backoff_max)
     }
 
-    /// How long a cluster's writer may be silent.
+    /// Returns the limits for the silence of a cluster's writer.
     pub(super) const fn silence_limits(&self) -> SilenceLimits {
         SilenceLimits { warning: self.heartbeat_silence, critical: self.heartbeat_silence_critical }
     }
 }
 
-/// How many times within the silence that is allowed a watch is looked at: each 11 s by default, so that it is found out little later.
+/// Number of checks of a watch within [`Timing::watch_silence`]: one every 11 s by default, so that
+/// a silent watch is noticed soon after the limit.
 pub(super) const SILENCE_CHECKS: u32 = 5;
 
-/// A connection that stood so long was a good one: the next failure starts with the shortest wait again.
+/// A connection that lasted this long resets the back-off.
 pub(super) const STABLE_CONNECTION: Duration = Duration::from_secs(60);
 
-/// How many times within the margin the signs of a source of which keys are held are looked at: every 5 s by default.
+/// Number of checks of a source with held keys within [`Timing::hold_margin`]: one every 5 s by
+/// default.
 pub(super) const HOLD_CHECKS_PER_MARGIN: u32 = 6;
 
-/// How often they are looked at where there is no margin.
+/// Shortest interval between these checks of a source with held keys, for tests without a margin.
 pub(super) const HOLD_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// How often the time of the last contact is stored.
+/// Interval between two writes of the time of the last contact to the store.
 pub(super) const CONTACT_STORED_INTERVAL: Duration = Duration::from_secs(30);

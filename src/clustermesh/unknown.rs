@@ -1,7 +1,8 @@
-//! What a source has below `cilium/state` or `cilium/cache` beside the resources that this version knows.
+//! Searches a source for keys below `cilium/state` and `cilium/cache` that this version does not
+//! know.
 //!
-//! Nothing of it is listed: one key is asked for between known prefixes, and past each unknown one that was found, whose keys are only
-//! counted. Owns: the search and what makes a prefix of a key. Emits: the prefixes to the cluster's status.
+//! The search lists nothing. It reads one key from each gap between known prefixes, counts the keys
+//! with the prefix of that key, and continues behind them. The cluster's status names the prefixes.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,10 +16,12 @@ use crate::kvstore::{Connection, KvstoreError, prefix_end};
 use crate::model::UnknownPrefix;
 use crate::wire::keys;
 
-/// How many unknown prefixes are looked for below each root: Cilium has seven known ones; a foreign tree must not keep us seeking.
+/// Maximum number of unknown prefixes that are reported below each root. Cilium has seven known
+/// ones; the limit ends the search in a foreign tree.
 const UNKNOWN_PREFIXES_MAX: usize = 16;
 
-/// Looks at once and then in each interval, for as long as the connection lasts: below both roots, as far as the user may look.
+/// Searches at once and then at each interval, for as long as the connection lasts. It covers both
+/// roots, as far as the user may read them.
 pub(super) async fn look_for_unknown_prefixes(link: &Link, reporter: &Reporter, interval: Duration) -> Result<Infallible, AttemptError> {
     let mut roots = vec![link.source.cached, !link.source.cached];
     while !roots.is_empty() {
@@ -27,7 +30,8 @@ pub(super) async fn look_for_unknown_prefixes(link: &Link, reporter: &Reporter, 
         for cached in &roots {
             match search(&link.connection, *cached).await {
                 Ok(prefixes) => found.extend(prefixes),
-                // looking beside what is mirrored is a courtesy: a user that may not is no reason to stop mirroring
+                // the search is an extra: a user without the permission is no reason to stop
+                // mirroring
                 Err(KvstoreError::PermissionDenied { .. }) => denied.push(*cached),
                 Err(error) => return Err(error.into()),
             }
@@ -40,8 +44,9 @@ pub(super) async fn look_for_unknown_prefixes(link: &Link, reporter: &Reporter, 
     std::future::pending().await
 }
 
-/// Seeks in each gap between known prefixes. No seek may reach past its gap: whatever its limit, etcd counts all keys of the range, and a
-/// KVStoreMesh's has those of every cluster.
+/// Searches each gap between known prefixes. A read must not reach beyond its gap, because etcd
+/// counts all keys of the range whatever the limit, and a KVStoreMesh's etcd has those of every
+/// cluster.
 async fn search(connection: &Connection, cached: bool) -> Result<Vec<UnknownPrefix>, KvstoreError> {
     let root = keys::root(cached).as_bytes();
     let known = keys::known_prefixes(cached);
@@ -60,8 +65,10 @@ async fn search(connection: &Connection, cached: bool) -> Result<Vec<UnknownPref
     Ok(found)
 }
 
-/// `cilium/state/<resource>/<version>/` of a key; without a version `cilium/state/<resource>/`, unless a known prefix lies below that;
-/// else the whole key.
+/// Returns the prefix that a key is reported under.
+///
+/// That is `cilium/state/<resource>/<version>/`. Without a version it is
+/// `cilium/state/<resource>/`, unless this covers a known prefix; then it is the whole key.
 fn unknown_prefix(key: &[u8], known: &[String]) -> Vec<u8> {
     let slashes: Vec<usize> = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).collect();
     let upto = |slash: usize| key[..=slash].to_vec();
@@ -72,7 +79,7 @@ fn unknown_prefix(key: &[u8], known: &[String]) -> Vec<u8> {
     }
 }
 
-/// `v1`, `v2alpha1` and the like.
+/// Returns whether a part is a version, such as `v1` or `v2alpha1`.
 fn is_version(part: &[u8]) -> bool {
     matches!(part, [b'v', digit, rest @ ..] if digit.is_ascii_digit() && rest.iter().all(u8::is_ascii_alphanumeric))
 }
@@ -90,7 +97,7 @@ mod tests {
             ("cilium/state/frobs/paris/a", "cilium/state/frobs/"),
             ("cilium/state/frobs/a", "cilium/state/frobs/"),
             ("cilium/state/frobs", "cilium/state/frobs"),
-            // a prefix of its resource would hide what is known of it
+            // the prefix of the resource would cover its known keys
             ("cilium/state/nodes/a", "cilium/state/nodes/a"),
             ("cilium/state/nodes/a/b", "cilium/state/nodes/a/b"),
             ("cilium/state/nodes/v1", "cilium/state/nodes/v1"),

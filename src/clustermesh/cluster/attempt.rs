@@ -1,4 +1,7 @@
-//! One connection to one remote cluster, from the first byte to the error that ends it.
+//! One connection to one remote cluster, from opening it to the error that ends it.
+//!
+//! [`ClusterTask`] runs an [`Attempt`] for each connection. It reads the cluster config and then
+//! runs one task per kind, next to tasks for the heartbeat, the canaries and the status.
 
 mod config;
 mod missing;
@@ -33,15 +36,14 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Runs until something fails.
     pub(super) async fn run(&self, memory: &mut Memory) -> Result<Infallible, AttemptError> {
         let reporter = &self.task.surroundings.reporter;
-        // before the attempt: where it fails, this is what people want to know
+        // set before the attempt, because users need it if the attempt fails
         reporter.change(|status| {
             status.endpoint = Some(self.endpoint.to_string());
             status.certificate_expiry = self.file.certificate_expiry();
         });
-        // boxed, as it takes more room than all that follows
+        // boxed, because this future is larger than all that follow
         let opened = Box::pin(Connection::open(self.file, self.endpoint, &self.task.options.client)).await;
         let connection = opened.inspect_err(|_| {
             reporter.forget_missing_config();
@@ -60,7 +62,8 @@ impl Attempt<'_> {
         first_error([main.boxed(), heartbeat_task.boxed()]).await
     }
 
-    /// Follows the heartbeat; its silence means that the etcd, or the way to it, is dead (§3.10).
+    /// Watches the heartbeat. If none comes, the etcd or the connection to it is dead
+    /// (docs/develop/protocol.md §3.10).
     async fn watch_heartbeat(&self, connection: &Connection, beat: watch::Sender<Option<Instant>>) -> Result<Infallible, AttemptError> {
         // a prefix range, as Cilium's roles allow it: cilium/.heartbeat to cilium/.heartbeau
         let key = keys::HEARTBEAT.as_bytes();
@@ -77,7 +80,8 @@ impl Attempt<'_> {
         let silence = self.task.options.timing.heartbeat_silence;
         let mut heard = follow.listened();
         loop {
-            // a heartbeat may wait behind changes that our writer has no time for
+            // only the time in which the stream was read counts: a heartbeat may be queued behind
+            // changes for which the committer has no capacity
             let left = silence.saturating_sub(follow.listened().saturating_sub(heard));
             tokio::select! {
                 biased;
@@ -98,7 +102,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Asks the etcd of a silent writer what is wrong with it: an etcd in `NOSPACE` or `CORRUPT` answers reads and refuses every write.
+    /// Asks the etcd of a silent writer for its errors: an etcd in `NOSPACE` or `CORRUPT` answers
+    /// reads and refuses every write.
     async fn report_etcd_errors(&self, connection: &Connection) {
         let reporter = &self.task.surroundings.reporter;
         match connection.etcd_errors().await {
@@ -116,7 +121,6 @@ impl Attempt<'_> {
         self.task.surroundings.commands.send(command).await.map_err(|_| AttemptError::Stopping)
     }
 
-    /// Reads every kind until something fails.
     async fn mirror(
         &self,
         connection: &Connection,
@@ -163,8 +167,8 @@ impl Attempt<'_> {
         first_error(kinds.chain(others)).await
     }
 
-    /// Tells each kind of its canary, and of each change of it. A canary that is deleted stops nothing (§3.4): it only means that deletes
-    /// are not believed any more (invariant 4).
+    /// Passes each canary and its changes to the task of its kind. A deleted canary stops nothing
+    /// (docs/develop/protocol.md §3.4); deletes are only not trusted any more (invariant 4).
     async fn watch_canaries(&self, link: &Link, kinds: &[watch::Sender<Option<KeyValue>>]) -> Result<Infallible, AttemptError> {
         if !link.source.canaries {
             return std::future::pending().await;
@@ -195,14 +199,14 @@ impl Attempt<'_> {
         }
     }
 
-    /// Tells the connection once everything is read (`etcd.bootstrapQps`).
+    /// Reduces the request rate once everything is read (`etcd.bootstrapQps`).
     async fn slow_down(&self, connection: &Connection) -> Result<Infallible, AttemptError> {
         self.task.surroundings.reporter.all_read().await;
         connection.caught_up();
         std::future::pending().await
     }
 
-    /// Tells whether questions for progress are answered, as often as they are asked.
+    /// Reports whether progress requests are answered, at the interval at which they are sent.
     async fn look_at_progress(&self, connection: &Connection) -> Result<Infallible, AttemptError> {
         let mut tick = interval(self.task.options.client.progress_interval);
         loop {
@@ -211,7 +215,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Stores the time of the last contact now and then, so that ages survive a restart.
+    /// Stores the time of the last contact at intervals, so that ages survive a restart.
     async fn keep_record(&self, mut record: crate::model::ClusterRecord) -> Result<Infallible, AttemptError> {
         let mut tick = interval(CONTACT_STORED_INTERVAL);
         tick.tick().await;
@@ -223,7 +227,7 @@ impl Attempt<'_> {
     }
 }
 
-/// A heartbeat as it is compared with others; its value is the time in RFC 3339 (`pkg/kvstore/heartbeat`).
+/// Returns the heartbeat in a key. Its value is the time in RFC 3339 (`pkg/kvstore/heartbeat`).
 fn heartbeat(connection: &Connection, found: &KeyValue) -> Heartbeat {
     let written = std::str::from_utf8(&found.value).ok().and_then(|text| text.trim().parse::<jiff::Timestamp>().ok());
     Heartbeat {
@@ -233,8 +237,8 @@ fn heartbeat(connection: &Connection, found: &KeyValue) -> Heartbeat {
     }
 }
 
-/// Runs all until one fails. Each is polled only when something of its own has come, which joining them does not do: a dozen are idle while one
-/// has all the changes.
+/// Runs all futures until one fails. Each is polled only when it is woken, unlike with a join: a
+/// dozen of them are idle while one has all the changes.
 async fn first_error<'a>(
     all: impl IntoIterator<Item = BoxFuture<'a, Result<Infallible, AttemptError>>>,
 ) -> Result<Infallible, AttemptError> {

@@ -1,8 +1,8 @@
-//! From one reading of the config directory to the next: which clusters came, changed and went.
+//! Compares the readings of the config directory: clusters that were added, changed or removed.
 //!
-//! Owns: what was last announced of each cluster. Receives: settled readings. Emits: events, and the state for people to see.
-//! Invariants: a directory that cannot be read and a file that cannot be read remove nothing; equal bytes announce nothing.
-//! Deliberately lacks: IO and time.
+//! [`Announced`] keeps what was announced last and turns a settled reading into events and a state.
+//! A directory or a file that cannot be read removes nothing, and equal bytes announce nothing. No
+//! IO and no clock.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,22 +11,24 @@ use super::scan::{ClusterFile, ContentDigest, FileReading, FileReadings};
 use super::{DirectoryEvent, DirectoryState};
 use crate::model::ClusterName;
 
-/// What has been announced so far.
+/// Content that was announced last, by cluster.
 #[derive(Debug)]
 pub(super) struct Announced {
     directory: PathBuf,
     clusters: BTreeMap<ClusterName, ContentDigest>,
-    /// Whether the last reading succeeded: the first that does after one that did not tells the full set.
+    /// True if the last reading succeeded. The first success after a failure announces the full set
+    /// of clusters.
     readable: bool,
 }
 
 impl Announced {
-    /// Nothing yet, of the given directory.
+    /// Creates the state in which nothing was announced.
     pub(super) fn nothing(directory: PathBuf) -> Self {
         Self { directory, clusters: BTreeMap::new(), readable: false }
     }
 
-    /// Takes the next reading in; gives the events that lead to it, in order, and the state to show.
+    /// Returns the events that lead from the last reading to this one, in order, and the state to
+    /// publish.
     pub(super) fn advance(&mut self, reading: &Result<FileReadings, String>) -> (Vec<DirectoryEvent>, DirectoryState) {
         let files = match reading {
             Ok(files) => files,
@@ -61,7 +63,7 @@ impl Announced {
         (events, DirectoryState { readable: true, error: None, invalid })
     }
 
-    /// The event that a cluster file is worth, if its bytes are not those announced last.
+    /// Returns an event for a cluster file, if its bytes differ from the last announced ones.
     fn upsert(&mut self, file: &ClusterFile) -> Option<DirectoryEvent> {
         let before = self.clusters.insert(file.cluster.clone(), file.digest);
         (before != Some(file.digest)).then(|| DirectoryEvent::Upserted {
@@ -81,7 +83,7 @@ mod tests {
         ClusterName::parse(text).unwrap()
     }
 
-    /// Files as `name=content`; `name!` is unreadable, `name?` has an invalid name.
+    /// Files as `name=content`. `name!` is unreadable, and `name?` has an invalid name.
     fn reading(files: &[&str]) -> Result<FileReadings, String> {
         let file = |text: &&str| match text.split_once('=') {
             Some((cluster, content)) => {

@@ -1,7 +1,7 @@
-//! Reading the config directory: what is in it, and which of it are cluster files.
+//! Reads the config directory and decides which of its files are cluster files.
 //!
-//! Owns: the file system calls and the rule of what a cluster file is. Emits: a [`Reading`]. Deliberately lacks: any memory of
-//! earlier readings (`diff` has that) and any look into the YAML (the registry parses it). Blocking: call it off the runtime.
+//! The result is a [`Reading`], which `diff` compares with the last one. The YAML is not parsed
+//! here. Blocks, so call it outside the runtime.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,48 +19,50 @@ use crate::files::read_bounded;
 use crate::kvstore::meant_by;
 use crate::model::{ClusterName, in_words};
 
-/// A cluster file is an etcd client file of a few lines; a Kubernetes Secret as a whole cannot be larger than 1 MiB
-/// (`MaxSecretSize` in Kubernetes' `pkg/apis/core/types.go`), so a larger file is none.
+/// Maximum size of a cluster file. A client file has a few lines, and a whole Kubernetes Secret is
+/// at most 1 MiB (`MaxSecretSize` in Kubernetes' `pkg/apis/core/types.go`).
 const FILE_SIZE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// At most 511 clusters, each with some certificates of its own beside it: eight times that is another kind of directory.
+/// Maximum number of files: eight times the 511 possible clusters, which may have certificates next
+/// to their files. A larger directory is not a config directory.
 const ENTRY_COUNT_MAX: usize = 4096;
 
-/// What makes a file a cluster file, whatever it is called (`pkg/clustermesh/common/config.go`).
+/// Bytes that make a file a cluster file, whatever its name (`pkg/clustermesh/common/config.go`).
 const CLUSTER_FILE_MARK: &[u8] = b"endpoints:";
 
 /// Other keys of a client file (etcd's `clientv3/yaml`).
 const CLIENT_FILE_KEYS: [&str; 5] = ["trusted-ca-file", "cert-file", "key-file", "insecure-transport", "username"];
 
-/// The SHA-256 of a file's content.
+/// SHA-256 of a file's content.
 pub(super) type ContentDigest = [u8; 32];
 
-/// Everything that one pass over the directory found.
+/// Result of one pass over the directory.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// The metadata, taken before the contents: a change during the pass shows as a difference to the next glance.
+    /// Metadata from before the contents were read. A change during the pass then shows as a
+    /// difference to the next metadata.
     pub(super) glance: Glance,
-    /// By file name; or why the directory cannot be read.
+    /// Files by name, or the reason why the directory cannot be read.
     pub(super) files: Result<FileReadings, String>,
 }
 
-/// The files that matter, by file name.
+/// Relevant files by name.
 pub(super) type FileReadings = BTreeMap<String, FileReading>;
 
-/// What one file is.
+/// Classification of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FileReading {
     /// A cluster file with a valid name.
     Cluster(ClusterFile),
-    /// Its name is a cluster's, but nobody can say what is in it.
+    /// A file with the name of a cluster, whose content cannot be read.
     Unreadable { cluster: ClusterName, reason: String },
-    /// A cluster file by content, but its name cannot be a cluster's.
+    /// A cluster file by its content, whose name is not a valid cluster name.
     InvalidName { reason: String },
-    /// It looks like a cluster file and is none, for agents as for us: somebody would look for their cluster in vain.
+    /// A file that looks like a cluster file but is not one, for agents as well. It is reported
+    /// because its author expects a cluster.
     Skipped { reason: String },
 }
 
-/// A cluster file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ClusterFile {
     pub(super) cluster: ClusterName,
@@ -68,7 +70,8 @@ pub(super) struct ClusterFile {
     pub(super) digest: ContentDigest,
 }
 
-/// The metadata of the directory and its files, links followed: cheap enough to be taken every second.
+/// Metadata of the directory and its files, with links followed. Cheap enough to be read every
+/// second.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Glance(Result<GlanceStamps, String>);
 
@@ -78,11 +81,12 @@ struct GlanceStamps {
     files: BTreeMap<OsString, Option<Stamp>>,
 }
 
-/// Which directory stands at the path: device and inode.
+/// Device and inode of the directory at the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DirectoryIdentity(u64, u64);
 
-/// Changes with every write, rename and link swap; the change time also when somebody sets the modification time back.
+/// Metadata that changes with every write, rename and link swap. The change time also covers a
+/// modification time that was set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     inode: (u64, u64),
@@ -103,7 +107,7 @@ impl Stamp {
 }
 
 impl Glance {
-    /// Looks at the metadata of everything in the directory.
+    /// Reads the metadata of all files in the directory.
     pub(super) fn take(directory: &Path) -> Self {
         let take = || {
             let identity = identify(directory)?;
@@ -116,21 +120,21 @@ impl Glance {
         Self(take().map_err(|error: io::Error| in_words(error)))
     }
 
-    /// Which directory was looked at, if there was one.
+    /// Returns the identity of the directory, if it exists.
     pub(super) fn identity(&self) -> Option<DirectoryIdentity> {
         self.0.as_ref().ok().map(|stamps| stamps.directory)
     }
 }
 
-/// Which directory stands at the path.
+/// Returns the identity of the directory at the path.
 ///
 /// # Errors
-/// When there is none, or it cannot be looked at.
+/// If there is no directory, or its metadata cannot be read.
 fn identify(directory: &Path) -> io::Result<DirectoryIdentity> {
     fs::metadata(directory).map(|metadata| DirectoryIdentity(metadata.dev(), metadata.ino()))
 }
 
-/// Reads the directory once. `own_cluster` is skipped unread.
+/// Reads the directory once. The file of `own_cluster` is skipped.
 pub(super) fn read_directory(directory: &Path, own_cluster: Option<&ClusterName>) -> Reading {
     let glance = Glance::take(directory);
     let read = || {
@@ -149,7 +153,8 @@ pub(super) fn read_directory(directory: &Path, own_cluster: Option<&ClusterName>
     Reading { glance, files: read().map_err(|error: io::Error| in_words(error)) }
 }
 
-/// The names in the directory without those that begin with a dot: a Secret's `..data` link, its `..2026_…` folders, editors' files.
+/// Returns the names in the directory, except for those that begin with a dot: a Secret's `..data`
+/// link, its `..2026_…` folders, and files of editors.
 fn list_names(directory: &Path) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -165,7 +170,7 @@ fn list_names(directory: &Path) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// What the file is; `None` if it is nothing of ours.
+/// Reads and classifies a file. Returns `None` if it has nothing to do with clusters.
 fn read_file(path: &Path, file_name: &str) -> Option<FileReading> {
     let name = ClusterName::parse(file_name);
     let content = match read_content(path) {
@@ -173,7 +178,7 @@ fn read_file(path: &Path, file_name: &str) -> Option<FileReading> {
         Err(reason) => return name.ok().map(|cluster| FileReading::Unreadable { cluster, reason }),
     };
     if !is_cluster_file(&content) {
-        // files that are meant to lie beside them, such as certificates, have names with dots
+        // other files of the directory, such as certificates, have names with dots
         return name.ok().and_then(|_| why_skipped(&content)).map(|reason| FileReading::Skipped { reason });
     }
     Some(match name {
@@ -182,7 +187,8 @@ fn read_file(path: &Path, file_name: &str) -> Option<FileReading> {
     })
 }
 
-/// The content of a cluster file; `None` for any other file, and for what is no file.
+/// Returns the content of a cluster file. `None` for any other file, and for anything that is not a
+/// regular file.
 pub(in crate::clustermesh) fn read_cluster_file(path: &Path) -> Result<Option<Vec<u8>>, String> {
     Ok(read_content(path)?.filter(|content| is_cluster_file(content)))
 }
@@ -191,7 +197,8 @@ fn is_cluster_file(content: &[u8]) -> bool {
     content.windows(CLUSTER_FILE_MARK.len()).any(|window| window == CLUSTER_FILE_MARK)
 }
 
-/// Why a file whose name is a cluster's is none of a cluster; `None` if it is something else altogether. Quotes keys that look like ours alone.
+/// Returns the reason why a file with the name of a cluster is not a cluster file, or `None` if it
+/// is something else altogether. Quotes only keys that resemble those of a client file.
 fn why_skipped(content: &[u8]) -> Option<String> {
     let agents = "an agent does not read it either";
     if let Some(cause) = encoded_mark(content) {
@@ -202,7 +209,8 @@ fn why_skipped(content: &[u8]) -> Option<String> {
         return Some(format!("it is empty, so that there is no cluster of this name: {agents}"));
     }
     let keys: Vec<&str> = text.lines().filter_map(|line| line.split_once(':')).map(|(key, _)| key.trim_matches([' ', '"', '\''])).collect();
-    // the mark is looked for as it stands: what etcd's client would take in capitals is none
+    // agents look for exactly these bytes: capitals do not count, although etcd's client would
+    // accept them
     let meant = |key: &&&str| key.eq_ignore_ascii_case("endpoints") || meant_by(key) == Some("endpoints");
     if let Some(key) = keys.iter().find(meant) {
         return Some(format!("it says \"{key}:\" where \"endpoints:\" is meant, with nothing between the word and the colon: {agents}"));
@@ -211,7 +219,7 @@ fn why_skipped(content: &[u8]) -> Option<String> {
     is_client_file.then(|| format!("it names no endpoints: {agents}"))
 }
 
-/// How the mark is in the content, where it is in it and not as it stands.
+/// Returns the encoding in which the content has the mark, if it has it only encoded.
 fn encoded_mark(content: &[u8]) -> Option<&'static str> {
     let wide = |unit: fn([u8; 2]) -> u16| {
         let units = content.chunks_exact(2).map(|pair| unit([pair[0], pair[1]]));
@@ -231,7 +239,7 @@ fn encoded_mark(content: &[u8]) -> Option<&'static str> {
     quoted.then_some("JSON or YAML with its keys in quotes")
 }
 
-/// The content of a regular file, links followed; `None` for anything else.
+/// Returns the content of a regular file, with links followed. `None` for anything else.
 fn read_content(path: &Path) -> Result<Option<Vec<u8>>, String> {
     match read_bounded(path, FILE_SIZE_BYTES_MAX) {
         Ok(content) => Ok(Some(content)),

@@ -1,4 +1,4 @@
-//! The watch on a real directory, changed in the ways that people, editors and the kubelet change one.
+//! The watch on a real directory that is changed in the ways of people, editors and the kubelet.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -46,7 +46,8 @@ impl Fixture {
         self.directory.path().join(relative)
     }
 
-    /// The next event as `+name content`, `-name` or `all name name`; `None` once the watch has ended. What is told of the directory is noted.
+    /// Returns the next event as `+name content`, `-name` or `all name name`, and `None` once the
+    /// watch has ended. Stores states of the directory.
     async fn event(&mut self) -> Option<String> {
         Some(match self.events.recv().await? {
             DirectoryEvent::Upserted { cluster, path, content, .. } => {
@@ -72,7 +73,7 @@ impl Fixture {
         }
     }
 
-    /// Waits for a state of the directory; no other event may come before.
+    /// Waits for a state of the directory. Any other event before it is an error.
     async fn expect_state(&mut self, wanted: impl Fn(&DirectoryState) -> bool) -> DirectoryState {
         while !wanted(&self.state) {
             match timeout(EFFECT_WITHIN, self.events.recv()).await.expect("the state within 2 s") {
@@ -83,7 +84,7 @@ impl Fixture {
         self.state.clone()
     }
 
-    /// Ends the watch; no event may be left over.
+    /// Ends the watch, and checks that no event is left.
     async fn finish(mut self) {
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {
@@ -109,8 +110,9 @@ fn put(directory: &Path, files: &[(&str, &str)]) {
     }
 }
 
-/// Kubernetes' `AtomicWriter` (`pkg/volume/util/atomic_writer.go`), step by step: a new folder, the swap of `..data` by rename,
-/// links for new files, removal of the links of files that are gone, removal of the old folder.
+/// Updates a mount step by step, as Kubernetes' `AtomicWriter` does
+/// (`pkg/volume/util/atomic_writer.go`): a new folder, the swap of `..data` by rename, links for
+/// new files, removal of the links of deleted files, removal of the old folder.
 fn kubelet_writes(mount: &Path, folder: &str, files: &[(&str, &str)]) {
     put(&mount.join(folder), files);
     let old = fs::read_link(mount.join("..data")).ok();
@@ -199,7 +201,7 @@ async fn a_write_in_place_behind_a_link_elsewhere_takes_effect() {
     watch.expect(&["+paris a", "all paris"]).await;
     fs::write(watch.path("elsewhere/paris.conf"), cluster_file("b")).unwrap();
     watch.expect(&["+paris b"]).await;
-    // A link that leads nowhere is not an absent file.
+    // a link to a missing file is not an absent file
     fs::remove_file(watch.path("elsewhere/paris.conf")).unwrap();
     watch.expect_state(|state| state.invalid.contains_key("paris")).await;
     fs::write(watch.path("elsewhere/paris.conf"), cluster_file("c")).unwrap();
@@ -220,7 +222,7 @@ async fn a_directory_that_is_missing_or_vanishes_is_waited_for_and_removes_nothi
     watch.expect_state(|state| !state.readable).await;
     put(&watch.path("config"), &[("paris", "endpoints: a"), ("lyon", "endpoints: c")]);
     watch.expect(&["+lyon c", "-tokyo", "all lyon paris"]).await;
-    // The new directory is the one that is watched now.
+    // the new directory is the watched one now
     fs::write(watch.path("config/paris"), cluster_file("d")).unwrap();
     watch.expect(&["+paris d"]).await;
     watch.finish().await;
@@ -263,8 +265,9 @@ async fn an_empty_directory_tells_that_nothing_is_present() {
 
 #[tokio::test]
 async fn a_rescan_that_is_asked_for_finds_what_no_metadata_shows() {
-    // the name of a thread is a file of a few bytes that can be written, and looks different only once the kernel has
-    // forgotten it (proc_pid_comm(5)): then the glance finds the change too
+    // the name of a thread is a writable file of a few bytes, whose metadata changes only once the
+    // kernel has dropped its inode (proc_pid_comm(5)); by then the check of the metadata finds the
+    // change too
     let (told, comm) = std::sync::mpsc::sync_channel(1);
     let (keep, kept) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::Builder::new().name("endpoints: a".into()).spawn(move || {

@@ -1,4 +1,4 @@
-//! What is reported of a cluster config: that it is missing, cannot be used, or was read.
+//! Reports about the cluster config: it is missing, cannot be used, or was read.
 
 use std::time::Instant;
 
@@ -7,7 +7,8 @@ use crate::model::{ClusterStatus, Kind, MissingConfig, MissingConfigState, Phase
 use crate::wire::keys::cluster_config_key;
 
 impl Reporter {
-    /// Enters the phase of a new connection. A cluster without a config stays where it is, as the next connection probably leads to the same etcd.
+    /// Enters the phase of a new connection. A cluster without a config stays in `readingConfig`,
+    /// because the next connection probably leads to the same etcd.
     pub(in crate::clustermesh) fn connecting(&self) {
         let stays = |status: &ClusterStatus| status.missing_config.is_some() && status.phase == Phase::ReadingConfig;
         if !stays(&self.status.borrow()) {
@@ -15,12 +16,14 @@ impl Reporter {
         }
     }
 
-    /// The next connection may lead to another etcd, or there is none.
+    /// Clears the report of a missing config. The next connection may lead to another etcd, or the
+    /// config exists.
     pub(in crate::clustermesh) fn forget_missing_config(&self) {
         self.status.send_if_modified(|status| status.missing_config.take().is_some());
     }
 
-    /// Reports that the etcd has no config of the cluster that the user may read, and whose etcd it is.
+    /// Reports that the etcd has no config of the cluster that the user may read, and which
+    /// clusters it describes instead.
     pub(in crate::clustermesh) fn config_missing(&self, missing: MissingConfig) {
         let reason = missing.describe(&self.cluster);
         self.status.send_if_modified(|status| {
@@ -33,7 +36,8 @@ impl Reporter {
         self.waiting(Phase::ReadingConfig, &reason);
     }
 
-    /// The cluster config cannot be used, or it can: `refused` are its bytes and the reason.
+    /// Reports an unusable cluster config with its bytes and the reason, or with `None` that it is
+    /// usable.
     pub(in crate::clustermesh) fn config_refused(&self, refused: Option<(&[u8], &str)>) {
         if refused.is_some() {
             self.forget_missing_config();

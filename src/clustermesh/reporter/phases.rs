@@ -1,19 +1,23 @@
-//! Rules about the phase of a cluster: which phase follows from its state, what it waits for or has lost, and when a phase is news. Pure.
+//! Rules about the phase of a cluster: the phase that follows from its state, the reason for it,
+//! and whether it is news. Pure.
 
 use std::hash::{DefaultHasher, Hasher};
 
 use crate::model::{ClusterName, ClusterStatus, Kind, Phase};
 use crate::wire::keys::canary_key;
 
-/// What is to be told of a cluster's phase after what was told last, with a number of its cause. A cluster that cannot be reached is backing off until
-/// it is: that it is tried again and again is no news.
+/// Returns the phase to announce and a hash of its cause, if they differ from the last announced
+/// ones.
+///
+/// A cluster that cannot be reached counts as backing off until it is reached. Its further attempts
+/// are not news.
 pub(super) fn news_since(told: Option<(Phase, u64)>, status: &ClusterStatus) -> Option<(Phase, u64)> {
     let was_backing_off = told.is_some_and(|(phase, _)| phase == Phase::BackingOff);
     if was_backing_off && status.phase == Phase::Connecting {
         return None;
     }
     let cause = status.last_error.as_ref().filter(|_| matches!(status.phase, Phase::BackingOff | Phase::WaitingForFiles));
-    // 0 is none; that two errors have one number costs an event in some 10^19
+    // 0 means no cause; two errors with the same hash lose one event in about 10^19
     let now = (status.phase, cause.map_or(0, |error| number_of(error).max(1)));
     (told != Some(now)).then_some(now)
 }
@@ -24,7 +28,7 @@ fn number_of(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// The phase of a cluster whose kinds are being read.
+/// Returns the phase of a cluster whose kinds are being read.
 pub(super) fn phase_of(status: &ClusterStatus) -> Phase {
     let resources = &status.resources;
     if resources.iter().any(|resource| resource.awaiting_canary) {
@@ -38,7 +42,7 @@ pub(super) fn phase_of(status: &ClusterStatus) -> Phase {
     }
 }
 
-/// What the source has lost, for people.
+/// Describes what the source has lost, for status and log.
 pub(super) fn loss_of(status: &ClusterStatus) -> String {
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     let canary = status.resources.iter().any(|resource| resource.canary_gone);
@@ -51,7 +55,7 @@ pub(super) fn loss_of(status: &ClusterStatus) -> String {
     format!("{gone}: what it deletes is kept, marked stale, until it has been back for a while ({held} keys now)")
 }
 
-/// Names each canary that a cluster still lacks, with its kind, for people.
+/// Describes the canaries that are missing, with key and kind, for status and log.
 pub(super) fn awaited_canaries(cluster: &ClusterName, status: &ClusterStatus) -> String {
     let cached = status.config.as_ref().is_some_and(|config| config.cached);
     let awaited = Kind::ALL.into_iter().filter(|kind| status.resource(*kind).awaiting_canary);

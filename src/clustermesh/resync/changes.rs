@@ -1,4 +1,5 @@
-//! From what a source says to changes of our keys, and the points by which a history is recognised again.
+//! Turns what a source sends into changes of entries, and computes the points by which a history is
+//! recognised.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::model::{Change, Command, Cursor, EntryKey, PutPoint, SourceStamp};
 use crate::wire::{self, Context, keys};
 
 impl Resync {
-    /// Turns the source's events into changes of our keys.
+    /// Turns events of the source into changes of entries.
     pub(super) fn apply(&mut self, events: Vec<Event>, signs: &Signs, mut cursor: Option<Cursor>) -> Step {
         let Some(source) = self.source.clone() else { return Step::default() };
         let mut step = Step::default();
@@ -31,7 +32,7 @@ impl Resync {
             }
         }
         if !self.unreadable.is_empty() {
-            // a resume could not tell by counts what has gone: it lists in full
+            // a resume could not find deletes by comparing counts: it must list in full
             cursor.iter_mut().chain(&mut self.cursor).for_each(|cursor| cursor.last_put = None);
         }
         if !changes.is_empty() || cursor.is_some() {
@@ -40,7 +41,7 @@ impl Resync {
         step
     }
 
-    /// Turns puts alone into changes of our keys: no sign has to vouch for them.
+    /// Turns puts into changes of entries. Unlike deletes, puts need no signs.
     pub(super) fn apply_puts(&mut self, puts: Vec<KeyValue>, cursor: Option<Cursor>) -> Step {
         self.apply(puts.into_iter().map(Event::Put).collect(), &Signs::default(), cursor)
     }
@@ -74,8 +75,8 @@ pub(super) fn is_value(key_value: &KeyValue, stored: &PutPoint) -> bool {
     digest(key_value) == stored.value_digest
 }
 
-/// Of the bytes and the lease: etcd draws the ids of leases at random, so that an etcd that was wiped and filled again in the same
-/// order differs in them even where bytes and revisions are the same.
+/// Returns a digest of value and lease. etcd chooses lease ids at random, so an etcd that was wiped
+/// and filled again in the same order has other leases, even if values and revisions are the same.
 fn digest(put: &KeyValue) -> [u8; 32] {
     let mut digest = Sha256::new_with_prefix(&put.value);
     if put.lease.0 != 0 {

@@ -1,4 +1,5 @@
-//! The differential list: what was put since, and whether anything went (docs/develop/measurements.md §2).
+//! The differential list: reads what was put since the stored state, and finds out whether anything
+//! was deleted (docs/develop/measurements.md §2).
 
 use std::collections::BTreeSet;
 
@@ -10,18 +11,21 @@ use crate::model::{Change, Cursor, EntryKey, Revision};
 use crate::wire::keys;
 
 impl Resync {
-    /// Reads what was put since the newest put that is held, and compares.
+    /// Reads what was put since the newest stored put.
     pub(super) fn differ(&mut self, cursor: Cursor, compare_keys: bool) -> Step {
-        // from the newest put that we have, never from the cursor's own revision: a snapshot restored in between would hide
-        // changes (docs/develop/measurements.md §2)
+        // start at the newest stored put, not at the cursor's revision: a snapshot that was
+        // restored in between would hide changes (docs/develop/measurements.md §2)
         let newest = cursor.last_put.as_ref().map_or(Revision(0), |put| put.revision);
         self.state = State::Differing { cursor, compare_keys, changed: None };
         Step { request: Some(Request::ListChanges(newest)), ..Step::default() }
     }
 
-    /// In the same history what exists is a part of what is held plus what was put since: equal counts mean that nothing was
-    /// deleted (docs/develop/measurements.md §2, "Differential list"). Keys that the source has lost and that stay held make them unequal. No key
-    /// that is no entry was there when the cursor was stored, else it would not be resumed from.
+    /// Compares the number of keys at the source with that in the mirror.
+    ///
+    /// In the same history the source's keys are a subset of the mirror's keys and the puts since.
+    /// Equal counts therefore mean that nothing was deleted (docs/develop/measurements.md §2,
+    /// "Differential list"). Held keys make the counts unequal. Unreadable keys cannot disturb the
+    /// counts: a cursor is resumed from only if there were none when it was stored.
     pub(super) fn changes(&mut self, answer: Option<ChangedKeys>, held_count: u64) -> Step {
         let State::Differing { compare_keys, changed, .. } = &mut self.state else { return Step::default() };
         let Some(answer) = answer else { return self.list(History::Same) };
@@ -34,8 +38,8 @@ impl Resync {
         self.finish_differing(answer, Vec::new())
     }
 
-    /// Settles the difference both ways: what is held and not listed is gone; what is listed and neither held nor put since
-    /// means that the history is not the same after all.
+    /// Compares the keys in both directions. An entry that is not listed was deleted. A listed key
+    /// that is neither an entry nor put since proves another history.
     pub(super) fn keys(&mut self, listed: &[Vec<u8>], held: Vec<EntryKey>, signs: &Signs) -> Step {
         let State::Differing { changed, .. } = &mut self.state else { return Step::default() };
         let (Some(changed), Some(source)) = (changed.take(), &self.source) else { return self.list(History::Unknown) };

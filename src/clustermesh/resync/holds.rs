@@ -1,9 +1,11 @@
-//! The source's loss is not deletion (docs/develop/invariants.md, 4): which deletes are held, and when a hold ends.
+//! The rules for holds (docs/develop/invariants.md, 4): which deletes of a source are held, and
+//! when a hold ends.
 //!
-//! Everything in a source hangs on leases. A KVStoreMesh (or clustermesh-apiserver) that dies lets them expire, and what it wrote
-//! vanishes as ordinary deletes, spread over a third of a lease's life: a client renews its leases at every third, so that each has
-//! between two thirds and all of its life left when the client dies. From this follows all that is decided here; docs/use/holds.md says it
-//! for people. Pure: what was read of the source comes in as [`Signs`], the time as an argument.
+//! Every key in a source has a lease. When a KVStoreMesh or clustermesh-apiserver dies, its leases
+//! expire and its keys disappear as ordinary deletes. A client renews its leases after each third
+//! of their TTL, so between two thirds and all of a TTL is left when it dies, and the deletes are
+//! spread over a third of the TTL. The rules here follow from this; docs/use/holds.md explains them
+//! to users. Pure: the state of the source is passed in as [`Signs`], the time as an argument.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,64 +13,67 @@ use std::time::{Duration, Instant};
 use crate::kvstore::LeaseLife;
 use crate::model::{Change, EntryKey, LeaseId, Revision};
 
-/// The life of a lease where nobody says it: Cilium's default (`kvstore-lease-ttl`, 15 minutes, `pkg/defaults`).
+/// TTL of a lease if no sign reports one: Cilium's default (`kvstore-lease-ttl`, 15 minutes,
+/// `pkg/defaults`).
 const LEASE_LIFE_DEFAULT: Duration = Duration::from_secs(900);
 
-/// How often a living client renews a lease within its life (etcd's `clientv3/lease.go`: at every third).
+/// Number of renewals of a lease within its TTL: a client renews it after each third (etcd's
+/// `clientv3/lease.go`).
 const RENEWALS_PER_LIFE: u32 = 3;
 
-/// What vouches for the deletes of a cluster's kind, as of one moment not before them.
+/// Evidence for or against deletes of one kind of a cluster. It is never older than the deletes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signs {
-    /// The cluster config.
+    /// Sign of the cluster config.
     pub config: Sign,
-    /// The canary of the kind.
+    /// Sign of the canary of the kind.
     pub canary: Sign,
-    /// Of the keys in question, those whose lease is gone from the source.
+    /// Deleted keys whose lease does not exist any more.
     pub lost: BTreeSet<EntryKey>,
 }
 
-/// One of the two keys that a living writer keeps.
+/// State of the cluster config or of a canary, which exist while their writer is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sign {
-    /// The cluster has none: it is read as one from before there were any, or it announces no canaries.
+    /// The cluster does not write this key: it is a legacy cluster, or it has no canaries.
     #[default]
     NotExpected,
-    /// It was there, and is not.
+    /// The key existed before and was deleted.
     Gone,
-    /// It is there.
+    /// The key exists.
     Standing {
-        /// When it was created: another one was deleted in between.
+        /// Create revision. It changes if the key is deleted and written again.
         created: Revision,
-        /// The lease that it hangs on.
+        /// Lease of the key.
         lease: LeaseId,
-        /// How that is; `Unknown` where nobody asked.
+        /// State of the lease; `Unknown` if it was not read.
         life: LeaseLife,
     },
 }
 
-/// What is known of the history that a list was read in.
+/// Relation of the history in which a list was read to the stored one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum History {
-    /// The stored one.
+    /// The stored history.
     Same,
-    /// Another one: the leases that the stored keys hung on mean nothing in it.
+    /// Another history, in which the leases of the stored keys mean nothing.
     Other,
-    /// Perhaps the stored one.
+    /// Possibly the stored history.
     Unknown,
 }
 
-/// The held keys of one kind of one cluster, and the watch over the signs that ends their hold.
+/// Held keys of one kind of one cluster, and the observation of the signs that ends their hold.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     keys: BTreeSet<EntryKey>,
-    /// Some were found gone by a list or a comparison: it is not known when they went, nor whether etcd was restarted since, which
-    /// gives every lease its full life again.
+    /// True if a list or a comparison found some of the keys missing. The time of their deletion is
+    /// then unknown, and etcd may have been restarted since, which resets the remaining time of
+    /// every lease.
     found_gone: bool,
     vigil: Option<Vigil>,
 }
 
-/// Both signs have stood since.
+/// Observation of the signs since a moment from which both have existed.
 #[derive(Debug)]
 struct Vigil {
     since: Instant,
@@ -81,8 +86,9 @@ impl Sign {
         matches!(self, Self::Gone)
     }
 
-    /// Whether its writer must have been alive within the last half of a lease's life, so that nothing else that it wrote can have
-    /// expired. A sign on no lease, or on one that cannot be asked for, says nothing against it.
+    /// Returns whether its writer was alive within the last half of the lease's TTL, so that no
+    /// other key of the writer can have expired. A sign without a lease, or with an unknown one,
+    /// counts as fresh.
     fn is_fresh(&self) -> bool {
         match self {
             Self::NotExpected => true,
@@ -106,7 +112,8 @@ impl Sign {
         }
     }
 
-    /// Whether somebody renewed its lease, or put it on another one, between `before` and now. True where that cannot be seen.
+    /// Returns whether the lease was renewed or replaced between `before` and now. True if that
+    /// cannot be determined.
     fn was_renewed_since(&self, before: &Self, elapsed: Duration) -> bool {
         let (Self::Standing { lease: then, life: old, .. }, Self::Standing { lease: now, life: new, .. }) = (before, self) else {
             return true;
@@ -114,7 +121,7 @@ impl Sign {
         match (old, new) {
             _ if then != now => true,
             (LeaseLife::Alive { remaining: left_then, .. }, LeaseLife::Alive { granted, remaining: left_now }) => {
-                // half a renewal's step: etcd tells whole seconds
+                // half the time between two renewals, because etcd reports whole seconds
                 *left_now + elapsed > *left_then + *granted / (2 * RENEWALS_PER_LIFE)
             }
             (LeaseLife::Gone, _) | (_, LeaseLife::Gone) => false,
@@ -124,7 +131,8 @@ impl Sign {
 }
 
 impl Signs {
-    /// Whether a key that is gone from the source has to stay. `cached`: the source is a copy made by a KVStoreMesh.
+    /// Returns whether a key that is missing at the source must be held. `cached` says that the
+    /// source is a KVStoreMesh's copy.
     pub(super) fn hold(&self, key: &EntryKey, cached: bool, history: History) -> bool {
         if self.config.is_gone() || self.canary.is_gone() {
             return true;
@@ -138,17 +146,16 @@ impl Signs {
 }
 
 impl Holds {
-    /// How many keys are held.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether a key is held.
     pub(super) fn has(&self, key: &EntryKey) -> bool {
         self.keys.contains(key)
     }
 
-    /// What to do about a key that is gone from the source.
+    /// Holds or deletes a key that is missing at the source. `found` says that a list or a
+    /// comparison noticed it.
     pub(super) fn gone(&mut self, key: EntryKey, hold: bool, found: bool) -> Change {
         if hold {
             self.keys.insert(key.clone());
@@ -161,27 +168,30 @@ impl Holds {
         }
     }
 
-    /// A key is there again.
+    /// Ends the hold of a key that exists again.
     pub(super) fn came(&mut self, key: &EntryKey) {
         self.keys.remove(key);
         self.tidy();
     }
 
-    /// A new connection: what is held is found gone again, or not.
+    /// Forgets all holds for a new connection, which finds the missing keys again.
     pub(super) fn restart(&mut self) {
         *self = Self::default();
     }
 
-    /// Gives up every held key.
+    /// Ends all holds and returns their keys.
     pub(super) fn take(&mut self) -> Vec<EntryKey> {
         let keys = std::mem::take(&mut self.keys).into_iter().collect();
         self.tidy();
         keys
     }
 
-    /// Whether the hold is over. It is when both signs have stood, unbroken, for as long as the leases of a writer that died can
-    /// outlive each other, a third of a life. Where a restart of etcd could have given the leases of a dead writer their life
-    /// back, somebody must have renewed them meanwhile, or they must have outlived a whole life.
+    /// Returns whether the holds are over.
+    ///
+    /// Both signs must have existed, without interruption, for a third of the TTL and a margin.
+    /// That is the longest time by which the leases of a dead writer can outlive each other. If a
+    /// restart of etcd can have extended the leases of a dead writer, the signs must also have been
+    /// renewed, or have outlived a whole TTL and the margin.
     pub(super) fn is_over(&mut self, signs: &Signs, now: Instant, margin: Duration) -> bool {
         if self.keys.is_empty() || signs.config.is_gone() || signs.canary.is_gone() {
             self.vigil = None;

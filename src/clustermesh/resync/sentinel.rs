@@ -1,5 +1,5 @@
-//! The sentinel check: is the history of the source the one that the stored cursor belongs to (docs/develop/invariants.md, 2;
-//! docs/develop/measurements.md §2)?
+//! The sentinel check: decides whether the source still has the history that the stored cursor
+//! belongs to (docs/develop/invariants.md, 2; docs/develop/measurements.md §2).
 
 use super::changes::is_value;
 use super::{History, HistoryLost, Question, Request, Resync, State, Step};
@@ -7,18 +7,19 @@ use crate::kvstore::KeyValue;
 use crate::model::{Cursor, EtcdClusterId, Revision};
 use crate::wire::keys;
 
-/// Stands in the cursor of a list of another history until that is settled, so that an interruption in between does not make it the
-/// stored one again. No etcd has this id: a reply without one is refused.
+/// Etcd cluster id in the cursor of a list of another history until that list is settled. After an
+/// interruption the history then still counts as another one. No etcd has this id, because a reply
+/// without an id is refused.
 pub(super) const OTHER_HISTORY: EtcdClusterId = EtcdClusterId(0);
 
-/// What stands for the cursor while a list of another history runs.
+/// Returns the cursor that is stored while a list of another history runs.
 pub(super) fn mark_of_another() -> Cursor {
     let (etcd_cluster_id, revision) = (OTHER_HISTORY, Revision(-1));
     Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None }
 }
 
 impl Resync {
-    /// Asks whether the history is the stored one, where the stored cursor could belong to this source at all.
+    /// Starts the check, if the stored cursor can belong to this source at all.
     pub(super) fn check(&mut self) -> Step {
         let Some(source) = &self.source else { return Step::default() };
         let Some(cursor) = self.cursor.clone().filter(|cursor| cursor.last_put.is_some()) else { return self.list(History::Unknown) };
@@ -35,7 +36,8 @@ impl Resync {
         let canaries = self.source.as_ref().is_some_and(|source| source.canaries);
         let State::Checking { cursor, question: Question::Now, new_canary } = &mut self.state else { return Step::default() };
         let (canary, put) = (found.first().and_then(Option::as_ref), found.get(1).and_then(Option::as_ref));
-        // a canary that was written again asks for a list; whether its history is another one the newest put tells
+        // a canary that was written again requires a list; the newest put decides whether the
+        // history is another one
         *new_canary = canaries && !is_same_canary(canary, cursor);
         if revision < cursor.revision {
             return self.list(History::Other);
@@ -64,7 +66,7 @@ impl Resync {
                 None => self.same_history(false),
             },
             (Question::BeforeDelete, Ok(Some(_))) => self.same_history(false),
-            // the test of the delete cannot be answered: the keys are compared too
+            // the state at the delete is compacted away: compare the keys as well
             (Question::Deleted | Question::BeforeDelete, Err(HistoryLost)) => self.same_history(true),
             (Question::PutThen, Err(HistoryLost)) => self.list(History::Unknown),
             (Question::PutThen, Ok(None)) | (Question::Deleted, Ok(Some(_))) | (Question::BeforeDelete, Ok(None)) => {
@@ -73,7 +75,7 @@ impl Resync {
         }
     }
 
-    /// The third test is needed only where the newest stored change is a delete.
+    /// Asks about the newest delete, if it is newer than the newest put.
     fn ask_about_delete(&mut self) -> Step {
         let State::Checking { cursor, .. } = &self.state else { return Step::default() };
         let put = cursor.last_put.as_ref().map(|put| put.revision);
@@ -90,9 +92,10 @@ impl Resync {
         Step { request: Some(Request::ReadAt(key, at)), ..Step::default() }
     }
 
-    /// The stored state is of this history: read only what changed since. Without canaries just the pruning profits: one of
-    /// two histories that look alike may be the other one, so the list is read all the same; and so it is behind a canary that was
-    /// written again.
+    /// Continues from the stored state and reads only the changes since.
+    ///
+    /// The list is read in full behind a canary that was written again, and without canaries,
+    /// because another history may look the same. The list may then remove entries at once.
     fn same_history(&mut self, compare_keys: bool) -> Step {
         let canaries = self.source.as_ref().is_some_and(|source| source.canaries);
         let State::Checking { cursor, new_canary, .. } = &self.state else { return Step::default() };

@@ -1,5 +1,6 @@
-//! The state machine against a scripted source: an etcd made of a log, that can be compacted, wiped and reloaded, behind a
-//! connection that breaks anywhere, with a store that loses its newest writes in a crash.
+//! The state machine against a scripted source. The source is an etcd made of a log that can be
+//! compacted, wiped and reloaded, the connection breaks at any point, and the store loses its
+//! newest writes in a crash.
 
 mod etcd;
 mod holds;
@@ -22,16 +23,16 @@ const CANARY: &[u8] = b"cilium/synced/paris/cilium/state/identities/v1";
 const PREFIX: &str = "cilium/state/identities/v1/id/";
 const CONFIG: &[u8] = b"cilium/cluster-config/paris";
 
-/// Canary and prefix as KVStoreMesh writes them.
+/// Canary and prefix as a KVStoreMesh writes them.
 const CACHED_CANARY: &[u8] = b"cilium/synced/paris/cilium/cache/identities/v1";
 const CACHED_PREFIX: &str = "cilium/cache/identities/v1/paris/id/";
 
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// The life of every lease here.
+/// TTL of every lease in these tests.
 const LEASE_LIFE: Duration = Duration::from_secs(900);
 
-/// The first identity of cluster 1.
+/// First identity of cluster 1.
 const FIRST_IDENTITY: u32 = 1 << 16;
 
 fn key_of(event: &Event) -> &Vec<u8> {
@@ -56,7 +57,7 @@ fn value(random: &mut StdRng) -> Vec<u8> {
     format!("k8s:io.cilium.k8s.policy.cluster=paris;k8s:v={};", random.random_range(0..5)).into_bytes()
 }
 
-/// A key below the watched prefix is an entry if it is text.
+/// Returns whether a key below the watched prefix is an entry, which it is if it is UTF-8.
 fn is_entry(key: &[u8]) -> bool {
     str::from_utf8(key).is_ok()
 }
@@ -68,7 +69,8 @@ fn source_key(random: &mut StdRng) -> Vec<u8> {
     format!("{PREFIX}{}", FIRST_IDENTITY + random.random_range(0..12_u32)).into_bytes()
 }
 
-/// Fills an etcd with its keys in their order again after a wipe, the first of them changed: the hardest reload to notice.
+/// Wipes an etcd and puts its keys again in their order, with the first one changed: the reload
+/// that is hardest to notice.
 fn reload(etcd: &mut Etcd, before: &[(i64, Event)], random: &mut StdRng) {
     etcd.wipe();
     for (index, (_, event)) in before.iter().enumerate() {
@@ -81,7 +83,8 @@ fn reload(etcd: &mut Etcd, before: &[(i64, Event)], random: &mut StdRng) {
     }
 }
 
-/// The worst moment: everything is read, and before its watch stands the next revision is a delete, compacted away.
+/// Everything is read, and before the watch exists the next revision is a delete that is compacted
+/// away: the worst case.
 fn delete_before_the_watch_stands(mirror: &mut Mirror, etcd: &mut Etcd, random: &mut StdRng) {
     if !mirror.connected {
         mirror.connect(etcd);
@@ -132,7 +135,7 @@ fn random_life(seed: u64, canaries: bool) {
             17 => snapshot = etcd.clone(),
             18 => {
                 mirror.connected = false;
-                // time does not go back: no later canary is one that was there before
+                // time does not go back: no later canary equals an earlier one
                 etcd = Etcd { canaries: etcd.canaries, ..snapshot.clone() };
             }
             _ => {
@@ -165,7 +168,7 @@ fn any_life_ends_with_the_truth() {
     }
 }
 
-/// A source with three identities, and a mirror that has them.
+/// A source with three identities, and a mirror that has read them.
 fn settled(canaries: bool) -> (Etcd, Mirror) {
     let mut etcd = Etcd::new(1);
     for index in 0..3 {
@@ -180,7 +183,8 @@ fn settled(canaries: bool) -> (Etcd, Mirror) {
 
 #[test]
 fn a_history_that_is_at_its_last_revision_is_read_watched_and_resumed() {
-    // three identities, then the last three revisions that there are: canary, config, and a put that is watched
+    // three identities, then the last three possible revisions: canary, config, and a put that is
+    // watched
     let (mut etcd, mut mirror) = (Etcd { revision: i64::MAX - 6, ..Etcd::new(1) }, Mirror::new(true));
     let key = |index: u32| format!("{PREFIX}{}", FIRST_IDENTITY + index).into_bytes();
     for index in 0..3 {
@@ -266,8 +270,9 @@ fn an_interrupted_list_keeps_the_old_keys_until_a_whole_one_is_in() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
-/// As an agent swaps its cache of a remote's identities when the new one is complete (docs/develop/protocol.md §3.6): what a list has brought is served at
-/// once, and what it lacks until it is complete. What came before an interruption stays, as it was there.
+/// An agent swaps its cache of a remote's identities when the new list is complete
+/// (docs/develop/protocol.md §3.6). Here the listed entries are served at once, and the missing
+/// ones until the list is complete. Entries of an interrupted list stay, because they existed.
 #[test]
 fn of_a_list_of_identities_what_comes_is_served_and_what_is_missing_goes_only_at_its_end() {
     let (mut etcd, mut mirror) = settled(true);
@@ -276,7 +281,7 @@ fn of_a_list_of_identities_what_comes_is_served_and_what_is_missing_goes_only_at
     };
     let ids = |mirror: &Mirror| -> Vec<u32> { mirror.served().keys().map(|id| id.parse::<u32>().unwrap() - FIRST_IDENTITY).collect() };
     assert_eq!(ids(&mirror), [0, 1, 2]);
-    // another etcd, with others: two pages
+    // another etcd with other identities, in two pages
     etcd.wipe();
     etcd.id += 1;
     (1..6).for_each(|number| put(&mut etcd, number));
@@ -314,7 +319,8 @@ fn without_canaries_a_changed_history_prunes_only_after_a_quiet_time() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
-/// A cluster whose file leads to a KVStoreMesh from now on: the keys of before may stand in the same etcd.
+/// The file of the cluster now leads to a KVStoreMesh, and the old keys may still exist in the same
+/// etcd.
 #[test]
 fn another_form_of_keys_is_another_history() {
     let (mut etcd, mut mirror) = settled(false);
@@ -330,7 +336,7 @@ fn another_form_of_keys_is_another_history() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
-/// The etcd is still being filled when the connection breaks, or the process ends.
+/// The etcd is still being filled when the connection breaks or the process ends.
 #[test]
 fn an_interrupted_quiet_time_prunes_nothing_and_begins_anew() {
     for crashes in [false, true] {
@@ -353,14 +359,15 @@ fn an_interrupted_quiet_time_prunes_nothing_and_begins_anew() {
         mirror.feed(Input::Quiet);
         mirror.settle(&etcd);
         assert_eq!(mirror.served(), etcd.truth());
-        // settled once, the history is the stored one
+        // once it is settled, this is the stored history
         mirror.connect(&etcd);
         while mirror.advance(&etcd) {}
         assert!(!mirror.resync.owes_prune());
     }
 }
 
-/// A snapshot of etcd restored with the same flags: same id, same canary, a history that parts from ours somewhere.
+/// A snapshot of etcd that was restored with the same flags has the same id and canary, and a
+/// history that differs from some revision on.
 #[test]
 fn a_snapshot_restored_before_the_newest_put_is_noticed_by_its_bytes() {
     let (mut etcd, mut mirror) = settled(true);
@@ -375,8 +382,9 @@ fn a_snapshot_restored_before_the_newest_put_is_noticed_by_its_bytes() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
-/// The newest put's key was put again in the restored history, behind the revision of ours, so that only its value *then* tells the two apart;
-/// what else happened at that revision no list of changes behind it would have.
+/// In the restored history the key of the newest put was put again after our revision. Only its
+/// value at our revision tells the two apart, and a list of later changes misses the other put at
+/// that revision.
 #[test]
 fn a_snapshot_whose_history_put_the_same_key_later_is_noticed_by_its_value_then() {
     let (mut etcd, mut mirror) = settled(true);
@@ -408,7 +416,8 @@ fn a_put_that_was_watched_is_what_a_resume_asks_for_and_reads_behind() {
     assert_eq!(requests, [Request::ReadTogether(vec![CANARY.to_vec(), key]), Request::ListChanges(put), Request::Watch(now)]);
 }
 
-/// Old etcds tell a new watch of events from before its start (etcd #20221): they must not take the revision back that everything is read up to.
+/// Old etcds send a new watch events from before its start (etcd #20221). These must not move the
+/// cursor back.
 #[test]
 fn events_from_before_take_no_revision_back() {
     let (etcd, mut mirror) = settled(true);
@@ -418,7 +427,8 @@ fn events_from_before_take_no_revision_back() {
     assert_eq!((mirror.served(), mirror.resync.cursor().unwrap().revision), (before, revision));
 }
 
-/// The newest put that is held is in the snapshot, and the revision that was read is not yet: nothing but the revision tells.
+/// The snapshot has the newest stored put but not the revision that was read, so only the revision
+/// shows the difference.
 #[test]
 fn a_snapshot_restored_behind_the_newest_put_is_noticed_by_its_revision() {
     let (mut etcd, _) = settled(false);
@@ -437,7 +447,8 @@ fn a_snapshot_restored_behind_the_newest_put_is_noticed_by_its_revision() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
-/// Restores a snapshot from before our newest delete, and deletes another key: the counts are equal again.
+/// Restores a snapshot from before the newest delete, and deletes another key, so that the counts
+/// are equal again.
 fn delete_another_key_in_a_restored_snapshot() -> (Etcd, Mirror) {
     let (mut etcd, mut mirror) = settled(true);
     let snapshot = etcd.clone();

@@ -1,49 +1,51 @@
-//! Keys of the source that are no entries, as their names mean nothing here. They cost themselves and are told.
+//! Keys of the source that are not entries, because their names cannot be parsed. They are reported
+//! and affect no other key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How many are remembered of one kind of one cluster: no Cilium writes any, so that a few show what somebody else does.
+/// Maximum number of unreadable keys that are kept per kind and cluster. No Cilium writes any, so a
+/// few are enough to find their writer.
 const UNREADABLE_MAX: usize = 16;
 
-/// The unreadable keys that the source has now, at most 16.
+/// Unreadable keys that the source currently has, at most 16.
 #[derive(Debug, Default)]
 pub struct Unreadable {
     keys: BTreeMap<Vec<u8>, UnreadableKey>,
-    /// There were more since everything was read last, and some of those may be there.
+    /// True if the source had more since the last complete read. Some of them may still exist.
     has_more: bool,
-    /// Counts changes, so that the reporter sees that there are others now.
+    /// Number of changes, by which the reporter notices a difference.
     change_count: u64,
 }
 
-/// One of them.
+/// Value of an unreadable key, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadableKey {
-    /// The bytes as they came.
+    /// Bytes of the value.
     pub value: Arc<[u8]>,
-    /// Why the key is no entry; it names the key.
+    /// Reason why the key is not an entry. It names the key.
     pub reason: String,
 }
 
 impl Unreadable {
-    /// The keys as the source has them, in order.
+    /// Returns the source keys in order, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &UnreadableKey)> {
         self.keys.iter().map(|(key, unreadable)| (key.as_slice(), unreadable))
     }
 
-    /// How often they have changed.
+    /// Returns the number of changes so far.
     #[must_use]
     pub const fn change_count(&self) -> u64 {
         self.change_count
     }
 
-    /// Whether it is certain that the source has none.
+    /// Returns whether the source certainly has no unreadable keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && !self.has_more
     }
 
-    /// The source has put one.
+    /// Adds a key that the source has put.
     pub(super) fn put(&mut self, source_key: &[u8], value: &Arc<[u8]>, reason: String) {
         if self.keys.len() < UNREADABLE_MAX || self.keys.contains_key(source_key) {
             self.keys.insert(source_key.to_vec(), UnreadableKey { value: Arc::clone(value), reason });
@@ -53,19 +55,19 @@ impl Unreadable {
         }
     }
 
-    /// The source has deleted one.
+    /// Removes a key that the source has deleted.
     pub(super) fn delete(&mut self, source_key: &[u8]) {
         self.change_count += u64::from(self.keys.remove(source_key).is_some());
     }
 
-    /// The source has these keys and no others.
+    /// Keeps only the keys that the source has listed.
     pub(super) fn keep(&mut self, listed: &[Vec<u8>]) {
         let count = self.keys.len();
         self.keys.retain(|key, _| listed.contains(key));
         self.change_count += u64::from(self.keys.len() != count);
     }
 
-    /// The source has none, or everything is read anew.
+    /// Removes all keys, because the source has none or everything is read again.
     pub(super) fn clear(&mut self) {
         self.change_count += u64::from(!self.keys.is_empty());
         self.keys.clear();

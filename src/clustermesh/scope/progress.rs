@@ -1,13 +1,13 @@
-//! The log's lines about a list that takes long.
+//! Log messages about a list that takes long.
 
 use std::time::{Duration, Instant};
 
 use crate::model::Scope;
 
-/// How often a list that goes on is told of. The usual one is over long before.
+/// Interval between two messages. Most lists end long before the first one.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How far one list is.
+/// Progress of one list.
 #[derive(Debug)]
 pub(super) struct Progress {
     begun: Instant,
@@ -20,7 +20,7 @@ impl Progress {
         Self { begun: now, told: now, read: 0 }
     }
 
-    /// Counts a page of keys, and logs how far the list is where that is due.
+    /// Counts a page of keys, and logs the progress if a message is due.
     pub(super) fn page(&mut self, scope: &Scope, read: usize, total: u64, now: Instant) {
         if self.advance(read, now) {
             let Scope { cluster, kind } = scope;
@@ -29,7 +29,7 @@ impl Progress {
         }
     }
 
-    /// All was read. Logged where something was before.
+    /// Logs the end of the list if its progress was logged before.
     pub(super) fn end(&self, scope: &Scope, now: Instant) {
         if self.told > self.begun {
             let Scope { cluster, kind } = scope;
@@ -38,7 +38,7 @@ impl Progress {
         }
     }
 
-    /// Returns whether a line is due.
+    /// Counts keys. Returns whether a message is due.
     fn advance(&mut self, read: usize, now: Instant) -> bool {
         self.read += read as u64;
         let is_due = now.saturating_duration_since(self.told) >= INTERVAL;

@@ -1,4 +1,5 @@
-//! What is read of the source before a delete of its is believed (docs/develop/invariants.md, 4).
+//! Reads the signs of the source that decide whether a delete is trusted
+//! (docs/develop/invariants.md, 4).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +12,13 @@ use crate::kvstore::{Event, KeyValue, LeaseLife};
 use crate::model::{ClusterId, EntryKey, LeaseId};
 use crate::wire::keys;
 
-/// How many leases are asked for at once: a source that is lost has one for every thousand keys, and each answer is a round trip.
+/// Number of leases that are read at the same time. A lost source has one lease per thousand keys,
+/// and each answer takes a round trip.
 const LEASES_ASKED_TOGETHER: usize = 16;
 
 impl ScopeTask<'_> {
-    /// What vouches for the deletes among events. It is read after they came, so that it is never older than they are.
+    /// Returns the evidence for the deletes among `events`. It is read after the events have
+    /// arrived, so it is never older than they are.
     pub(super) async fn signs_of_events(&mut self, events: &[Event]) -> Result<Signs, AttemptError> {
         if events.iter().all(|event| matches!(event, Event::Put(_))) {
             return Ok(Signs::default());
@@ -28,7 +31,7 @@ impl ScopeTask<'_> {
         Ok(signs)
     }
 
-    /// What vouches for the deletion of keys that a list or comparison found gone.
+    /// Returns the evidence for the deletion of keys that are missing from a list or comparison.
     pub(super) async fn signs_for(&mut self, gone: &[&EntryKey]) -> Result<Signs, AttemptError> {
         if gone.is_empty() {
             return Ok(Signs::default());
@@ -43,7 +46,8 @@ impl ScopeTask<'_> {
         Ok(signs)
     }
 
-    /// Cluster config and canary as they are now, where the cluster has them; with the life of their leases if that is asked for.
+    /// Reads cluster config and canary, as far as the cluster has them, and their leases if
+    /// `with_lives` is set.
     pub(super) async fn signs(&self, with_lives: bool) -> Result<Signs, AttemptError> {
         let (source, cluster) = (&self.link.source, &self.scope.cluster);
         let config = (source.cluster_id != ClusterId(0)).then(|| keys::cluster_config_key(cluster));
@@ -70,7 +74,8 @@ impl ScopeTask<'_> {
         Ok(Sign::Standing { created, lease, life })
     }
 
-    /// The leases that deleted keys hung on: the last of a put among the events, else that of the mirror.
+    /// Returns the leases of the deleted keys: that of the last put among the events, otherwise
+    /// that in the mirror.
     async fn leases_of_deleted(&self, events: &[Event]) -> Vec<(EntryKey, LeaseId)> {
         let mirror = self.settled_mirror().await;
         let mut put: BTreeMap<&[u8], LeaseId> = BTreeMap::new();
@@ -91,7 +96,8 @@ impl ScopeTask<'_> {
         leases
     }
 
-    /// The keys whose lease is gone. Each lease is asked for once; one that is gone never again.
+    /// Returns the keys whose lease does not exist any more. Each lease is read once, and never
+    /// again once it is gone.
     async fn lost(&mut self, leases: Vec<(EntryKey, LeaseId)>) -> Result<BTreeSet<EntryKey>, AttemptError> {
         let unknown: BTreeSet<LeaseId> =
             leases.iter().map(|(_, lease)| *lease).filter(|lease| lease.0 != 0 && !self.gone_leases.contains(lease)).collect();

@@ -1,4 +1,5 @@
-//! What is read of a kind, held against what its cluster may have.
+//! Compares what is read of a kind with the limits of its cluster, and splits pages so that
+//! decoding needs little memory at a time.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +11,17 @@ use crate::kvstore::{ChangedKeys, Event, KeyValue, Page};
 use crate::model::{EntryKey, Kind, Object, Scope, ScopeSize, Size};
 use crate::wire::{self, keys};
 
-/// How many raw bytes of a page are decoded at one time, beside one value: a page of Cilium's 256 keys has some 100 KiB, and one of large values
-/// 32 MiB, decoded ten times that.
+/// Number of raw bytes of a page that are decoded at a time, unless a single value is larger. A
+/// page of Cilium's 256 keys has about 100 KiB; a page of large values has 32 MiB and up to ten
+/// times that when decoded.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// How much a value takes decoded, for each of its bytes: the shortest item of a list has 2 bytes and takes 24, which few values are full of.
+/// Estimated size of a decoded value per byte. The shortest list item has 2 bytes and uses 24 when
+/// decoded, but few values consist of such items.
 const DECODED_BYTES_FACTOR: u64 = 8;
 
 impl ScopeTask<'_> {
-    /// Gives the state machine a page, piece by piece.
+    /// Feeds a page to the state machine in pieces.
     pub(super) async fn feed_page(&mut self, page: Page) -> Result<(), AttemptError> {
         let (revision, total_count) = (page.revision, page.total_count);
         let (mut piece, mut bytes) = (Vec::new(), 0);
@@ -35,7 +38,8 @@ impl ScopeTask<'_> {
         Ok(())
     }
 
-    /// Counts a page of a list; says whether it has to wait for the end of the list, because too much is held already.
+    /// Counts a page of a list. Returns whether it has to wait for the end of the list, because the
+    /// mirror has too much of the cluster already.
     pub(super) async fn admit_page(&self, page: &Page) -> Result<bool, AttemptError> {
         let size = self.size_of(page.key_values.iter().collect()).await;
         if self.surroundings.holdings.add(self.scope.kind, size, page.total_count).is_err() {
@@ -55,7 +59,8 @@ impl ScopeTask<'_> {
         self.surroundings.holdings.add_unjudged(self.scope.kind, size);
     }
 
-    /// Counts changes. Only where they may be too much is what they replace looked up.
+    /// Counts changes. The values that they replace are looked up only if the upper bound exceeds a
+    /// limit.
     pub(super) async fn admit_changes(&self, events: &[Event]) -> Result<(), AttemptError> {
         let puts = events.iter().filter_map(|event| if let Event::Put(put) = event { Some(put) } else { None });
         if self.surroundings.holdings.add(self.scope.kind, self.size_of(puts.collect()).await, 0).is_ok() {
@@ -86,13 +91,15 @@ impl ScopeTask<'_> {
         Ok(self.surroundings.holdings.add(self.scope.kind, after.iter().map(grown).sum(), 0)?)
     }
 
-    /// What was read, and what is made of it: an ipcache entry for each address and pod CIDR of a node is a key here as any other.
+    /// Returns the size of what was read. Each ipcache entry that is derived from a node counts as
+    /// a key.
     async fn size_of(&self, key_values: Vec<&KeyValue>) -> Size {
         let mut size = Size::default();
         for key_value in key_values {
             let mut keys = 1;
             if self.scope.kind == Kind::Node {
-                // read twice, here and where it is applied: nodes are few, and change seldom
+                // nodes are decoded twice, here and when they are applied: they are few and seldom
+                // change
                 let _room = self.surroundings.decoded.hold(key_value.value.len() as u64 * DECODED_BYTES_FACTOR).await;
                 keys += wire::node_entry_count(&key_value.value) as u64;
             }
@@ -101,12 +108,12 @@ impl ScopeTask<'_> {
         size
     }
 
-    /// Notes up to where the mirror will have this kind.
+    /// Sets the revision that the mirror will reach for this kind.
     pub(super) fn expect(&self) {
         self.surroundings.holdings.expect(self.scope.kind, self.memory.resync.cursor().map(|cursor| cursor.revision));
     }
 
-    /// Counts what the mirror holds of the cluster.
+    /// Counts the cluster's keys and bytes in the mirror.
     async fn count(&self) -> Result<(), AttemptError> {
         let (cluster, cached) = (self.scope.cluster.clone(), self.link.source.cached);
         let holdings = &self.surroundings.holdings;
@@ -119,19 +126,20 @@ impl ScopeTask<'_> {
                 let with_prefix = |size: Size| Size { bytes: size.bytes + size.keys * prefix, ..size };
                 let size_of = |kind| mirror.view.size_of(&Scope { cluster: cluster.clone(), kind });
                 let ScopeSize { confirmed, all } = size_of(kind);
-                // what is made of nodes has no bytes at the source, and whether it is confirmed is asked of them: all of it counts
+                // derived entries have no bytes at the source, and only their nodes are confirmed:
+                // all of them count
                 let made = Size { keys: if kind == Kind::Node { size_of(Kind::NodeIp).all.keys } else { 0 }, bytes: 0 };
                 ScopeSize { confirmed: with_prefix(confirmed) + made, all: with_prefix(all) + made }
             })
         };
-        // a second for a million keys
+        // takes a second for a million keys
         let sizes = tokio::task::spawn_blocking(count).await.map_err(|_| AttemptError::Stopping)?;
         holdings.counted(sizes);
         Ok(())
     }
 }
 
-/// About how many bytes an input takes while it is decoded.
+/// Returns the estimated size of an input when it is decoded.
 pub(super) fn decoded_bytes(input: &Input) -> u64 {
     let of_value = |put: &KeyValue| put.value.len() as u64 * DECODED_BYTES_FACTOR;
     match input {

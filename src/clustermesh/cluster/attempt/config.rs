@@ -1,4 +1,5 @@
-//! The cluster config over one connection: waiting for it, validating it, and following it while the cluster is mirrored.
+//! The cluster config over one connection: waits for it, validates it, and follows it while the
+//! cluster is mirrored.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -14,16 +15,18 @@ use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase};
 use crate::wire::cluster_config::{parse_cluster_config, validate_cluster_config, validate_own_config};
 use crate::wire::keys;
 
-/// The cluster config as it was read, and how its key goes on.
+/// Cluster config as it was read, with the watch that follows its key.
 pub(super) struct ReadConfig {
-    /// `None`: the cluster has none and is read as legacy.
+    /// `None` if the cluster has no config and is read as a legacy one.
     pub(super) config: Option<(ClusterConfig, KeyValue)>,
     follow: Follow,
 }
 
 impl Attempt<'_> {
-    /// Waits for a usable cluster config. A cluster without one is read only if `--legacy-clusters` names it and it never had one, and after a while
-    /// (docs/develop/invariants.md, 3).
+    /// Waits for a usable cluster config.
+    ///
+    /// A cluster without a config is read only if `--legacy-clusters` names it, it never had a
+    /// config, and the wait is over (docs/develop/invariants.md, 3).
     pub(super) async fn read_config(&self, connection: &Connection, memory: &mut Memory) -> Result<ReadConfig, AttemptError> {
         let key = keys::cluster_config_key(&self.task.name);
         let mut missing = MissingConfigCheck::new(self, connection);
@@ -50,7 +53,7 @@ impl Attempt<'_> {
         memory: &mut Memory,
     ) -> Result<ReadConfig, AttemptError> {
         let started = Instant::now();
-        // one that cannot be used is one all the same: such a cluster is not a legacy one
+        // an unusable config is still a config: such a cluster is not a legacy one
         let mut is_there = !found.is_empty();
         if let Some(config) = found.into_iter().next().and_then(|found| self.parse_config(found)) {
             return Ok(ReadConfig { config: Some(config), follow });
@@ -89,7 +92,8 @@ impl Attempt<'_> {
         memory.record.config.is_none() && self.task.options.legacy_clusters.contains(&self.task.name)
     }
 
-    /// Returns how long a config is waited for over one connection. Then another connection is made, as the address may lead elsewhere by now.
+    /// Returns the time that one connection waits for a config. Another connection follows, because
+    /// the address may lead to another etcd by then.
     fn missing_limit(&self, missing: &MissingConfigCheck<'_>) -> Duration {
         let wait = self.task.options.timing.legacy_wait;
         if missing.awaits_removal() { wait * 2 } else { wait }
@@ -133,7 +137,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Validates the cluster config, takes its id, and drains what was held under another id (§3.3, step 6).
+    /// Validates the cluster config, reserves its id, and removes entries that were read under
+    /// another id (docs/develop/protocol.md §3.3, step 6).
     pub(super) async fn accept(&self, read: Option<&(ClusterConfig, KeyValue)>, memory: &mut Memory) -> Result<(), AttemptError> {
         let reporter = &self.task.surroundings.reporter;
         if let Some((config, found)) = read {
@@ -170,7 +175,7 @@ impl Attempt<'_> {
         self.store_record(memory).await
     }
 
-    /// Removes all that is held of the cluster, which stays a cluster of the mesh.
+    /// Removes the cluster's entries from the mirror. It stays a cluster of the mesh.
     pub(super) async fn remove_stored(&self, memory: &mut Memory) -> Result<(), AttemptError> {
         self.send(Command::Remove { cluster: self.task.name.clone(), reason: DeleteReason::Deleted }).await?;
         memory.forget();
@@ -178,8 +183,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Any change of the cluster config means a new connection (`clustercfg.go`). Its deletion ends nothing; deletes are not believed
-    /// any more (invariant 4).
+    /// Watches the cluster config, and ends the connection when it changes (`clustercfg.go`). A
+    /// deleted config ends nothing; deletes are only not trusted any more (invariant 4).
     pub(super) async fn watch_config(&self, mut read: ReadConfig) -> Result<Infallible, AttemptError> {
         let reporter = &self.task.surroundings.reporter;
         loop {
@@ -194,7 +199,7 @@ impl Attempt<'_> {
                 match parse_cluster_config(&put.value) {
                     Ok(_) if known => reporter.config_refused(None),
                     Ok(_) => return Err(AttemptError::Cluster("the cluster config changed".to_owned())),
-                    // one that cannot be read changes nothing (`clustercfg.go`), and is told
+                    // an unreadable config changes nothing (`clustercfg.go`), and is reported
                     Err(reason) => reporter.config_refused(Some((&put.value, &reason))),
                 }
             }

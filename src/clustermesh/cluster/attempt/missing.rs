@@ -1,5 +1,6 @@
-//! What is done while a cluster config cannot be read: whose etcd this is gets reported, and what an earlier start stored of the cluster is removed
-//! where it was never the cluster's (docs/develop/invariants.md, 3).
+//! Checks during the wait for a cluster config: reports which clusters the etcd describes, and
+//! removes state that an earlier start stored without a config, if the etcd belongs to another
+//! cluster (docs/develop/invariants.md, 3).
 
 use std::time::{Duration, Instant};
 
@@ -12,25 +13,25 @@ use crate::model::{ClusterName, Kind, Revision, Scope};
 use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys;
 
-/// How many times within the wait for a config it is checked whose etcd this is: every 10 s by default.
+/// Number of checks of the etcd's owner within the wait for a config: one every 10 s by default.
 const CHECKS_PER_WAIT: u32 = 18;
 
 /// Shortest interval between two checks, for tests with short waits.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// A connection to an etcd without a readable config of the cluster.
+/// Checks of an etcd without a readable config of the cluster.
 pub(super) struct MissingConfigCheck<'a> {
     attempt: &'a Attempt<'a>,
     connection: &'a Connection,
     other: Option<OtherConfig>,
 }
 
-/// The config of another cluster in this etcd.
+/// Config of another cluster in this etcd.
 struct OtherConfig {
     cluster: ClusterName,
-    /// A config that was deleted and written again has another one.
+    /// Create revision, which changes if the config is deleted and written again.
     created: Revision,
-    /// When it was first seen over this connection.
+    /// Time at which this connection saw it first.
     since: Instant,
 }
 
@@ -44,12 +45,12 @@ impl<'a> MissingConfigCheck<'a> {
         (self.attempt.task.options.timing.legacy_wait / CHECKS_PER_WAIT).max(CHECK_INTERVAL_MIN)
     }
 
-    /// Returns whether stored state is about to be removed, unless something happens meanwhile.
+    /// Returns whether stored state will be removed if nothing changes.
     pub(super) const fn awaits_removal(&self) -> bool {
         self.other.is_some()
     }
 
-    /// Reports whose etcd this is, and removes stored state once that is due.
+    /// Reports which clusters the etcd describes, and removes stored state when that is due.
     pub(super) async fn check(&mut self, denied: bool, memory: &mut Memory) -> Result<(), AttemptError> {
         let reporter = &self.attempt.task.surroundings.reporter;
         let missing = find_owner(self.connection, &self.attempt.task.name, denied).await?;
@@ -59,8 +60,11 @@ impl<'a> MissingConfigCheck<'a> {
         Ok(())
     }
 
-    /// Removes what is stored of the cluster once another cluster's config has been in this etcd for as long as legacy clusters are waited for. The
-    /// time counts within one connection, thus within one life of one etcd process, and starts again when the config was deleted meanwhile.
+    /// Removes the stored state of the cluster once another cluster's config was in this etcd for
+    /// the legacy wait.
+    ///
+    /// The time counts within one connection, and so within one run of one etcd process. It
+    /// restarts if the other config was deleted in between.
     async fn follow_other(&mut self, others: &[ClusterName], memory: &mut Memory) -> Result<(), AttemptError> {
         if !self.is_stored_without_config(memory) {
             self.other = None;
@@ -90,7 +94,7 @@ impl<'a> MissingConfigCheck<'a> {
         Ok(None)
     }
 
-    /// Returns the create revision of a cluster's config, if the user may read it and it is one.
+    /// Returns the create revision of a cluster's config, if the user may read it and it is valid.
     async fn config_created(&self, cluster: &ClusterName) -> Result<Option<Revision>, AttemptError> {
         match self.connection.get(keys::cluster_config_key(cluster).as_bytes(), None).await {
             Ok((found, _)) => Ok(found.filter(|found| parse_cluster_config(&found.value).is_ok()).map(|found| found.create_revision)),
@@ -99,7 +103,8 @@ impl<'a> MissingConfigCheck<'a> {
         }
     }
 
-    /// Returns whether something is stored of the cluster, and nothing of it was read under a config: neither its record nor any cursor shows one.
+    /// Returns whether state of the cluster is stored and none of it was read under a config, as
+    /// its record and cursors show.
     fn is_stored_without_config(&self, memory: &Memory) -> bool {
         let task = self.attempt.task;
         let view = &task.surroundings.mirror.current().view;

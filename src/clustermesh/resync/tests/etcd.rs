@@ -1,17 +1,17 @@
-//! The scripted source: an etcd made of a log, that can be compacted, wiped and reloaded.
+//! The scripted source: an etcd made of a log, which can be compacted, wiped and reloaded.
 
 use super::*;
 
-/// Old bugs of etcd's watches, each a switch.
+/// Old bugs of etcd's watches, to be switched on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bugs {
-    /// A watch from the compacted revision tells nothing of a delete there (etcd #18089, #19179).
+    /// A watch from the compacted revision omits a delete at that revision (etcd #18089, #19179).
     pub(super) silent_at_a_compacted_delete: bool,
-    /// A new watch gets events from before its start too (etcd #20221).
+    /// A new watch gets events from before its start (etcd #20221).
     pub(super) old_events: bool,
-    /// A notification how far the watch is comes ahead of events that it is about (etcd #15220).
+    /// A progress notification arrives before the events that it covers (etcd #15220).
     pub(super) progress_ahead: bool,
-    /// A watch that could not be sent to while history was compacted goes on behind it, without a word (etcd #17529).
+    /// A watch that fell behind a compaction continues after it without an error (etcd #17529).
     pub(super) starved: bool,
 }
 
@@ -23,19 +23,18 @@ pub(super) struct Etcd {
     pub(super) compacted: i64,
     pub(super) keys: BTreeMap<Vec<u8>, KeyValue>,
     pub(super) log: Vec<(i64, Event)>,
-    /// Makes every canary different, as time does.
+    /// Counter that makes every canary different, as time does.
     pub(super) canaries: u64,
-    /// The lease that puts hang on.
+    /// Lease of the next puts.
     pub(super) lease: i64,
     /// Leases that have expired.
     pub(super) expired: BTreeSet<i64>,
-    /// When the leases that nobody renews expire.
+    /// Expiry times of the leases that are not renewed.
     pub(super) deadlines: BTreeMap<i64, Duration>,
-    /// The time.
     pub(super) clock: Duration,
-    /// What its release does wrong.
+    /// Bugs of its release.
     pub(super) bugs: Bugs,
-    /// Whose etcd it is: a KVStoreMesh's, or the cluster's own.
+    /// True if it is a KVStoreMesh's etcd, not the cluster's own.
     pub(super) cached: bool,
 }
 
@@ -57,7 +56,7 @@ impl Etcd {
         }
     }
 
-    /// Everything that hangs on a lease goes in one revision.
+    /// Deletes all keys of a lease in one revision.
     pub(super) fn expire(&mut self, lease: i64) {
         self.expired.insert(lease);
         let gone: Vec<Vec<u8>> = self.keys.values().filter(|put| put.lease.0 == lease).map(|put| put.key.clone()).collect();
@@ -122,14 +121,14 @@ impl Etcd {
         self.put(CONFIG, b"{}");
     }
 
-    /// Data directory deleted, same flags: same id, revision 1 again.
+    /// Deletes the data directory and keeps the flags: the id stays, and the revision is 1 again.
     pub(super) fn wipe(&mut self) {
         let (canaries, cached, bugs) = (self.canaries, self.cached, self.bugs);
         *self = Self { canaries, cached, bugs, ..Self::new(self.id) };
     }
 
-    /// What a new watch from a revision is answered with, revision by revision, after all that the present etcd has; `Err` where that is
-    /// compacted. An etcd at rest whose head is the compacted revision refuses nothing.
+    /// Returns the events of a new watch, by revision, up to the current head. `Err` if the start
+    /// is compacted; an idle etcd whose head is the compacted revision refuses nothing.
     pub(super) fn watch(&self, from: i64) -> Result<Vec<(i64, Vec<Event>)>, HistoryLost> {
         if from < self.compacted {
             return Err(HistoryLost);
@@ -142,9 +141,9 @@ impl Etcd {
         Ok(self.by_revision(told))
     }
 
-    /// What an open watch that has heard everything up to a revision hears next.
+    /// Returns the events that an open watch gets after those up to a revision.
     pub(super) fn heard_after(&self, heard: i64) -> Result<Vec<(i64, Vec<Event>)>, HistoryLost> {
-        // one that is behind catches up from what is left
+        // a watch that is behind catches up from what is left
         if heard.saturating_add(1) < self.compacted && !self.bugs.starved {
             return Err(HistoryLost);
         }
@@ -171,12 +170,12 @@ impl Etcd {
         }))
     }
 
-    /// The entries below the watched prefix.
+    /// Returns the entries below the watched prefix.
     pub(super) fn truth(&self) -> BTreeMap<String, Vec<u8>> {
         self.below().filter(|put| is_entry(&put.key)).map(|put| (name_of(&put.key), put.value.to_vec())).collect()
     }
 
-    /// What else is there.
+    /// Returns the other keys below the watched prefix.
     pub(super) fn no_entries(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         self.below().filter(|put| !is_entry(&put.key)).map(|put| (put.key.clone(), put.value.to_vec())).collect()
     }

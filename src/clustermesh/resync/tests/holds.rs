@@ -1,14 +1,16 @@
-//! A source that loses what it has because its writer died, in scripted and in random lives (docs/develop/invariants.md, 4).
+//! A source that loses its keys because its writer died, in scripted and in random sequences
+//! (docs/develop/invariants.md, 4).
 
 use super::*;
 
 const LABELS: &[u8] = b"k8s:io.cilium.k8s.policy.cluster=paris;";
 
-/// The lease of config and canary, and the first of the entries' own.
+/// Lease of config and canary, and the first lease of the entries.
 const SIGNS: i64 = 1;
 const FIRST: i64 = 10;
 
-/// A copy with nine identities, three on each of three leases, and the signs on another one.
+/// A KVStoreMesh's copy with nine identities, three on each of three leases, and the signs on
+/// another one.
 fn copy() -> (Etcd, Mirror) {
     let mut etcd = Etcd { cached: true, ..Etcd::new(1) };
     for index in 0..9 {
@@ -27,7 +29,7 @@ fn key(index: u32) -> Vec<u8> {
     format!("{CACHED_PREFIX}{}", FIRST_IDENTITY + index).into_bytes()
 }
 
-/// Carries out all that is to be done without letting time pass.
+/// Performs all requests without letting time pass.
 fn run(mirror: &mut Mirror, etcd: &Etcd) {
     if !mirror.connected {
         mirror.connect(etcd);
@@ -35,7 +37,7 @@ fn run(mirror: &mut Mirror, etcd: &Etcd) {
     while mirror.advance(etcd) {}
 }
 
-/// Lets time pass in steps, with a look at the signs at each.
+/// Lets time pass in steps, and checks the signs after each.
 fn wait(mirror: &mut Mirror, etcd: &mut Etcd, time: Duration) {
     for _ in 0..10 {
         etcd.clock += time / 10;
@@ -49,7 +51,7 @@ fn marked(mirror: &Mirror) -> usize {
     mirror.view.in_scope(&scope()).filter(|record| record.source.held).count()
 }
 
-/// The writer that starts again puts so many of the keys on a new lease, between config and canary.
+/// Restarts the writer, which puts this number of keys on a new lease, between config and canary.
 fn revive(etcd: &mut Etcd, count: u32) {
     etcd.lease = 20;
     etcd.put(CONFIG, b"{}");
@@ -67,7 +69,8 @@ fn a_delete_on_a_living_lease_is_one() {
     assert_eq!((mirror.served().len(), mirror.resync.held_count()), (8, 0));
 }
 
-/// What was held may be back, or gone for good: a connection holds what it has found missing itself.
+/// Held keys may be back or really deleted, so each connection holds only what it found missing
+/// itself.
 #[test]
 fn a_new_connection_holds_nothing_before_it_has_looked() {
     let (mut etcd, mut mirror) = copy();
@@ -117,7 +120,7 @@ fn the_same_with_meshkeep_down_meanwhile() {
     mirror.crash(0);
     run(&mut mirror, &etcd);
     assert_eq!((mirror.served().len(), mirror.resync.held_count()), (9, 1));
-    // etcd may have been started again meanwhile: a third of a life proves nothing unless somebody renews
+    // etcd may have been restarted: a third of a TTL proves nothing unless the lease is renewed
     etcd.deadlines.insert(20, etcd.clock + LEASE_LIFE);
     wait(&mut mirror, &mut etcd, LEASE_LIFE / 2);
     assert_eq!(mirror.served().len(), 9);
@@ -134,7 +137,7 @@ fn a_key_on_a_lease_of_its_own_goes_after_a_third_of_a_life() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
-/// One key on a lease that has expired, and the first look at the signs.
+/// One key on a lease that has expired, after the first check of the signs.
 fn one_held() -> (Etcd, Mirror) {
     let (mut etcd, mut mirror) = copy();
     etcd.lease = 30;
@@ -146,7 +149,7 @@ fn one_held() -> (Etcd, Mirror) {
     (etcd, mirror)
 }
 
-/// Lets time pass, with one look at its end.
+/// Lets time pass, and checks the signs once at the end.
 fn look_after(mirror: &mut Mirror, etcd: &mut Etcd, time: Duration) -> usize {
     etcd.clock += time;
     mirror.keep_vigil(etcd);
@@ -154,7 +157,7 @@ fn look_after(mirror: &mut Mirror, etcd: &mut Etcd, time: Duration) -> usize {
     mirror.served().len()
 }
 
-/// The margin is for clocks and keepalives that are late: a third of a life alone ends no hold.
+/// The margin covers late clocks and keepalives: a third of a TTL alone ends no hold.
 #[test]
 fn a_hold_ends_only_a_margin_after_a_third_of_a_life() {
     let (mut etcd, mut mirror) = one_held();
@@ -163,7 +166,8 @@ fn a_hold_ends_only_a_margin_after_a_third_of_a_life() {
     assert_eq!(look_after(&mut mirror, &mut etcd, Duration::from_secs(1)), 8);
 }
 
-/// The writer died and another came between two looks: what stands is the other's, and has stood for no time yet.
+/// The writer died and another one came between two checks: the signs are the other's, and the wait
+/// starts again.
 #[test]
 fn signs_that_were_made_anew_between_two_looks_begin_the_wait_anew() {
     let (mut etcd, mut mirror) = one_held();
@@ -174,21 +178,22 @@ fn signs_that_were_made_anew_between_two_looks_begin_the_wait_anew() {
     assert_eq!(look_after(&mut mirror, &mut etcd, LEASE_LIFE / 3 + MARGIN), 8);
 }
 
-/// Trap 35: what is deleted late must not take what has come in its place under the same key.
+/// A late delete of a held key must not remove a new entry with the same key.
 #[test]
 fn the_late_delete_of_what_is_held_does_not_remove_its_replacement() {
     let (mut etcd, mut mirror) = copy();
     etcd.expire(FIRST);
     run(&mut mirror, &etcd);
     assert_eq!(marked(&mirror), 3);
-    // two come back while the others are held, one as it was and one as another; the hold ends, and with it what stayed away
+    // two keys come back while the others are held, one unchanged and one with another value; the
+    // hold then removes only the key that stayed away
     etcd.lease = FIRST + 1;
     etcd.put(&key(0), LABELS);
     etcd.put(&key(1), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:pod=replacement;");
     wait(&mut mirror, &mut etcd, LEASE_LIFE + MARGIN);
     assert_eq!((mirror.served(), marked(&mirror)), (etcd.truth(), 0));
     assert_eq!(mirror.served().len(), 8);
-    // and so it is where both come in one go, or the same revision is heard of again
+    // the same when both come in one response, or the same revision is sent again
     etcd.delete(&key(1));
     etcd.put(&key(1), LABELS);
     run(&mut mirror, &etcd);
@@ -233,11 +238,12 @@ fn a_new_etcd_behind_a_fresh_canary_prunes_at_once_and_behind_a_dying_one_holds(
 
 #[test]
 fn an_interrupted_list_of_a_new_etcd_prunes_all_the_same() {
-    // interrupted after so many answers: in the middle of the list, at its end, and while what it did not confirm is settled
+    // interrupted after this number of answers: in the middle of the list, at its end, and while it
+    // is being settled
     for (answers, crashes) in [(1, false), (1, true), (2, false), (2, true), (3, true)] {
         let (mut etcd, mut mirror) = copy();
         etcd = Etcd { cached: true, canaries: etcd.canaries, clock: etcd.clock, ..Etcd::new(2) };
-        // it knows none of the leases that the stored keys hang on
+        // it has none of the leases of the stored keys
         [10, 11, 12, SIGNS].into_iter().for_each(|lease| etcd.expire(lease));
         revive(&mut etcd, 7);
         mirror.connect(&etcd);
@@ -256,7 +262,8 @@ fn an_interrupted_list_of_a_new_etcd_prunes_all_the_same() {
     }
 }
 
-/// One writer after another; each dies, and its leases expire in any order within the last third of their life.
+/// A sequence of writers. Each dies, and its leases expire in any order within the last third of
+/// their TTL.
 fn life_of_losses(seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let (mut etcd, mut mirror) = copy();
@@ -264,7 +271,7 @@ fn life_of_losses(seed: u64) {
     let mut leases = vec![SIGNS, FIRST, FIRST + 1, FIRST + 2];
     for _ in 0..random.random_range(1..4) {
         work(&mut etcd, &mut mirror, &leases, &mut random);
-        // what an earlier writer left and this one did not put again goes rightly
+        // keys of an earlier writer that this one did not put again may be removed
         let own = etcd.keys.values().filter(|put| leases.contains(&put.lease.0) && put.key.starts_with(CACHED_PREFIX.as_bytes()));
         let kept: BTreeSet<String> = own.map(|put| name_of(&put.key)).collect();
         let assert_kept = |mirror: &Mirror, when: &str| {
@@ -302,7 +309,7 @@ fn life_of_losses(seed: u64) {
     assert_eq!(marked(&mirror), 0, "seed {seed}");
 }
 
-/// What a living writer does, with everything seen in the end.
+/// Random work of a living writer, all of which the mirror has read in the end.
 fn work(etcd: &mut Etcd, mirror: &mut Mirror, leases: &[i64], random: &mut StdRng) {
     for _ in 0..random.random_range(0..20) {
         let name = key(random.random_range(0..14));
@@ -317,12 +324,12 @@ fn work(etcd: &mut Etcd, mirror: &mut Mirror, leases: &[i64], random: &mut StdRn
     run(mirror, etcd);
 }
 
-/// Some time passes while nobody writes.
+/// Lets some time pass while nothing is written.
 fn pass(etcd: &mut Etcd, mirror: &mut Mirror, random: &mut StdRng) {
     etcd.clock += LEASE_LIFE / random.random_range(15..60);
     expire_due(etcd);
     if random.random_ratio(1, 30) {
-        // etcd starts again: every lease that is left has all of its life again
+        // a restart of etcd resets the remaining time of every lease
         mirror.connected = false;
         for deadline in etcd.deadlines.values_mut() {
             *deadline = etcd.clock + LEASE_LIFE;
@@ -339,7 +346,8 @@ fn pass(etcd: &mut Etcd, mirror: &mut Mirror, random: &mut StdRng) {
 fn step(mirror: &mut Mirror, etcd: &Etcd, random: &mut StdRng) {
     match random.random_range(0..40) {
         0 => mirror.connected = false,
-        // what the store lost in a crash after the source did is nowhere any more
+        // keys that the source lost and the store then lost in a crash are nowhere, so nothing
+        // stored is lost here
         1 => mirror.crash(0),
         _ if !mirror.connected => mirror.connect(etcd),
         2..6 => {

@@ -1,29 +1,29 @@
-//! The mirror over a connection that breaks anywhere, with a store that loses its newest writes in a crash.
+//! The mirror behind a connection that breaks at any point, with a store that loses its newest
+//! writes in a crash.
 
 use super::*;
 
-/// The mirror of one scope: state machine, view, and what the store would hold after a crash.
+/// The mirror of one scope: state machine, view, and what the store has after a crash.
 pub(super) struct Mirror {
     pub(super) resync: Resync,
     pub(super) view: View,
-    /// Snapshots as the store wrote them, newest last.
+    /// Snapshots that the store wrote, newest last.
     pub(super) stored: Vec<View>,
     pub(super) request: Option<Request>,
-    /// The pages still to come.
+    /// Remaining pages of the list, in reverse order.
     pub(super) pages: Vec<Page>,
-    /// The open watch.
     pub(super) watch: Option<OpenWatch>,
     pub(super) connected: bool,
     pub(super) canaries: bool,
-    /// When the etcd's clock was at zero.
+    /// Instant at which the etcd's clock was zero.
     pub(super) begun: Instant,
 }
 
-/// A watch that stands.
+/// An open watch.
 pub(super) struct OpenWatch {
-    /// Up to which revision etcd has sent.
+    /// Revision up to which etcd has sent events.
     heard: i64,
-    /// What it has sent and the mirror has not taken.
+    /// Sent events that the mirror has not received.
     waiting: VecDeque<(i64, Vec<Event>)>,
     of: ScriptedWatch,
 }
@@ -68,7 +68,8 @@ impl Mirror {
         }));
     }
 
-    /// kill -9: the store has everything up to one of its last writes, and the process starts again from there.
+    /// Simulates `kill -9`: the store has lost its last `lost` writes, and the process starts from
+    /// the rest.
     pub(super) fn crash(&mut self, lost: usize) {
         let kept = self.stored.len() - lost.min(self.stored.len() - 1);
         self.stored.truncate(kept);
@@ -86,7 +87,7 @@ impl Mirror {
         self.connected = false;
     }
 
-    /// Performs a piece of the present request. False: there is nothing to do.
+    /// Performs one step of the current request. Returns false if there is nothing to do.
     pub(super) fn advance(&mut self, etcd: &Etcd) -> bool {
         match self.request.clone() {
             None => return false,
@@ -106,7 +107,7 @@ impl Mirror {
                 let new = puts.iter().filter(|put| !is_held(put)).count();
                 let held_count = (self.served().len() + new) as u64;
                 let changed = ChangedKeys { revision: Revision(etcd.revision), total_count: below().count() as u64, puts };
-                // more than four changes count as too many for one answer here
+                // more than four changes count as too many for one answer
                 let changed = (changed.puts.len() <= 4).then_some(changed);
                 self.feed(Input::Changes { changed, held_count });
             }
@@ -139,7 +140,7 @@ impl Mirror {
         true
     }
 
-    /// What the source says for the deletion of some keys.
+    /// Returns the evidence of the source for the deletion of some keys.
     pub(super) fn signs(&self, etcd: &Etcd, keys: &[EntryKey]) -> Signs {
         let lost = |key: &&EntryKey| self.view.record(key).is_some_and(|record| etcd.life(record.source.lease) == LeaseLife::Gone);
         let lost = keys.iter().filter(lost).cloned().collect();
@@ -165,12 +166,13 @@ impl Mirror {
         }
     }
 
-    /// A piece of the present watch: its creation, or the next revision. False: there is nothing more to hear.
+    /// Performs one step of the watch: its creation or the next revision. Returns false if no
+    /// events are left.
     pub(super) fn watch(&mut self, etcd: &Etcd, after: Revision) -> bool {
         let is_new = self.watch.is_none();
         let watch =
             self.watch.get_or_insert_with(|| OpenWatch { heard: etcd.revision, waiting: VecDeque::new(), of: ScriptedWatch::after(after) });
-        // what the stream did not take in time is compared (`Watch::stalls`)
+        // keys are compared after the stream has stalled (`Watch::stalls`)
         if !is_new && etcd.bugs.starved && watch.heard < etcd.compacted {
             self.feed(Input::HistoryLost);
             return true;
@@ -183,7 +185,7 @@ impl Mirror {
         watch.waiting.extend(told);
         watch.heard = etcd.revision;
         if etcd.bugs.progress_ahead {
-            // an error would be one of the model's
+            // an error would be a fault of the model
             assert!(matches!(watch.of.accept(Revision(etcd.revision), &[]), Ok(Some(WatchMessage::Progress))));
         }
         let Some((_, events)) = watch.waiting.pop_front() else { return is_new };
@@ -200,7 +202,7 @@ impl Mirror {
         true
     }
 
-    /// Lets the signs stand for a while; true if that ended the holds.
+    /// Lets the signs exist for a while. Returns whether that ended the holds.
     pub(super) fn outlives(&mut self, etcd: &Etcd, time: Duration) -> bool {
         self.keep_vigil(etcd);
         self.begun += time;
@@ -217,7 +219,7 @@ impl Mirror {
         self.view.in_scope(&scope()).map(|record| (record.key.name.to_string(), record.value.to_vec())).collect()
     }
 
-    /// What is told of keys that are no entries.
+    /// Returns the unreadable keys that are reported.
     pub(super) fn refused(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         self.resync.unreadable().iter().map(|(key, unreadable)| (key.to_vec(), unreadable.value.to_vec())).collect()
     }
