@@ -1,4 +1,5 @@
-//! The keys that are made here: cluster configs as KVStoreMesh writes them, canaries, the heartbeat.
+//! Values that the reflector creates itself: cluster configs in the form that KVStoreMesh writes,
+//! and the timestamps of canaries and heartbeats.
 
 use std::sync::Arc;
 
@@ -6,7 +7,8 @@ use serde_json::{Map, Value};
 
 use crate::model::ClusterConfig;
 
-/// The source's config, with `syncedCanaries` and `cached`: in the order of Cilium's fields, absent ones left out as Go does.
+/// Returns the source's cluster config with `syncedCanaries` and `cached` set. The members have the
+/// order of Cilium's struct, and absent ones are omitted as Go's `omitempty` does.
 pub(super) fn cached_config(config: &ClusterConfig) -> Arc<[u8]> {
     let mut capabilities = Map::new();
     capabilities.insert("syncedCanaries".into(), true.into());
@@ -20,7 +22,7 @@ pub(super) fn cached_config(config: &ClusterConfig) -> Arc<[u8]> {
     if let Some(mode) = &config.endpoint_slices_export_mode {
         capabilities.insert("endpointSlicesExportMode".into(), mode.clone().into());
     }
-    // put together by hand: a map would be in order of its names
+    // assembled by hand, because a map would sort the members by name
     let id = if config.id.0 == 0 { String::new() } else { format!("\"id\":{},", config.id.0) };
     let capabilities: Vec<String> =
         ["syncedCanaries", "cached", "maxConnectedClusters", "serviceExportsEnabled", "endpointSlicesExportMode"]
@@ -30,7 +32,8 @@ pub(super) fn cached_config(config: &ClusterConfig) -> Arc<[u8]> {
     format!("{{{id}\"capabilities\":{{{}}}}}", capabilities.join(",")).into_bytes().into()
 }
 
-/// What canaries and heartbeats say: the time, as Go writes it (RFC 3339, whole seconds).
+/// Returns the value of canaries and heartbeats: the current time as Go writes it (RFC 3339, whole
+/// seconds).
 pub(super) fn now() -> Arc<[u8]> {
     jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default().to_string().into_bytes().into()
 }

@@ -1,4 +1,4 @@
-//! How far one cluster is reflected.
+//! Progress of one reflected cluster: the comparison of each kind, and the steps of a withdrawal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,60 +9,62 @@ use crate::kvstore::keys::SYNCED_PREFIX;
 use crate::model::{Backoff, ClusterName, Kind};
 use crate::wire::keys::watched_prefix;
 
-/// The first wait after a step of a withdrawal failed, doubled each time (KVStoreMesh: 2 s).
+/// Wait after the first failed step of a withdrawal; it doubles with each failure (KVStoreMesh: 2
+/// s).
 const RETRY_MIN: Duration = Duration::from_secs(2);
-/// The longest (KVStoreMesh gives up after 32 s; here the data would stay for as long as its leases are renewed).
+/// Maximum wait between attempts. KVStoreMesh gives up after 32 s; here the data would stay for as
+/// long as its leases are renewed.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// One cluster.
+/// A reflected cluster.
 pub(super) struct Cluster {
     pub(super) kinds: BTreeMap<Kind, Progress>,
-    /// Set once its file is gone.
+    /// Set when the client file of the cluster was removed.
     pub(super) withdrawal: Option<Withdrawal>,
 }
 
-/// One kind of it.
+/// Progress of one kind of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Progress {
-    /// What was done.
+    /// Result of the last comparison; `None` if the kind has to be compared.
     pub(super) compared: Option<Stage>,
-    /// Whether changes are followed since: not of what only had to stay, for our own state is older.
+    /// True if changes are followed since the comparison. False after `Right::Keep`, because then
+    /// the mirror's state may be older than the target's.
     pub(super) followed: bool,
-    /// When that was.
+    /// Time of the last comparison.
     pub(super) compared_at: Option<Instant>,
-    /// Its canary is written or queued.
+    /// True if the kind's canary is written or queued.
     pub(super) has_canary: bool,
-    /// The group of its keys in the queue.
+    /// Group of the kind's keys in the sync queue.
     pub(super) group: u32,
 }
 
-/// How much a comparison was worth.
+/// Origin of the data that a comparison was made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// Of what was restored from the store.
+    /// The data was restored from the store.
     Restored,
-    /// Of what the source confirmed.
+    /// The source confirmed the data.
     Confirmed,
 }
 
-/// A cluster on its way out.
+/// Progress of the withdrawal of a cluster.
 #[derive(Debug)]
 pub(super) struct Withdrawal {
-    /// What is left to do, the next step first.
+    /// Remaining steps, the next one first.
     steps: Vec<Step>,
-    /// When the next one is due.
+    /// Time at which the next step is due.
     pub(super) due: Instant,
     backoff: Backoff,
 }
 
-/// One step of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The cluster config goes, so that agents leave the cluster.
+    /// Delete the cluster config, so that agents leave the cluster.
     Config(String),
-    /// They are given time to.
+    /// Wait, so that agents can leave.
     Grace(Duration),
-    /// Everything below a prefix goes.
+    /// Delete all keys below a prefix.
     Prefix(String),
 }
 
@@ -73,7 +75,7 @@ impl Cluster {
         Self { kinds: kinds.collect(), withdrawal: None }
     }
 
-    /// Everything has to be compared again.
+    /// Resets the progress, so that every kind is compared again.
     pub(super) fn restart(&mut self) {
         self.withdrawal = None;
         self.kinds.values_mut().for_each(|progress| *progress = Progress { group: progress.group, ..Progress::default() });
@@ -81,7 +83,8 @@ impl Cluster {
 }
 
 impl Withdrawal {
-    /// KVStoreMesh's order: the config, a while, the canaries, the kinds by the names of their reflectors.
+    /// Creates a withdrawal in KVStoreMesh's order: the config, a grace period, the canaries, the
+    /// kinds sorted by the names of their reflectors.
     pub(super) fn new(cluster: &ClusterName, config_key: String, grace: Duration) -> Self {
         let kinds = [Kind::EndpointSlice, Kind::Ip, Kind::Identity, Kind::Node, Kind::ServiceExport, Kind::Service];
         let mut steps = vec![Step::Config(config_key), Step::Grace(grace), Step::Prefix(format!("{SYNCED_PREFIX}/{cluster}/"))];
@@ -89,12 +92,11 @@ impl Withdrawal {
         Self { steps, due: Instant::now(), backoff: Backoff::new(RETRY_MIN, RETRY_MAX) }
     }
 
-    /// The next step.
     pub(super) fn step(&self) -> Option<&Step> {
         self.steps.first()
     }
 
-    /// It is done.
+    /// Removes the step that succeeded and schedules the next one.
     pub(super) fn done(&mut self) {
         let pause = match self.steps.first() {
             Some(Step::Grace(_)) | None => Duration::ZERO,
@@ -108,7 +110,7 @@ impl Withdrawal {
         self.backoff.reset();
     }
 
-    /// It failed: it is tried again later.
+    /// Schedules another attempt of the step that failed.
     pub(super) fn failed(&mut self) {
         self.due = Instant::now() + self.backoff.next_wait();
     }

@@ -1,4 +1,5 @@
-//! Comparing one kind of one cluster with what stands in the target: both in the order of their keys, page by page.
+//! Comparison of one kind of one cluster with the target's keys. Both are read in key order, page
+//! by page, so that memory stays bounded.
 
 use std::collections::VecDeque;
 
@@ -8,32 +9,35 @@ use crate::kvstore::{KeyValue, KvstoreError};
 use crate::model::{ClusterName, EntryKey, Kind};
 use crate::wire::keys::watched_prefix;
 
-/// How many of our keys are fetched at one time.
+/// Number of the mirror's keys that are fetched at once.
 const KEYS_AT_ONCE: usize = 1024;
 
-/// What may be done to the target.
+/// Changes that a comparison may make to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Right {
-    /// The source confirmed the kind: write what differs, delete what it does not have.
+    /// The source confirmed the kind: write keys that differ and delete keys that the mirror does
+    /// not have.
     All,
-    /// The kind is from the store, and the target has no whole copy: write what differs.
+    /// The kind was restored from the store and the target has no complete copy: write keys that
+    /// differ, delete none.
     Fill,
-    /// The kind is from the store, and the target's copy is whole, perhaps newer: only see that it stays.
+    /// The kind was restored from the store and the target has a complete copy, which may be newer:
+    /// only keep its keys alive.
     Keep,
 }
 
-/// What was found.
+/// Result of a comparison, in numbers of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Compared {
-    /// Keys that stand as they are to be.
+    /// Keys that already had the right value.
     pub(super) equal: u64,
-    /// Keys that were queued.
+    /// Keys that were queued for writing.
     pub(super) queued: u64,
-    /// Keys that are to go.
+    /// Keys that were queued for deletion.
     pub(super) pruned: u64,
 }
 
-/// Our keys of the kind, in order.
+/// The mirror's keys of the kind, in order.
 struct Ours<'a> {
     reading: &'a Reading,
     fetched: VecDeque<EntryKey>,
@@ -52,14 +56,15 @@ impl Ours<'_> {
         self.fetched.front()
     }
 
-    /// The first key, if its name comes before another.
+    /// Removes and returns the first key if its name sorts before `name`. `None` sorts after every
+    /// name.
     fn next_before(&mut self, name: Option<&str>) -> Option<EntryKey> {
         let is_before = self.first().is_some_and(|key| name.is_none_or(|name| key.name.as_str() < name));
         if is_before { self.fetched.pop_front() } else { None }
     }
 }
 
-/// Compares, and queues what is to be written, as far as there is a right to. Waits where the queue is full.
+/// Compares a kind and queues the differences that `right` allows. Waits while the queue is full.
 pub(super) async fn compare(
     target: &Target,
     reading: &Reading,
@@ -90,7 +95,7 @@ pub(super) async fn compare(
     Ok(compared)
 }
 
-/// What becomes of a key that stands in the target.
+/// Handles a key that the target has: adopts its lease, or queues it for writing or deletion.
 async fn settle(
     target: &Target,
     reading: &Reading,
@@ -116,7 +121,7 @@ async fn settle(
     }
 }
 
-/// A key that the target does not have.
+/// Queues a key that the target does not have.
 async fn add(target: &Target, key: &EntryKey, group: u32, right: Right, compared: &mut Compared) {
     if right != Right::Keep {
         target.queue.add(key.to_string().as_bytes(), group).await;

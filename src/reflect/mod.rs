@@ -1,10 +1,15 @@
-//! Reflecting: the mirrored clusters, written into an etcd below `cilium/cache` as a KVStoreMesh writes them, from a mirror that is warm.
+//! Writes the mirrored clusters into an etcd below `cilium/cache`, as a KVStoreMesh does, from a
+//! mirror that survives restarts.
 //!
-//! Owns: which of several meshkeeps writes (`cilium/kvstoremesh-lock`, which a KVStoreMesh takes too), what of each cluster is compared, written and
-//! pruned, canaries, cluster configs, the heartbeat, and how a removed cluster is withdrawn. Receives: the [`Handle`]'s readings. Emits: raw bytes, the
-//! newest that came, usable or not. Invariants: nothing is pruned but what a kind does not have that the source confirmed since this process began;
-//! while a kind is only restored from disk, what stands complete in the target is left alone; keys hang on leases that outlive this process, and those
-//! of one before are taken over. Deliberately lacks: any other path to etcd than `kvstore`'s sessions.
+//! Several meshkeeps may run: the one that has `cilium/kvstoremesh-lock`, which a KVStoreMesh takes
+//! too, writes (`Term`). It writes entries, canaries, cluster configs and the heartbeat, and
+//! withdraws removed clusters. Values are written as raw bytes, the newest that the source sent,
+//! even if meshkeep rejects them. The rules:
+//! - A key is deleted only if its kind was confirmed by the source since this process started and
+//!   does not have the key.
+//! - While a kind is only restored from disk, a complete copy in the target stays unchanged.
+//! - Keys are attached to leases that outlive this process; leases of an earlier process are
+//!   adopted.
 
 mod canaries;
 mod cluster;
@@ -24,38 +29,43 @@ use self::term::Term;
 use crate::handle::Handle;
 use crate::kvstore::{ClientFile, KvLocker, Session, SessionOptions};
 
-/// The lock of whoever writes below `cilium/cache` (Cilium v1.20, `clustermesh-apiserver/kvstoremesh`).
+/// Lock of the process that writes below `cilium/cache` (Cilium v1.20,
+/// `clustermesh-apiserver/kvstoremesh`).
 const LEADER_LOCK: &[u8] = b"cilium/kvstoremesh-lock";
 
-/// How long a stop waits for the lock to be let go of (as in Cilium); its lease ends it anyway.
+/// Maximum time that a stop waits for the release of the lock (as in Cilium). After that the lock's
+/// lease expires.
 const UNLOCKING_MAX: Duration = Duration::from_secs(2);
 
-/// What a try for the lock takes over a connection that is sound, and much more: one that lasts longer waits for who has it.
+/// An attempt to take the lock that lasts longer than this is waiting for the lock's holder. Over a
+/// working connection everything else is much faster.
 const WAITING_FROM: Duration = Duration::from_secs(2);
 
-/// How long after a failed try for the lock the next one comes.
+/// Wait after a failed attempt to take the lock.
 const LOCKING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where and how to reflect.
+/// Options of the reflector.
 #[derive(Debug, Clone)]
 pub struct ReflectOptions {
-    /// The target's client file.
+    /// Client file of the target.
     pub file: ClientFile,
-    /// How it is written to.
+    /// Options of the session with the target.
     pub session: SessionOptions,
-    /// How long a removed cluster's entries stay after its cluster config went, so that its agents may leave in order (KVStoreMesh: 3 min).
+    /// Time between the deletion of a removed cluster's config and of its entries, so that agents
+    /// can leave the cluster (KVStoreMesh: 3 min).
     pub drain_grace: Duration,
-    /// How often everything that stands in the target is compared, a kind of a cluster at a time: what somebody else writes there is not told.
+    /// Interval after which a kind of a cluster is compared with the target again, which finds
+    /// changes by other clients that no watch reported.
     pub audit_interval: Duration,
 }
 
-/// Reflects until it is stopped. Stopping takes nothing away: what was written stays for as long as its leases.
+/// Reflects until `stop` is cancelled. Written keys stay until their leases expire.
 pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToken) {
-    // a task that waits for a mirror that never loads waits for the stop
+    // if the mirror never loads, wait for `stop`
     let Some(signal) = handle.signal_once_loaded().await else { return stop.cancelled().await };
     let session = Session::start(options.file.clone(), options.session.clone(), CancellationToken::new());
     let target = Arc::new(Target::new(handle.clone(), session.clone(), options.session.client.requests_in_flight_max));
-    // the target holds the handle
+    // weak, because the target holds the handle
     let told = Arc::downgrade(&target);
     handle.reflects(move || told.upgrade().map(|target| target.reflection()).unwrap_or_default());
     while let Some(lock) = lead(&target, &stop).await {
@@ -74,7 +84,7 @@ pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToke
     session.close().await;
 }
 
-/// Waits until this process is the one that writes; `None` when it is to stop.
+/// Waits until this process has the lock. Returns `None` when `stop` is cancelled.
 async fn lead(target: &Target, stop: &CancellationToken) -> Option<KvLocker> {
     loop {
         let locking = target.session.lock_path_for_long(LEADER_LOCK);
@@ -100,7 +110,7 @@ async fn lead(target: &Target, stop: &CancellationToken) -> Option<KvLocker> {
     }
 }
 
-/// While the lock is waited for, over a connection, an earlier trouble is over.
+/// Clears an earlier error once the connection is up and the attempt waits for the lock's holder.
 async fn forget_trouble(target: &Target) -> Infallible {
     loop {
         tokio::time::sleep(WAITING_FROM).await;

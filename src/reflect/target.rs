@@ -1,4 +1,5 @@
-//! What is to stand in the target, by its keys: the mirror's entries, and what is made here (cluster configs, canaries, the heartbeat).
+//! Desired contents of the target: the mirror's entries, and the keys that the reflector creates
+//! itself (cluster configs, canaries, the heartbeat).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -11,28 +12,29 @@ use crate::kvstore::store::{SyncQueue, Wanted};
 use crate::kvstore::{Life, LostKeys, Session, keys};
 use crate::model::{ClusterName, EntryKey, Kind};
 
-/// The group of what is made here. Those of kinds follow.
+/// Queue group of the keys that the reflector creates itself. The groups of kinds follow.
 pub(super) const MADE: u32 = 0;
 
-/// The target, over terms.
+/// The target etcd with its session and its write queue. It lives longer than a term.
 pub(super) struct Target {
     pub(super) session: Session,
     pub(super) queue: SyncQueue,
     contents: Arc<Contents>,
-    /// What became of canaries' leases: canaries are no business of the queue, which knows no order.
+    /// Leases of canaries that were lost. Canaries do not use the queue's own recovery, because the
+    /// queue does not write in a given order.
     lost_canaries: Arc<Mutex<Vec<LostKeys>>>,
     is_leader: AtomicBool,
     trouble: Mutex<Trouble>,
 }
 
-/// What keeps from writing, beside the writes themselves.
+/// Errors that prevent writing, other than those of single writes.
 #[derive(Default)]
 struct Trouble {
     now: Option<String>,
     last: Option<(String, SystemTime)>,
 }
 
-/// What it is to hold.
+/// Desired contents, from which the queue reads the value of each key.
 struct Contents {
     handle: Handle,
     made: Mutex<Made>,
@@ -40,11 +42,12 @@ struct Contents {
 
 #[derive(Default)]
 struct Made {
-    /// Configs, canaries, the heartbeat: their bytes.
+    /// Values of configs, canaries and the heartbeat, by key.
     values: BTreeMap<Vec<u8>, Arc<[u8]>>,
-    /// The clusters whose entries are reflected.
+    /// Clusters whose entries are reflected.
     clusters: BTreeSet<ClusterName>,
-    /// Those of which this process has written something that is not withdrawn, also in earlier terms: their leases are renewed until it is.
+    /// Clusters of which this process wrote keys that are not withdrawn yet, also in earlier terms.
+    /// Their leases are renewed until the withdrawal is complete.
     standing: BTreeSet<ClusterName>,
 }
 
@@ -60,7 +63,7 @@ impl Target {
         Self { session, queue, contents, lost_canaries, is_leader: AtomicBool::new(false), trouble: Mutex::default() }
     }
 
-    /// How it goes.
+    /// Returns the status for the API.
     pub(super) fn reflection(&self) -> Reflection {
         let counts = self.queue.counts();
         let trouble = self.trouble();
@@ -78,7 +81,8 @@ impl Target {
         }
     }
 
-    /// Something keeps from writing, or nothing any more. Says whether that is another thing than before.
+    /// Records the current error, or `None` if writing works. Returns whether it differs from the
+    /// last one.
     pub(super) fn note_trouble(&self, error: Option<String>) -> bool {
         let mut trouble = self.trouble();
         if let Some(error) = &error {
@@ -93,28 +97,29 @@ impl Target {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This process is the one that writes.
+    /// Marks the start of a term.
     pub(super) fn begin(&self) {
         self.is_leader.store(true, Ordering::Relaxed);
         self.note_trouble(None);
     }
 
-    /// Which canaries lost their leases since this was asked last.
+    /// Returns the canaries that lost their leases since the last call.
     pub(super) fn take_lost_canaries(&self) -> Vec<LostKeys> {
         std::mem::take(&mut *self.lost_canaries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The newest state of the mirror.
+    /// Returns the newest state of the mirror.
     pub(super) fn reading(&self) -> Option<Reading> {
         self.contents.handle.try_reading()
     }
 
-    /// Whether the config directory could be read when it was last looked at: else an absent cluster means nothing.
+    /// Returns whether the config directory was readable at the last scan. If it was not, an absent
+    /// client file does not mean that the cluster was removed.
     pub(super) fn directory_is_readable(&self) -> bool {
         self.contents.handle.directory().readable
     }
 
-    /// A cluster's entries are reflected from now on, or not any more.
+    /// Starts or stops the reflection of a cluster's entries.
     pub(super) fn set_reflected(&self, cluster: &ClusterName, reflected: bool) {
         let mut made = self.contents.made();
         if reflected {
@@ -125,47 +130,47 @@ impl Target {
         }
     }
 
-    /// The clusters of which something of this process may stand.
+    /// Returns the clusters of which keys by this process may exist in the target.
     pub(super) fn standing(&self) -> BTreeSet<ClusterName> {
         self.contents.made().standing.clone()
     }
 
-    /// Nothing of a cluster stands any more.
+    /// Records that no keys of a cluster are left in the target.
     pub(super) fn set_withdrawn(&self, cluster: &ClusterName) {
         self.contents.made().standing.remove(cluster);
     }
 
-    /// What a key that is made here is to have; says whether that is new.
+    /// Sets the desired value of a created key. Returns whether it changed.
     pub(super) fn make(&self, key: &[u8], value: Arc<[u8]>) -> bool {
         let mut made = self.contents.made();
         made.values.insert(key.to_vec(), Arc::clone(&value)).as_deref() != Some(&*value)
     }
 
-    /// A key that is made here is to have these bytes.
+    /// Sets the desired value of a created key and queues it if it changed.
     pub(super) fn write(&self, key: &[u8], value: Arc<[u8]>) {
         if self.make(key, value) {
             self.queue.add_now(key, MADE);
         }
     }
 
-    /// What a key that is made here has.
+    /// Returns the desired value of a created key.
     pub(super) fn made(&self, key: &[u8]) -> Option<Arc<[u8]>> {
         self.contents.made().values.get(key).cloned()
     }
 
-    /// Whether a key is to be there, by what is known now.
+    /// Returns whether the target must have a key.
     pub(super) fn wants(&self, key: &[u8]) -> bool {
         let entry = str::from_utf8(key).ok().and_then(EntryKey::from_cache_form);
         let withheld = entry.is_some_and(|entry| !self.contents.made().clusters.contains(&entry.cluster));
         !withheld && self.contents.value(key).is_some()
     }
 
-    /// A key is made here no more.
+    /// Removes a created key from the desired contents.
     pub(super) fn unmake(&self, key: &[u8]) {
         self.contents.made().values.remove(key);
     }
 
-    /// A term is over: somebody else may write, so nothing that waits is written.
+    /// Ends a term. Queued writes are dropped, because another process may write now.
     pub(super) fn forget(&self) {
         self.is_leader.store(false, Ordering::Relaxed);
         self.queue.clear();
@@ -191,7 +196,7 @@ impl Contents {
             }
             let last = last.filter(|last| last.cluster == *cluster && last.kind == kind);
             let from = last.cloned().unwrap_or_else(|| EntryKey::new(kind, cluster.clone(), ""));
-            // the last one itself is told again
+            // the first key of the list is `last` itself
             let keys = reading.keys_from(&from, count - found.len() + 1);
             let keys = keys.iter().filter(|key| Some(*key) != last).take(count - found.len());
             found.extend(keys.map(|key| key.to_string().into_bytes()));
@@ -209,11 +214,11 @@ impl Wanted for Contents {
             return self.made().values.get(key).cloned();
         }
         let entry = EntryKey::from_cache_form(str::from_utf8(key).ok()?)?;
-        // a mirror that was there once stays
+        // a mirror that was loaded once stays loaded
         self.handle.try_reading()?.record(&entry).map(|record| Arc::clone(&record.value))
     }
 
-    /// Entries first: a reader that finds a cluster config goes on to the entries.
+    /// Returns entries first: a reader that finds a cluster config goes on to read the entries.
     fn keys_behind(&self, key: Option<&[u8]>, count: usize) -> Vec<Vec<u8>> {
         let last = key.filter(|key| !key.starts_with(keys::CACHE_PREFIX.as_bytes()));
         if last.is_none() {

@@ -1,4 +1,5 @@
-//! One term of a leader: from the moment that this process may write until it may not.
+//! One term of the leader: from the moment this process has the lock until it loses it. Compares
+//! every kind with the target, then follows the mirror's changes, and withdraws removed clusters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,44 +18,45 @@ use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
 use crate::wire::cluster_config::{Reading as Offer, reading_of};
 use crate::wire::keys::{canary_key, cluster_config_key, watched_prefix};
 
-/// How many changes are queued before it is looked whether there is something else to do.
+/// Maximum number of changes queued at once, before other events are handled.
 const CHANGES_AT_ONCE: usize = 1024;
 
-/// How often what does not announce itself is looked at: clusters that came or went, canaries whose keys are written.
+/// Interval between checks for events without a signal: clusters that were added or removed,
+/// canaries whose entries are written.
 const TICK: Duration = Duration::from_millis(200);
 
-/// How often cluster configs are compared with what stands (as in Cilium).
+/// Interval between comparisons of cluster configs with the target (as in Cilium).
 const CONFIG_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// How often the heartbeat is written (Cilium's `HeartbeatWriteInterval`).
+/// Interval between heartbeats (Cilium's `HeartbeatWriteInterval`).
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long after a failure the target is asked again.
+/// Wait after a failed request to the target.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Everything that is written here is below this.
+/// Prefix of all keys that the reflector writes.
 const WATCHED: &[u8] = b"cilium/";
 
-/// How long a term waits for the watch for deletes before it begins without.
+/// Maximum time that a term waits for the watch for deletes before it starts without.
 const WATCHING_MAX: Duration = Duration::from_secs(2);
 
-/// How many deletes wait to be looked at: names of some 100 bytes.
+/// Maximum number of queued deletes. Each is a key of about 100 bytes.
 const DELETED_MAX: usize = 1024;
 
-/// A term.
+/// The state of a term.
 pub(super) struct Term {
     target: Arc<Target>,
     signal: watch::Receiver<Sequence>,
     drain_grace: Duration,
     clusters: BTreeMap<ClusterName, Cluster>,
     next_group: u32,
-    /// Up to where changes are queued.
+    /// Sequence up to which changes of the mirror are queued.
     position: Sequence,
-    /// Not before this moment, after a failure.
+    /// After a failure, the time of the next request.
     ask_again_at: Instant,
     deleted: DeleteWatcher,
     audit_interval: Duration,
-    /// The kind that is compared once more in this look, though it was compared before.
+    /// Kind that is compared again during the current check because its last comparison is old.
     audited: Option<(ClusterName, Kind)>,
 }
 
@@ -76,7 +78,7 @@ impl Term {
         }
     }
 
-    /// Runs until it is dropped.
+    /// Runs until the future is dropped.
     pub(super) async fn run(&mut self) {
         let target = Arc::clone(&self.target);
         tokio::select! {
@@ -93,14 +95,15 @@ impl Term {
         for timer in [&mut tick, &mut config_tick] {
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
-        // nothing is compared before deletes are told, if they can be: all that went by then shows in the comparison
+        // nothing is compared before the watch for deletes runs, if it can: the comparison finds
+        // earlier deletes
         drop(tokio::time::timeout(WATCHING_MAX, self.deleted.next()).await);
         loop {
             tokio::select! {
                 Some(deleted) = self.deleted.next() => self.restore(deleted).await,
                 changed = self.signal.changed() => {
                     if changed.is_err() {
-                        // the mirror ends, and the process with it
+                        // the mirror has ended, and the process ends with it
                         return std::future::pending().await;
                     }
                     self.follow().await;
@@ -111,7 +114,7 @@ impl Term {
         }
     }
 
-    /// Writes again what somebody else deleted.
+    /// Writes again what another client deleted.
     async fn restore(&mut self, deleted: Deleted) {
         match deleted {
             Deleted::Key(key) if key.starts_with(keys::SYNCED_PREFIX.as_bytes()) => self.take_back_canaries(|canary| canary == key),
@@ -134,7 +137,7 @@ impl Term {
         self.clusters.values_mut().filter(|cluster| cluster.withdrawal.is_none()).for_each(Cluster::restart);
     }
 
-    /// Queues what changed in the mirror.
+    /// Queues the keys that changed in the mirror.
     async fn follow(&mut self) {
         loop {
             let Some(reading) = self.target.reading() else { return };
@@ -158,7 +161,9 @@ impl Term {
         }
     }
 
-    /// What went with its cluster goes by the cluster's withdrawal; where the cluster only has another id, once it is read anew.
+    /// Marks a kind for another comparison after an entry was deleted with its cluster. The
+    /// cluster's withdrawal deletes its keys. If the cluster only has a new id, the comparison
+    /// follows once it was read again.
     fn compare_again(&mut self, key: &EntryKey) {
         let cluster = self.clusters.get_mut(&key.cluster).filter(|cluster| cluster.withdrawal.is_none());
         if let Some(progress) = cluster.and_then(|cluster| cluster.kinds.get_mut(&key.kind)) {
@@ -166,7 +171,7 @@ impl Term {
         }
     }
 
-    /// The group of a key that is followed; `None` of any other.
+    /// Returns the group of a key whose kind is followed.
     fn follows(&self, key: &EntryKey) -> Option<u32> {
         if !key.kind.is_mirrored() {
             return None;
@@ -175,7 +180,7 @@ impl Term {
         cluster.kinds.get(&key.kind).filter(|progress| progress.followed).map(|progress| progress.group)
     }
 
-    /// Looks at every cluster: what is to be compared, which canaries are due, which cluster is to be withdrawn.
+    /// Checks every cluster: kinds to compare, canaries that are due, clusters to withdraw.
     async fn look(&mut self) {
         if Instant::now() < self.ask_again_at {
             return;
@@ -195,7 +200,8 @@ impl Term {
     async fn look_at_all(&mut self, reading: &Reading) -> Result<(), KvstoreError> {
         self.take_back_lost_canaries();
         let configured = reading.configured_clusters();
-        // what an earlier term of this process wrote of a cluster that is gone by now is withdrawn in this one
+        // clusters that an earlier term of this process wrote and that were removed since are
+        // withdrawn in this term
         let standing = self.target.standing();
         for name in standing.iter().filter(|name| !configured.contains(name)) {
             self.know(name);
@@ -220,15 +226,15 @@ impl Term {
         }
     }
 
-    /// A canary whose lease is lost is written again as at first: once everything that it stands for is there. Whoever reads a target that was
-    /// wiped would else take what is not there yet for deleted.
+    /// Takes back canaries whose lease was lost. They are written again once all of their entries
+    /// exist. Otherwise a reader of a wiped target would treat the missing entries as deleted.
     fn take_back_lost_canaries(&mut self) {
         for lost in self.target.take_lost_canaries() {
             self.take_back_canaries(|key| lost.had(key));
         }
     }
 
-    /// These canaries do not stand, or it is not known whether what they stand for is there.
+    /// Forgets canaries that no longer exist or whose entries may be missing.
     fn take_back_canaries(&mut self, is_lost: impl Fn(&[u8]) -> bool) {
         for (name, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| cluster.withdrawal.is_none()) {
             for (kind, progress) in &mut cluster.kinds {
@@ -242,7 +248,7 @@ impl Term {
     }
 
     async fn look_at(&mut self, name: &ClusterName, reading: &Reading) -> Result<(), KvstoreError> {
-        // of one that is being removed nothing is confirmed any more, whatever it still says
+        // nothing of a cluster that is being removed is confirmed any more
         let Some(cluster) = reading.cluster(name).filter(|cluster| cluster.phase != Some(Phase::Draining)) else { return Ok(()) };
         let Some(config) = cluster.record.config else { return Ok(()) };
         self.target.set_reflected(name, true);
@@ -258,7 +264,8 @@ impl Term {
         Ok(())
     }
 
-    /// Writes a cluster config, or keeps one that stands: while the cluster was not read since the start, any that stands may be newer.
+    /// Writes a cluster config, or adopts an existing one. Until the cluster was read since the
+    /// start, an existing config may be newer and is kept.
     async fn write_config(&self, name: &ClusterName, value: Arc<[u8]>, is_live: bool) -> Result<(), KvstoreError> {
         let key = cluster_config_key(name);
         if self.target.made(key.as_bytes()).is_some_and(|made| made == value || !is_live) {
@@ -274,10 +281,11 @@ impl Term {
         Ok(())
     }
 
-    /// A kind that the cluster does not publish: nothing of it stands, and its canary does at once, as KVStoreMesh has it.
+    /// Handles a kind that the cluster does not publish: the target has no keys of it, and its
+    /// canary is written at once, as KVStoreMesh does.
     async fn look_at_absent_kind(&mut self, name: &ClusterName, kind: Kind, reading: &Reading) -> Result<(), KvstoreError> {
         let Some(progress) = self.clusters.get(name).and_then(|cluster| cluster.kinds.get(&kind)).copied() else { return Ok(()) };
-        // what is always published says whether the cluster was read
+        // nodes are always published, so their origin shows whether the cluster was read
         let Some(stage) = stage_of(reading.source(name, Kind::Node).origin) else { return Ok(()) };
         if progress.compared.is_some_and(|compared| compared >= stage) && !self.is_audited(name, kind) {
             if !progress.has_canary {
@@ -332,7 +340,8 @@ impl Term {
         Ok(())
     }
 
-    /// The kind whose comparison with its confirmed source is the oldest, if that is so old that it is worth another look.
+    /// Returns the kind with the oldest comparison against its confirmed source, if that is older
+    /// than the audit interval.
     fn oldest_comparison(&self) -> Option<(ClusterName, Kind)> {
         let kinds =
             self.clusters.iter().flat_map(|(name, cluster)| cluster.kinds.iter().map(move |(kind, progress)| (name, kind, progress)));
@@ -341,12 +350,11 @@ impl Term {
         (at.elapsed() >= self.audit_interval).then(|| (name.clone(), *kind))
     }
 
-    /// Whether it is a kind's turn to be compared once more.
     fn is_audited(&self, name: &ClusterName, kind: Kind) -> bool {
         self.audited.as_ref().is_some_and(|audited| (&audited.0, audited.1) == (name, kind))
     }
 
-    /// Writes a canary, or keeps one that stands.
+    /// Writes a canary, or keeps the existing value.
     fn write_canary(&mut self, name: &ClusterName, kind: Kind, standing: Option<Arc<[u8]>>) {
         let key = canary_key(kind, name, true);
         match standing {
@@ -360,7 +368,8 @@ impl Term {
         }
     }
 
-    /// Somebody may have changed or deleted a config.
+    /// Compares the cluster configs with the target, because another client may have changed or
+    /// deleted them.
     async fn check_configs(&mut self) {
         for name in self.clusters.keys() {
             let key = cluster_config_key(name);
@@ -376,7 +385,8 @@ impl Term {
         }
     }
 
-    /// Takes those out whose file is gone, step by step. What another process reflected before, and this one never did, goes with its leases.
+    /// Withdraws clusters without a client file, step by step. Keys that only an earlier process
+    /// wrote expire with their leases.
     async fn withdraw_those_not_in(&mut self, configured: &[ClusterName]) {
         let mut gone = Vec::new();
         for (name, cluster) in self.clusters.iter_mut().filter(|(name, _)| !configured.contains(name)) {
@@ -422,7 +432,8 @@ impl Term {
     }
 }
 
-/// Beats beside everything else: comparing a large target takes minutes, and readers leave one whose heart has not beaten for two.
+/// Writes the heartbeat independently of everything else: comparing a large target takes minutes,
+/// and readers leave an etcd without a heartbeat after two.
 async fn beat(target: &Target) {
     let mut ticks = interval(HEARTBEAT_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -432,7 +443,7 @@ async fn beat(target: &Target) {
     }
 }
 
-/// What a comparison is worth at this moment; nothing of what was never read.
+/// Returns the stage that a comparison reaches now; `None` if the source was never read.
 fn stage_of(origin: Origin) -> Option<Stage> {
     match origin {
         Origin::Live => Some(Stage::Confirmed),
