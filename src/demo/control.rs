@@ -1,4 +1,5 @@
-//! Orders over HTTP: `POST /demo/clusters/{name}/break`, `lose` and `heal`. Nothing but the demo has them.
+//! HTTP control of the demo: `POST /demo/clusters/{name}/break`, `lose` and `heal`. Only the demo
+//! serves it.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,34 +17,34 @@ use tokio::task::JoinSet;
 
 use super::{CLUSTERS, DemoError};
 
-/// How many connections are answered at once; others wait.
+/// Maximum number of concurrent connections; others wait to be accepted.
 const CONNECTIONS_MAX: usize = 16;
 
-/// What may become of a cluster.
+/// A change to a simulated cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// Its etcd cannot be reached.
+    /// Make its etcd unreachable.
     Break,
-    /// Its etcd loses everything.
+    /// Delete all data of its etcd.
     Lose,
-    /// It is as before.
+    /// Undo both.
     Heal,
 }
 
-/// An order.
+/// A command from the keyboard or from HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// To a cluster of this name.
+    /// Change the cluster with this name.
     Cluster(String, What),
-    /// To the first that it can be done to.
+    /// Change the first cluster that the change applies to.
     Next(What),
     /// Kill the sidecar and start it again.
     Restart,
-    /// End.
+    /// Stop the demo.
     Quit,
 }
 
-/// Takes orders from now on; says where.
+/// Serves the control API in the background. Returns the bound address.
 pub(super) async fn serve(address: SocketAddr, orders: mpsc::Sender<Ask>, tasks: &mut JoinSet<()>) -> Result<SocketAddr, DemoError> {
     let failed = |cause| DemoError::Listen { address, cause };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -67,7 +68,7 @@ pub(super) async fn serve(address: SocketAddr, orders: mpsc::Sender<Ask>, tasks:
 
 async fn answer(request: Request<Incoming>, orders: mpsc::Sender<Ask>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, text) = match order(request.method(), request.uri().path()) {
-        // a page of somewhere else must not break anything
+        // requests from web pages of other sites are refused
         Some(_) if request.headers().contains_key(http::header::ORIGIN) => (StatusCode::FORBIDDEN, "not from a page".to_owned()),
         Some(Ask::Cluster(name, _)) if !CLUSTERS.iter().any(|(known, _)| *known == name) => {
             (StatusCode::NOT_FOUND, format!("there is no cluster {name}, but {}", CLUSTERS.map(|(name, _)| name).join(", ")))

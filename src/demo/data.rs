@@ -1,23 +1,23 @@
-//! What a simulated cluster holds, as its agents would write it.
+//! Contents of the simulated clusters, as Cilium's agents would write them.
 
 use std::net::Ipv4Addr;
 
 use crate::model::Kind;
 
-/// One node for so many pods, as small clusters have.
+/// Number of pods per node, as in small clusters.
 const PODS_PER_NODE: u32 = 50;
 
-/// The apps that pods belong to: each is a service and an identity.
+/// Namespace and name of the apps that pods belong to. Each app is a service and an identity.
 const APPS: [(&str, &str); 6] =
     [("shop", "cart"), ("shop", "checkout"), ("shop", "catalog"), ("mail", "smtp"), ("db", "postgres"), ("web", "front")];
 
-/// The first identity of a cluster: those below 256 are reserved.
+/// First identity of a cluster within its range: those below 256 are reserved.
 const FIRST_IDENTITY: u32 = 256;
 
-/// An entry: its kind, name and bytes.
+/// Kind, name and value of an entry.
 pub(super) type Entry = (Kind, String, Vec<u8>);
 
-/// The address of a pod.
+/// Returns the address of a pod.
 pub(super) fn address(cluster_id: u32, pod: u32) -> Ipv4Addr {
     let [_, _, high, low] = (pod + 10).to_be_bytes();
     let [_, _, _, cluster] = cluster_id.to_be_bytes();
@@ -34,7 +34,7 @@ fn identity(cluster_id: u32, app: usize) -> u32 {
     (cluster_id << 16) + FIRST_IDENTITY + u32::try_from(app).unwrap_or_default()
 }
 
-/// A pod's entry; another version is another pod of the same app at that address.
+/// Returns a pod's entry. Another version is another pod of the same app with the same address.
 pub(super) fn pod(cluster_id: u32, pod: u32, version: u32) -> Entry {
     let app = pod as usize % APPS.len();
     let ((namespace, name), ip) = (APPS[app], address(cluster_id, pod));
@@ -45,7 +45,7 @@ pub(super) fn pod(cluster_id: u32, pod: u32, version: u32) -> Entry {
     (Kind::Ip, ip.to_string(), value.into_bytes())
 }
 
-/// Everything of a cluster but its pods.
+/// Returns all entries of a cluster except its pods.
 pub(super) fn fixed(cluster: &str, cluster_id: u32, pods: u32) -> Vec<Entry> {
     let nodes = (0..pods.div_ceil(PODS_PER_NODE).max(1)).map(|number| {
         let (name, ip) = (format!("{cluster}-worker-{number}"), node_address(cluster_id, number));

@@ -1,4 +1,4 @@
-//! Orders by single keys, where standard input is a terminal.
+//! Keyboard control of the demo: single keys if standard input is a terminal.
 
 use std::io::Read as _;
 
@@ -7,17 +7,18 @@ use tokio::sync::mpsc;
 
 use super::control::{Ask, What};
 
-/// A terminal as it was; it is so again when this is dropped.
+/// Modes of the terminal, restored when this is dropped.
 pub(super) struct Terminal(Termios);
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // a terminal that is gone has no modes
+        // fails if the terminal was closed, which needs no restoring
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0);
     }
 }
 
-/// Reads keys until the end of the process, which a blocked read does not hold up.
+/// Reads keys in a thread until the process ends, which a blocked read does not delay. Returns
+/// `None` if standard input is no terminal.
 pub(super) fn read(orders: mpsc::Sender<Ask>) -> Option<Terminal> {
     let stdin = std::io::stdin();
     if !isatty(&stdin) {
@@ -25,7 +26,7 @@ pub(super) fn read(orders: mpsc::Sender<Ask>) -> Option<Terminal> {
     }
     let before = tcgetattr(&stdin).ok()?;
     let mut modes = before.clone();
-    // key by key, and not shown; Ctrl-C is a signal as ever
+    // key by key and without echo; Ctrl-C remains a signal
     modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
     modes.special_codes[SpecialCodeIndex::VMIN] = 1;
     tcsetattr(&stdin, OptionalActions::Now, &modes).ok()?;

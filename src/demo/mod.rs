@@ -1,8 +1,9 @@
-//! `meshkeep demo`: a mesh of three clusters on one machine with nothing to install. Each cluster is an etcd of its own, in memory, whose pods come
-//! and go; a real `meshkeep serve` mirrors them, and clusters can be broken and healed meanwhile.
+//! `meshkeep demo`: a mesh of three clusters on one machine, without anything to install.
 //!
-//! Owns: what the clusters hold, and who breaks them. Deliberately lacks: anything that the sidecar would not do with real etcds; it is a process of
-//! its own, which can be killed and started again.
+//! Each cluster is an in-memory etcd whose pods change all the time (`Source`). A real
+//! `meshkeep serve` in its own process mirrors them, and clusters can be broken and healed from the
+//! keyboard or over HTTP. The sidecar does nothing that it would not do with real etcds, and it can
+//! be killed and started again.
 
 mod control;
 mod data;
@@ -25,54 +26,55 @@ use source::Source;
 
 use crate::model::{ClusterName, printable};
 
-/// The clusters.
+/// Names and ids of the clusters.
 const CLUSTERS: [(&str, u32); 3] = [("paris", 1), ("tokyo", 2), ("oslo", 3)];
 
-/// How often pods come and go: each time some of them do, so that many changes a second are few ticks.
+/// Interval between batches of pod changes. A batch keeps the number of ticks low at many changes
+/// per second.
 const CHURN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Agents leave an etcd whose heart has not beaten for two minutes.
+/// Interval between heartbeats. Agents leave an etcd without a heartbeat after two minutes.
 const BEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How many orders may wait: keys pressed while one is carried out.
+/// Maximum number of queued commands, for keys pressed while one is carried out.
 const ASKED_MAX: usize = 16;
 
-/// What the demo can be told.
+/// Options of the demo.
 #[derive(Debug, Clone)]
 pub struct DemoOptions {
-    /// How many pods each cluster has.
+    /// Number of pods per cluster.
     pub pods: u32,
-    /// How many of all pods change in a second.
+    /// Number of pods of the whole mesh that change per second.
     pub changes_per_second: u32,
-    /// Where the sidecar serves HTTP.
+    /// Address on which the sidecar serves HTTP.
     pub listen: SocketAddr,
-    /// Where clusters are broken and healed.
+    /// Address of the control API.
     pub control: SocketAddr,
 }
 
-/// Why the demo cannot run.
+/// The reason why the demo cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// An address cannot be listened on.
+    /// The demo cannot listen on an address.
     #[error("cannot listen on {address}: {cause}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// Error of the operating system.
         cause: std::io::Error,
     },
-    /// There is no place for its files.
+    /// The demo's files cannot be created.
     #[error("cannot make the demo's files: {0}")]
     Files(std::io::Error),
     /// The sidecar cannot be started.
     #[error("cannot start meshkeep serve: {0}")]
     Sidecar(std::io::Error),
-    /// The sidecar is gone.
+    /// The sidecar ended by itself.
     #[error("meshkeep serve ended ({0}): what it said is above")]
     SidecarEnded(std::process::ExitStatus),
 }
 
-/// Runs until `stopped` is ready, or `q` is pressed.
+/// Runs the demo until `stopped` is ready or `q` is pressed.
 ///
 /// # Errors
 /// [`DemoError`].
@@ -81,7 +83,7 @@ pub async fn run(options: &DemoOptions, stopped: impl Future<Output = ()>) -> Re
     let mut tasks = JoinSet::new();
     let mut sources = Vec::new();
     for (name, id) in CLUSTERS {
-        // they are valid
+        // all names are valid
         let Ok(name) = ClusterName::parse(name) else { continue };
         let source = Arc::new(Source::new(name, id, options.pods));
         source.fill();
@@ -126,13 +128,14 @@ pub async fn run(options: &DemoOptions, stopped: impl Future<Output = ()>) -> Re
     Ok(())
 }
 
-/// The address with a port of its own where it asks for any: the sidecar has the same one after each restart.
+/// Returns the address with a free port if it asks for port 0. The sidecar keeps this port over
+/// restarts.
 fn free(address: SocketAddr) -> Result<SocketAddr, DemoError> {
     let bound = std::net::TcpListener::bind(address).and_then(|listener| listener.local_addr());
     bound.map_err(|cause| DemoError::Listen { address, cause })
 }
 
-/// Pods come and go.
+/// Replaces pods by others at the given rate.
 async fn churn(sources: Arc<[Arc<Source>]>, changes_per_second: u32) {
     let mut ticks = interval(CHURN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -172,7 +175,7 @@ fn explain(options: &DemoOptions) {
     ));
 }
 
-/// Tells whoever looks on. A closed pipe is no reason to end.
+/// Prints a line. A closed pipe does not stop the demo.
 fn say(text: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{}", printable(text));
 }

@@ -1,4 +1,4 @@
-//! The sidecar: this very program as `meshkeep serve`, in a process of its own.
+//! The sidecar of the demo: this program as `meshkeep serve`, in its own process.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,15 +11,17 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::DemoError;
 use super::upstream::Upstream;
 
-/// How long it has for an orderly end: as Kubernetes would wait at least (docs/develop/invariants.md, "Retries and shutdown").
+/// Maximum time for an orderly shutdown. Kubernetes waits at least as long
+/// (docs/develop/invariants.md, "Retries and shutdown").
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// A running sidecar, and the files that it has.
+/// A running sidecar and its directory, which is deleted with it.
 pub(super) struct Sidecar {
     directory: PathBuf,
     listen: SocketAddr,
     child: Child,
-    /// The pipe whose end ends the sidecar, so that it never outlives this process. Not left to `child`, which closes it when it is waited for.
+    /// Pipe to the sidecar's standard input. The sidecar ends when the pipe is closed, so it never
+    /// outlives this process. Taken out of `child`, which would close it on `wait`.
     lifeline: Option<ChildStdin>,
 }
 
@@ -27,7 +29,7 @@ impl Sidecar {
     pub(super) fn start(listen: SocketAddr, ups: &[Upstream]) -> Result<Self, DemoError> {
         let directory = std::env::temp_dir().join(format!("meshkeep-demo-{}", std::process::id()));
         let clusters = directory.join("clustermesh");
-        // only where nothing is: another owner could read and change what is in it
+        // fails if the directory exists: another user could own it and read or change the files
         fs::create_dir(&directory).and_then(|()| fs::create_dir(&clusters)).map_err(DemoError::Files)?;
         for up in ups {
             fs::write(clusters.join(up.name()), up.client_file()).map_err(DemoError::Files)?;
@@ -37,7 +39,7 @@ impl Sidecar {
         Ok(Self { directory, listen, child, lifeline })
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the sidecar ends by itself.
     pub(super) async fn ended(&mut self) -> ExitStatus {
         match self.child.wait().await {
             Ok(status) => status,
@@ -45,16 +47,16 @@ impl Sidecar {
         }
     }
 
-    /// `kill -9`, and another start.
+    /// Kills the sidecar with `SIGKILL` and starts it again.
     pub(super) async fn restart(&mut self) -> Result<(), DemoError> {
-        // its port is free once it is gone
+        // the port is free once the process has ended
         self.child.kill().await.map_err(DemoError::Sidecar)?;
         self.child = spawn(&self.directory, self.listen)?;
         self.lifeline = self.child.stdin.take();
         Ok(())
     }
 
-    /// An orderly end.
+    /// Closes the sidecar's standard input and waits for its orderly shutdown.
     pub(super) async fn stop(mut self) {
         drop(self.lifeline.take());
         drop(tokio::time::timeout(STOP_MAX, self.child.wait()).await);
@@ -64,7 +66,7 @@ impl Sidecar {
 impl Drop for Sidecar {
     fn drop(&mut self) {
         drop(self.child.start_kill());
-        // nobody else knows of it
+        // nothing else uses the directory
         drop(fs::remove_dir_all(&self.directory));
     }
 }
@@ -77,7 +79,7 @@ fn spawn(directory: &Path, listen: SocketAddr) -> Result<Child, DemoError> {
         .arg(format!("--clustermesh-config={}", directory.join("clustermesh").display()))
         .arg(format!("--data-dir={}", directory.join("data").display()))
         .arg(format!("--listen={listen}"))
-        // it comes back within seconds where somebody looks on
+        // reconnect within seconds, because somebody is watching
         .args(["--backoff-max=2s", "--log-level=warn", "--allow-no-clusters", "--end-with-stdin"])
         .stdin(Stdio::piped())
         .kill_on_drop(true);

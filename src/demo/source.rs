@@ -1,4 +1,5 @@
-//! One simulated cluster: a mirror that nothing is mirrored into but what the demo writes, so that it can be served as an etcd as any other.
+//! One simulated cluster: a mirror that only the demo writes to, so that meshkeep's own etcd API
+//! can serve it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,13 +17,13 @@ use crate::model::{
 };
 use crate::view::View;
 
-/// Deletes are remembered as long as an etcd would without compaction, for a demo.
+/// Deletes are kept for an hour, which is as good as no compaction for a demo.
 const RETENTION: Retention = Retention { age_max: Duration::from_secs(3_600), count_max: 100_000 };
 
-/// What stands for the object of a value that nobody here reads.
+/// Decoding error of all values: nothing in the demo decodes them.
 const NOT_READ: &str = "not looked at";
 
-/// One cluster.
+/// A simulated cluster.
 pub(super) struct Source {
     name: ClusterName,
     id: u32,
@@ -35,7 +36,7 @@ struct State {
     published: Published,
     publisher: Publisher,
     version: u32,
-    /// Its data is lost.
+    /// True if the cluster lost its data.
     is_lost: bool,
 }
 
@@ -63,7 +64,7 @@ impl Source {
         self.name.as_str()
     }
 
-    /// What serves it.
+    /// Returns the handle from which the cluster is served.
     pub(super) fn handle(&self) -> Handle {
         self.handle.clone()
     }
@@ -72,7 +73,7 @@ impl Source {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes everything: the config, the entries, and that they are complete.
+    /// Writes the heartbeat, the config, all entries and the canaries.
     pub(super) fn fill(&self) {
         let config = ClusterConfig { id: ClusterId(self.id), max_connected_clusters: 255, ..ClusterConfig::default() };
         let record = ClusterRecord { config: Some(config), ..ClusterRecord::default() };
@@ -86,7 +87,8 @@ impl Source {
         state.apply(commands);
     }
 
-    /// Loses everything, as an etcd does whose KVStoreMesh is gone for longer than its leases.
+    /// Deletes everything, as in an etcd whose KVStoreMesh was down for longer than its leases
+    /// last.
     pub(super) fn lose(&self) {
         let mut state = self.state();
         state.is_lost = true;
@@ -101,7 +103,7 @@ impl Source {
         self.state().apply(vec![Command::Beat]);
     }
 
-    /// Another pod is where one was.
+    /// Replaces a random pod by another one with the same address.
     pub(super) fn change_a_pod(&self) {
         let mut state = self.state();
         if !state.is_lost && self.pods > 0 {

@@ -1,4 +1,4 @@
-//! The etcd of one simulated cluster on a port of its own, which can be gone for a while.
+//! The etcd of one simulated cluster, on its own port, which can be made unreachable.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::control::What;
 use super::source::Source;
 use crate::etcd_api::{EtcdOptions, service};
 
-/// How many connections may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 64;
 
-/// One cluster's etcd.
+/// The etcd of a simulated cluster.
 pub(super) struct Upstream {
     source: Arc<Source>,
     address: SocketAddr,
-    /// Whether it can be reached.
+    /// True if the etcd can be reached.
     is_up: watch::Sender<bool>,
 }
 
@@ -42,18 +42,18 @@ impl Upstream {
         self.source.name()
     }
 
-    /// The client file that leads here.
+    /// Returns the client file for this etcd.
     pub(super) fn client_file(&self) -> String {
         format!("endpoints:\n- http://{}\n", self.address)
     }
 
-    /// Whether it can be changed so: what is broken cannot be broken again.
+    /// Returns whether a change applies: a broken cluster cannot be broken again.
     pub(super) fn takes(&self, what: What) -> bool {
         let is_fine = *self.is_up.borrow() && !self.source.is_lost();
         is_fine != (what == What::Heal)
     }
 
-    /// Changes it; says what happened.
+    /// Changes the cluster. Returns a line that says what happened.
     pub(super) fn change(&mut self, what: What) -> String {
         let name = self.name();
         match what {
@@ -76,7 +76,7 @@ impl Upstream {
     }
 }
 
-/// Accepts while it is up; whoever is connected when it goes down is cut off.
+/// Accepts connections while the etcd is up, and closes all of them when it goes down.
 async fn serve(source: Arc<Source>, listener: TcpListener, address: SocketAddr, mut states: watch::Receiver<bool>) {
     let mut listener = Some(listener);
     loop {
@@ -93,7 +93,7 @@ async fn serve(source: Arc<Source>, listener: TcpListener, address: SocketAddr, 
                     let Ok((stream, _)) = accepted else { continue };
                     let service = TowerToHyperService::new(service.clone());
                     connections.spawn(async move {
-                        // one that ends is no news
+                        // errors of single connections are of no interest
                         drop(auto::Builder::new(TokioExecutor::new()).http2_only().serve_connection(TokioIo::new(stream), service).await);
                     });
                 }
