@@ -1,4 +1,4 @@
-//! One endpoint, from its name up to the server's release.
+//! Checks of one endpoint, from its name up to the server's release.
 
 use std::time::Duration;
 
@@ -6,13 +6,16 @@ use super::local::{certificate, seconds_now};
 use super::{Check, Outcome};
 use crate::kvstore::{ClientFile, Endpoint, Handshake, ServerFacts, TlsRefusal, examine};
 
-/// The domain in which Cilium's chart names clusters that have addresses alone (`clustermesh.config.domain`).
+/// Domain in which Cilium's chart names clusters that have only addresses
+/// (`clustermesh.config.domain`).
 const MESH_DOMAIN: &str = "mesh.cilium.io";
 
-/// More than this, and certificates and ages are judged by a clock that is wrong somewhere.
+/// Maximum difference between the clocks, in seconds. A larger one makes certificate dates and ages
+/// unreliable.
 const CLOCK_SKEW_SECONDS_MAX: i64 = 5;
 
-/// The first releases without a bug, per minor release: etcd 3.4 and 3.5; what the bug does to a mirror; where it is described.
+/// etcd bugs that affect a mirror. The members: first patch release of etcd 3.4 and of 3.5 without
+/// the bug, its effect, its issue.
 const BUGS: [(u64, u64, &str, &str); 4] = [
     (36, 18, "a watch that begins at a compacted delete is told nothing", "etcd#18089"),
     (31, 13, "events of a watch can be lost while the stream is starved", "etcd#17529"),
@@ -20,7 +23,7 @@ const BUGS: [(u64, u64, &str, &str); 4] = [
     (0, 8, "a progress notification can be ahead of events", "etcd#15220"),
 ];
 
-/// The steps up to `/version`; the first that fails is the last.
+/// Runs the checks up to `/version`. The first check that fails is the last one.
 pub(super) async fn checks(client: &ClientFile, endpoint: &Endpoint, step_max: Duration) -> Vec<Check> {
     let found = match examine(client, endpoint, step_max).await {
         Ok(found) => found,
@@ -53,7 +56,7 @@ pub(super) async fn checks(client: &ClientFile, endpoint: &Endpoint, step_max: D
     checks
 }
 
-/// What to do about a name without an address.
+/// Returns advice for a name that does not resolve.
 fn name_advice(host: &str) -> &'static str {
     let name = host.trim_end_matches('.').to_ascii_lowercase();
     if name.strip_suffix(MESH_DOMAIN).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')) {
@@ -83,7 +86,7 @@ fn tls(handshake: &Handshake) -> Vec<Check> {
     checks
 }
 
-/// What to do about a client certificate that a server does not take, if it asked for one.
+/// Returns advice for a client certificate that the server refuses, if the server asked for one.
 fn client_certificate_advice(handshake: &Handshake) -> Option<String> {
     let authorities = handshake.acceptable_authorities.as_ref()?;
     let whose = if authorities.is_empty() {
@@ -108,7 +111,7 @@ fn client_certificate_advice(handshake: &Handshake) -> Option<String> {
     ))
 }
 
-/// The server's release and its clock.
+/// Checks the server's release and its clock.
 fn release(client: &ClientFile, server: Result<ServerFacts, String>) -> Vec<Check> {
     let server = match server {
         Ok(server) => server,
@@ -133,7 +136,7 @@ fn release(client: &ClientFile, server: Result<ServerFacts, String>) -> Vec<Chec
     checks
 }
 
-/// The bugs of a release that matter to a mirror: what, where it is described, and the release that has it no more.
+/// Returns the bugs of a release: effect, issue, and the release that fixes it.
 fn known_bugs(version: &str) -> impl Iterator<Item = (&'static str, &'static str, String)> {
     let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u64>().ok());
     let release = (numbers.next(), numbers.next(), numbers.next());

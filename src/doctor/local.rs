@@ -1,4 +1,5 @@
-//! What concerns this machine: the directory of client files, the data directory, and certificate files.
+//! Checks of this machine: the directory of client files, the data directory, and certificate
+//! files.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,25 +14,25 @@ use crate::kvstore::{CertificateFacts, ClientFile, TlsRefusal};
 use crate::model::{ClusterName, EtcdClusterId};
 use crate::store::{StoreError, inspect};
 
-/// A certificate that ends sooner is worth a look (the same month after which `cilium-cli` and cert-manager renew).
+/// Certificates that expire within this many days cause a warning. `cilium-cli` and cert-manager
+/// renew a month ahead too.
 const EXPIRY_WARNING_DAYS: i64 = 30;
 
-/// What to do with a client file that cannot be used.
+/// Advice for a client file that cannot be used.
 pub(super) const FILE_ADVICE: &str =
     "mend or remove the file: it needs the form of etcd's client files, as the Secret cilium-clustermesh has them";
 
-/// What was found here.
+/// Result of the local checks.
 #[derive(Debug)]
 pub(super) struct Local {
-    /// What concerns this machine.
     pub(super) checks: Vec<Check>,
-    /// The cluster files by name: what is in them, or why nobody can use them.
+    /// Cluster files by name: content, or the reason why the file cannot be used.
     pub(super) files: ClusterFiles,
-    /// Which etcd each cluster was last read from.
+    /// Id of the etcd that each cluster was last read from, according to the store.
     pub(super) known: BTreeMap<ClusterName, EtcdClusterId>,
 }
 
-/// Looks at both directories, and into the store if asked to, which reads all of it. Blocks.
+/// Checks both directories. With `reads_store` also reads the whole store. Blocks.
 pub(super) fn look(options: &DoctorOptions, reads_store: bool) -> Local {
     let (directory, files) = cluster_files(options);
     let (data, known) = data_directory(&options.data_dir, reads_store);
@@ -55,7 +56,7 @@ fn cluster_files(options: &DoctorOptions) -> (Check, ClusterFiles) {
     }
 }
 
-/// Whether a sidecar could keep something there, and what one has kept.
+/// Checks that a sidecar can use the data directory. Returns the etcd ids in its store.
 fn data_directory(directory: &Path, reads_store: bool) -> (Check, BTreeMap<ClusterName, EtcdClusterId>) {
     let shown = directory.display();
     let step = "data directory";
@@ -94,7 +95,7 @@ fn data_directory(directory: &Path, reads_store: bool) -> (Check, BTreeMap<Clust
     }
 }
 
-/// What a client file says, in a line.
+/// Summarizes a client file in one line.
 pub(super) fn summary(client: &ClientFile) -> String {
     let mut parts = vec![format!("{} endpoint(s)", client.endpoints().len())];
     parts.push(if client.has_client_certificate() { "client certificate".to_owned() } else { "no client certificate".to_owned() });
@@ -107,7 +108,7 @@ pub(super) fn summary(client: &ClientFile) -> String {
     parts.join(", ")
 }
 
-/// The certificate files that a client file names. Blocks.
+/// Checks the certificate files that a client file names. Blocks.
 pub(super) fn certificates(client: &ClientFile) -> Vec<Check> {
     let mut checks: Vec<Check> = Vec::new();
     let now = seconds_now();
@@ -135,8 +136,9 @@ pub(super) fn certificates(client: &ClientFile) -> Vec<Check> {
     checks
 }
 
-/// What to do about a certificate or key that is not there: which Secret of Cilium's chart has it. The files of agents have these names
-/// (`templates/cilium-agent/daemonset.yaml`, volume `clustermesh-secrets`; `templates/clustermesh-config/_helpers.tpl`).
+/// Returns advice for a missing certificate or key: the Secret of Cilium's chart that has it.
+/// Agents use these file names (`templates/cilium-agent/daemonset.yaml`, volume
+/// `clustermesh-secrets`; `templates/clustermesh-config/_helpers.tpl`).
 fn missing_advice(path: &Path) -> String {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let (whose, file) = name.split_once("etcd-client").unwrap_or_default();
@@ -159,7 +161,7 @@ fn missing_advice(path: &Path) -> String {
     format!("mount {entry} of the Secret {secret} as {name}, as Cilium's agents do: {what} is in no Secret with cluster files")
 }
 
-/// One certificate: who, by whom, and until when.
+/// Checks the validity period of one certificate and shows its subject and issuer.
 pub(super) fn certificate(place: &str, facts: &CertificateFacts, now: i64) -> Check {
     const DAY: i64 = 86_400;
     let CertificateFacts { subject, issuer, not_before, not_after, .. } = facts;
@@ -181,7 +183,7 @@ pub(super) fn certificate(place: &str, facts: &CertificateFacts, now: i64) -> Ch
     }
 }
 
-/// Now, in seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub(super) fn seconds_now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.ok().and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or_default()

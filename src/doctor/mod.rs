@@ -1,9 +1,10 @@
-//! What stands between this machine and each remote cluster, looked at step by step: names, TCP, TLS, certificates, credentials, the server, and what
-//! a reader of Cilium ClusterMesh needs to find in it; after Cilium's `troubleshoot clustermesh` (`pkg/kvstore/etcd_debug.go`).
+//! `meshkeep doctor`: checks the path from this machine to each remote cluster step by step: names,
+//! TCP, TLS, certificates, credentials, the server, and the keys that a reader of Cilium
+//! ClusterMesh needs. Modelled on Cilium's `troubleshoot clustermesh`
+//! (`pkg/kvstore/etcd_debug.go`).
 //!
-//! Owns: the steps, in order, what each failure means, and what to do next. Receives: a directory of client files. Emits: a [`Report`].
-//! Invariants: it only reads; one cluster that hangs takes no time from another; no secret is in a report. Deliberately lacks: a running sidecar,
-//! whom it does not need, and printing.
+//! The checks only read, and they need no running sidecar. Clusters are checked concurrently, so
+//! one that hangs does not delay the others. A [`Report`] contains no secrets.
 
 mod endpoint;
 mod local;
@@ -19,29 +20,29 @@ use tokio::task::JoinSet;
 use crate::kvstore::{ClientFile, ClientOptions, Connection};
 use crate::model::{ClusterId, ClusterName, EtcdClusterId, MaxConnectedClusters, in_words};
 
-/// How a step went.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// As it should be.
+    /// No problem was found.
     Ok,
-    /// It works, and somebody should look at it.
+    /// It works, but a person should look at it.
     Warning,
     /// It does not work.
     Failed,
 }
 
-/// One step.
+/// One check with its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Check {
-    /// What was looked at: `dns`, `tcp`, `tls`, …
+    /// Name of the check: `dns`, `tcp`, `tls`, …
     pub step: &'static str,
-    /// How it went.
+    /// Result of the check.
     pub outcome: Outcome,
-    /// What was found.
+    /// Observation, as text.
     pub found: String,
-    /// What to do about it.
+    /// Advice on what to do; absent if nothing is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
@@ -60,48 +61,48 @@ impl Check {
     }
 }
 
-/// What was found at one endpoint of a cluster.
+/// Checks of one endpoint of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointReport {
-    /// The endpoint, without anything secret.
+    /// The endpoint, without secrets.
     pub endpoint: String,
-    /// The steps, up to the first that failed for good.
+    /// The checks in order, up to the first failure that prevents the next one.
     pub checks: Vec<Check>,
 }
 
-/// What was found of one cluster.
+/// Checks of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterReport {
-    /// The cluster: its file's name.
+    /// Name of the cluster, which is the name of its file.
     pub cluster: String,
-    /// The file.
+    /// Path of the client file.
     pub file: PathBuf,
-    /// What concerns all of its endpoints.
+    /// Checks that concern all endpoints.
     pub checks: Vec<Check>,
-    /// Its endpoints, in the order of the file.
+    /// Checks of its endpoints, in the order of the file.
     pub endpoints: Vec<EndpointReport>,
 }
 
-/// Everything that was found.
+/// Result of all checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// What concerns this machine.
+    /// Checks of this machine.
     pub checks: Vec<Check>,
-    /// The clusters, by name.
+    /// The clusters, sorted by name.
     pub clusters: Vec<ClusterReport>,
 }
 
 impl Report {
-    /// Whether nothing failed.
+    /// Returns whether no check failed.
     #[must_use]
     pub fn is_fine(&self) -> bool {
         self.worst() != Some(Outcome::Failed)
     }
 
-    /// How the worst step went; `None` if there was none.
+    /// Returns the worst outcome; `None` if there were no checks.
     #[must_use]
     pub fn worst(&self) -> Option<Outcome> {
         let of_endpoints = self.clusters.iter().flat_map(|cluster| &cluster.endpoints).flat_map(|endpoint| &endpoint.checks);
@@ -110,41 +111,42 @@ impl Report {
     }
 }
 
-/// What to look at.
+/// Options of the checks.
 #[derive(Debug, Clone)]
 pub struct DoctorOptions {
-    /// The directory of client files.
+    /// Directory of client files.
     pub clustermesh_config: PathBuf,
-    /// The own cluster, whose file is ignored.
+    /// Own cluster, whose file is ignored.
     pub own_cluster: Option<ClusterName>,
-    /// Whether a directory without any client file is all right.
+    /// True if the directory may have no client files.
     pub allow_no_clusters: bool,
-    /// The clusters that are read although they have no cluster config.
+    /// Clusters that are read although they have no cluster config.
     pub legacy_clusters: Vec<ClusterName>,
-    /// The own cluster's id; 0 if it is not known.
+    /// Id of the own cluster; 0 if it is unknown.
     pub own_id: ClusterId,
-    /// How many clusters the mesh can have; `None` if it is not known, then each cluster config is checked by the size that it names.
+    /// Size of the mesh. If `None`, each cluster config is checked against the size that it names
+    /// itself.
     pub max_connected_clusters: Option<MaxConnectedClusters>,
-    /// Where a sidecar keeps what it mirrors.
+    /// Data directory of the sidecar.
     pub data_dir: PathBuf,
-    /// These clusters only; all, if empty.
+    /// Clusters to check; all if empty.
     pub clusters: Vec<String>,
-    /// How long each step may take.
+    /// Maximum time for each step.
     pub step_max: Duration,
 }
 
-/// Looks at everything, at all clusters side by side.
+/// Runs all checks, for all clusters concurrently.
 ///
 /// # Errors
-/// When a named cluster has no file.
+/// If a named cluster has no file.
 pub async fn examine(options: &DoctorOptions) -> Result<Report, String> {
     look(options, true).await
 }
 
-/// Looks at files alone: connects to nobody, and leaves the store closed.
+/// Checks files only: opens no connections and does not read the store.
 ///
 /// # Errors
-/// When a named cluster has no file.
+/// If a named cluster has no file.
 pub async fn examine_files(options: &DoctorOptions) -> Result<Report, String> {
     look(options, false).await
 }

@@ -1,4 +1,5 @@
-//! What a reader needs to find in a cluster's etcd: rights, cluster config, canaries, heartbeat, and the history that it knew.
+//! Checks of the keys that a reader needs in a cluster's etcd: permissions, cluster config,
+//! canaries, heartbeat, and whether it is the same etcd as before.
 
 use super::local::seconds_now;
 use super::{Check, DoctorOptions};
@@ -8,13 +9,14 @@ use crate::model::{ClusterConfig, ClusterName, EtcdClusterId, Kind, MaxConnected
 use crate::wire::cluster_config::{Reading, parse_cluster_config, reading_of, validate_cluster_config};
 use crate::wire::keys;
 
-/// A heartbeat is written each minute, and readers give up after two (`pkg/kvstore/heartbeat`, `etcd.go`).
+/// Maximum age of a heartbeat, in seconds. It is written every minute, and readers disconnect after
+/// two (`pkg/kvstore/heartbeat`, `etcd.go`).
 const HEARTBEAT_AGE_SECONDS_MAX: i64 = 120;
 
-/// What to do where a user may not read what a reader must.
+/// Advice for a user who lacks the permission to read.
 const RIGHTS_ADVICE: &str = "the user needs the role `remote` of clustermesh-apiserver's etcd (or `local` of a KVStoreMesh's): is its certificate's common name a user there?";
 
-/// A connection that could not be opened although TLS and `/version` worked.
+/// Returns the check for a connection that could not be opened although TLS and `/version` worked.
 pub(super) fn refused(error: &KvstoreError) -> Check {
     let advice = match error {
         KvstoreError::Authentication { .. } => "mend username and password, or give them up: Cilium's users log in by certificate",
@@ -24,7 +26,7 @@ pub(super) fn refused(error: &KvstoreError) -> Check {
     Check::failed("login", error.to_string(), advice)
 }
 
-/// Everything that is asked over a connection that is open.
+/// Runs all checks over an open connection.
 pub(super) async fn checks(
     connection: &Connection,
     cluster: &ClusterName,
@@ -51,7 +53,8 @@ pub(super) async fn checks(
     checks
 }
 
-/// Reads the cluster config as a sidecar does: one that an agent refuses is refused, and where there is none, it says whose etcd this is.
+/// Reads the cluster config as a sidecar does. Returns a failed check if an agent would refuse the
+/// config, or if it is missing; then the check names the cluster that the etcd belongs to.
 async fn cluster_config(connection: &Connection, cluster: &ClusterName, options: &DoctorOptions) -> Result<ClusterConfig, Check> {
     let step = "cluster config";
     let found = match connection.get(keys::cluster_config_key(cluster).as_bytes(), None).await {
@@ -82,7 +85,7 @@ async fn missing_config(connection: &Connection, cluster: &ClusterName, options:
     }
 }
 
-/// Whether it is the etcd whose revisions are stored here.
+/// Checks whether the etcd is the one that the stored revisions come from.
 fn same_etcd(found: EtcdClusterId, known: Option<EtcdClusterId>) -> Check {
     match known {
         None => Check::ok("history", format!("etcd cluster {found}, which is new here")),
@@ -95,7 +98,8 @@ fn same_etcd(found: EtcdClusterId, known: Option<EtcdClusterId>) -> Check {
     }
 }
 
-/// What the etcd reports of itself. Nothing is said where it is well, or does not answer that.
+/// Checks the alarms that the etcd reports. Returns `None` if there are none or if the request
+/// fails.
 async fn errors(connection: &Connection) -> Option<Check> {
     let errors = connection.etcd_errors().await.ok().filter(|errors| !errors.is_empty())?;
     let advice = if errors.iter().any(|error| error == "NOSPACE") {
@@ -119,7 +123,7 @@ fn shown(config: &ClusterConfig) -> String {
     format!("id {}, {form}, mesh of {}, {canaries}", config.id, config.max_connected_clusters.max(255))
 }
 
-/// Whether the entries of a kind may be read, and whether their writer says that they are complete.
+/// Checks that the entries of a kind may be read and that their canary exists.
 async fn kind_checks(connection: &Connection, cluster: &ClusterName, config: &ClusterConfig, kind: Kind) -> Option<Check> {
     if reading_of(kind, config) == Reading::Absent {
         return None;
@@ -145,7 +149,7 @@ async fn kind_checks(connection: &Connection, cluster: &ClusterName, config: &Cl
     })
 }
 
-/// Whether somebody still writes there.
+/// Checks the age of the heartbeat.
 async fn heartbeat(connection: &Connection) -> Check {
     let found = match connection.get(keys::HEARTBEAT.as_bytes(), None).await {
         Err(error) => return unreadable("heartbeat", &error),
