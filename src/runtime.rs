@@ -1,7 +1,10 @@
-//! The composition root: builds everything that can fail first, then runs it, then ends it in order.
+//! The composition root of a running sidecar: it binds and opens first what can fail, starts every
+//! task, and stops them in order.
 //!
-//! Every task is owned here. One that ends before it was told to ends the process, with an error that names it. Shutdown goes
-//! against the way of the data: not ready, streams and listeners, mirrors, writer, store (docs/develop/invariants.md, "Retries and shutdown").
+//! This module owns every task. If one ends before the shutdown, the process ends with an error
+//! that names the task. A shutdown stops the parts in the opposite direction of the data:
+//! readiness, streams and listeners, mirrors, writer, store (docs/develop/invariants.md, "Retries
+//! and shutdown").
 
 mod descriptors;
 mod early;
@@ -38,41 +41,44 @@ use self::signals::Reread;
 pub use self::signals::{Asked, Signals, StartSignals};
 pub use self::wiring::client_options;
 
-/// How many events of the directory and the own cluster's file may wait for the registry: one for each cluster of the largest mesh (511)
-/// and the scan's end.
+/// Maximum number of queued events of the config directory and the own cluster's file: one for each
+/// cluster of the largest mesh (511) and the end of the scan.
 const DIRECTORY_EVENTS_MAX: usize = 512;
 
-/// How long open requests may take once shutdown has begun. Streams end at once; a lookup takes microseconds.
+/// Time that open requests have to finish after a shutdown begins. Streams end at once, and a
+/// lookup takes microseconds.
 const REQUEST_GRACE: Duration = Duration::from_secs(1);
 
-/// How long the start waits until somebody has read where it listens: a pipe holds 64 KiB (pipe(7)), so it never waits but for a full one.
+/// Maximum time that the start waits for a reader of its addresses on standard output. A pipe holds
+/// 64 KiB (pipe(7)), so only a full one waits.
 const TELLING_MAX: Duration = Duration::from_secs(1);
 
-/// How long opening the store may take before the rest is served without it (503 `loading`): most take milliseconds, and what is wrong with the data
-/// directory shall be said before anything else is. Another process that holds it may take half a minute to end.
+/// Time that opening the store may take before the server starts without it (503 `loading`). It
+/// usually takes milliseconds, and an error of the data directory should be the first output.
+/// Another process that holds the directory may need half a minute to end.
 const OPENING_SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// Why the process ended with an error.
+/// Error with which the process ends.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An address cannot be listened on.
+    /// An address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A task ended that must not.
+    /// A task ended before the shutdown.
     #[error("the {0} ended unexpectedly: this is a bug, see the log")]
     TaskEnded(&'static str),
-    /// Shutdown did not finish in time, for another reason than the data directory.
+    /// The shutdown took too long, and not because of the data directory.
     #[error("shutdown did not finish within {SHUTDOWN_MAX:?}: what was not stored is read again at the next start")]
     ShutdownOverdue,
-    /// A second signal came during shutdown.
+    /// A second signal arrived during the shutdown.
     #[error("a second signal ended the shutdown: what was not stored is read again at the next start")]
     Aborted,
 }
 
-/// The running parts.
+/// Tasks and threads of a sidecar whose store is loaded.
 struct Parts {
     tasks: JoinSet<&'static str>,
     writer: JoinHandle<()>,
@@ -83,7 +89,7 @@ struct Parts {
     stop_mirror: CancellationToken,
 }
 
-/// An open store, and what early answers were given by.
+/// An open store, with the plan and the sender of early answers.
 struct OpenedStore {
     store: Store,
     opened: Opened,
@@ -91,12 +97,12 @@ struct OpenedStore {
     early: watch::Sender<Option<Arc<dyn Early>>>,
 }
 
-/// What serves, and what tells it of the rest.
+/// The running server, and the channels that report the rest of the start to it.
 struct Served {
     tasks: JoinSet<&'static str>,
     handle: Handle,
     stop_api: CancellationToken,
-    /// Cancelled when nothing is served any more.
+    /// Cancelled when the server has ended.
     no_more: CancellationToken,
     decoded: DecodedBudget,
     findings: FindingsDoor,
@@ -107,19 +113,21 @@ struct Served {
     store_report: watch::Sender<StoreReport>,
 }
 
-/// Reads every file that the settings name for the HTTP face, and opens nothing.
+/// Reads every file that the settings name for the HTTP server, without binding an address.
 ///
 /// # Errors
-/// [`RunError::Bind`], naming the file.
+/// Returns [`RunError::Bind`], which names the file.
 pub async fn check(settings: &Settings) -> Result<(), RunError> {
     let options = ApiOptions { health_listen: None, etcd_listen: None, ..wiring::api_options(settings, &Reread::default(), usize::MAX) };
     Ok(Bound::bind(&[], &options).await.map(drop)?)
 }
 
-/// Runs the sidecar until a signal comes; with a target it also reflects what it mirrors.
+/// Runs the sidecar until a signal arrives. With a target, it also reflects the mirror into another
+/// etcd.
 ///
 /// # Errors
-/// [`RunError`]; what could not be built is named before anything is served, but for a store that fails while it is read.
+/// Returns [`RunError`]. Everything that can fail is tried before the server starts, except for a
+/// store that fails while it is read.
 pub async fn run(
     settings: Settings,
     in_force: Vec<Setting>,
@@ -137,7 +145,8 @@ pub async fn run(
     let (opening, data_dir) = (wiring::opening(&settings), settings.data_dir.clone());
     let mut opening = spawn_blocking(move || opening.open(early_sender));
     let failed = |_| RunError::TaskEnded("opening of the store");
-    // either some answers can be given, or all, or none, or it takes a while; an opening that fails lets go of what tells of answers before it has failed
+    // continue with early answers, with the opened store, or after a while; an opening that fails
+    // drops its sender first, which disables the first branch
     let mut coming = early.clone();
     let opened = tokio::select! {
         biased;
@@ -172,7 +181,7 @@ pub async fn run(
                 ending::report_before_loaded(&data_dir);
             }
             stop_api.cancel();
-            // with it the unix socket is gone
+            // the server removes its unix sockets as it ends
             drop(tokio::time::timeout(2 * REQUEST_GRACE, served_no_more.cancelled()).await);
             return ended.map_or(Ok(()), |failed| failed.map(drop));
         }
@@ -190,8 +199,8 @@ pub async fn run(
     ended.map_or(Ok(()), |name| Err(RunError::TaskEnded(name)))
 }
 
-/// Takes the addresses, on a thread of its own: a file that cannot be read to its end (a token in a FIFO, a share that hangs) must not keep signals
-/// from being heard.
+/// Binds the addresses in a task of its own. A file that blocks its reader (a token in a FIFO, a
+/// share that hangs) must not delay signals.
 async fn bind(settings: &Settings, reread: &Reread, descriptors: usize) -> Result<Bound, RunError> {
     let (listen, options) = (settings.listen.clone(), wiring::api_options(settings, reread, descriptors));
     let mut binding = JoinSet::new();
@@ -202,22 +211,23 @@ async fn bind(settings: &Settings, reread: &Reread, descriptors: usize) -> Resul
     }
 }
 
-/// Where it listens, and for what.
+/// Lists the addresses with their purposes.
 fn addresses(bound: &Bound) -> Vec<String> {
     let health = bound.health_address().map(|address| format!("{address} for probes and metrics"));
     let etcd = bound.etcd_address().map(|address| format!("{address} as an etcd"));
     bound.addresses().into_iter().chain(health).chain(etcd).collect()
 }
 
-/// Says on standard output where it listens, all in one write: a script that sees one line has them all. A full disk or closed pipe there is no
-/// reason not to serve, nor is a pipe whose reader sleeps.
+/// Prints the addresses to standard output in a single write, so that a script that sees one line
+/// has all of them. A full disk, a closed pipe or a pipe without a reader must not prevent the
+/// server from starting.
 async fn tell(addresses: Vec<String>) {
     let lines: String = addresses.iter().map(|address| format!("listening on {address}\n")).collect();
     let telling = spawn_blocking(move || drop(std::io::stdout().lock().write_all(lines.as_bytes())));
     let _ = tokio::time::timeout(TELLING_MAX, telling).await;
 }
 
-/// Serves what can be answered.
+/// Starts the server, which answers with what is available so far.
 fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: EarlyWatch, started: Instant, log: &Log) -> Served {
     let (loaded_sender, loaded) = watch::channel(None);
     let (board_sender, clusters) = watch::channel(ClusterBoard::default());
@@ -270,7 +280,7 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
     }
 }
 
-/// Loads the store, then mirrors.
+/// Loads the store, then starts mirroring.
 async fn start(
     settings: Settings,
     reread: &Reread,
@@ -342,7 +352,7 @@ async fn start(
     Ok(Parts { tasks, writer, persister, folder, unsynced, stop_api, stop_mirror })
 }
 
-/// Writes what is mirrored into another etcd, until the mirror stops.
+/// Starts the task that writes the mirror into another etcd until mirroring stops.
 fn spawn_reflector(tasks: &mut JoinSet<&'static str>, handle: Handle, options: ReflectOptions, stop: CancellationToken) {
     tasks.spawn(async move {
         reflect::run(handle, options, stop).await;

@@ -1,24 +1,26 @@
-//! File descriptors: as many as the system gives, and some that HTTP never takes.
+//! File descriptors: raises the process's limit and reserves some that HTTP connections never use.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::model::MaxConnectedClusters;
 
-/// What the store has open: sled's files, lock and log with one of each being replaced, and the directories that are synced.
-/// A running one has 9.
+/// Descriptors of the store: sled's files, its lock, the log with a replacement of each during
+/// rotation, and the directories that are synced. A running store has 9.
 const STORE_FILES: usize = 24;
 
-/// Everything else, mostly for a moment: standard streams, the runtime's (6), the signals' (4), listeners with the one connection that each has
-/// accepted and waits with, the watch on the config directory and the files that are read of it, name lookups of clusters that connect.
+/// Descriptors for everything else, most of them short-lived: standard streams, the runtime (6),
+/// signals (4), listeners with one accepted connection each, the watch on the config directory, its
+/// files while they are read, and name lookups of clusters.
 const MARGIN: usize = 64;
 
-/// Probes and metrics where they have an address of their own.
+/// Descriptors for probes and metrics on a separate address.
 const HEALTH: usize = crate::server::HEALTH_CONNECTION_COUNT_MAX;
 
-/// What HTTP gets of a limit that is too small for all: a quarter, so that one can still ask what is wrong.
+/// Divisor of a limit that is too small for everything: HTTP gets a quarter, so that clients can
+/// still find out what is wrong.
 const SMALL_PART: usize = 4;
 
-/// Raises the soft limit to the hard one. Returns how many descriptors HTTP may take.
+/// Raises the soft limit to the hard one. Returns the number of descriptors for HTTP.
 pub(super) fn raise(clusters: MaxConnectedClusters) -> usize {
     let before = getrlimit(Resource::Nofile);
     if before.current != before.maximum
@@ -26,7 +28,7 @@ pub(super) fn raise(clusters: MaxConnectedClusters) -> usize {
     {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
-    // none is no limit
+    // `None` is no limit
     let number = |limit: Option<u64>| limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     let (before, limit) = (number(before.current), number(getrlimit(Resource::Nofile).current));
     let (reserve, http) = (reserve(clusters), share(limit, clusters));
@@ -43,12 +45,13 @@ pub(super) fn raise(clusters: MaxConnectedClusters) -> usize {
     http
 }
 
-/// What the API never takes: one connection to the etcd of each cluster and of the own one, the store's files, probes, and a margin.
+/// Returns the number of descriptors that HTTP never uses: one connection to the etcd of each
+/// cluster and of the own one, the store's files, probes and a margin.
 const fn reserve(clusters: MaxConnectedClusters) -> usize {
     clusters.id_max() as usize + 1 + STORE_FILES + MARGIN + HEALTH
 }
 
-/// What HTTP may take of a limit.
+/// Returns the part of a limit that HTTP may use.
 fn share(limit: usize, clusters: MaxConnectedClusters) -> usize {
     limit.saturating_sub(reserve(clusters)).max(limit / SMALL_PART)
 }

@@ -1,7 +1,8 @@
-//! Answers while the store loads: a small mirror for each question, of just the chunks that it needs.
+//! Answers while the store loads: for each question, a small mirror of only the chunks that the
+//! answer needs.
 //!
-//! Owns: what a question needs, in two steps, for what an ip entry names is known when it was read. Deliberately lacks: which chunks have
-//! that (the store knows).
+//! It reads in two steps, because the identity and the host of an ipcache entry are known only
+//! after the entry was read. The store finds the chunks of a question.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -15,18 +16,19 @@ use crate::model::{ClusterName, MaxConnectedClusters, Object, Question, Record};
 use crate::store::Cold;
 use crate::view::{DERIVATION, View};
 
-/// A mirror that is made for each question.
+/// State from which a mirror is built for each question.
 #[derive(Debug)]
 pub(super) struct EarlyMirror {
     cold: Cold,
     decoder: Decoder,
     plan: Plan,
-    /// All but entries.
+    /// View without entries.
     view: View,
     feed: Feed,
 }
 
-/// Begins a start by what is known so early. `None` where something has to be made of all entries first.
+/// Prepares early answers from the marks of the store. Returns `None` if the start must first
+/// derive something from all entries.
 pub(super) fn begin(cold: Cold, max: MaxConnectedClusters, retention: Retention) -> Option<(EarlyMirror, Plan)> {
     let known = &cold.known;
     let of_scopes = known.cursors.iter().map(|(scope, _)| &scope.cluster);
@@ -65,12 +67,13 @@ impl EarlyMirror {
     }
 }
 
-/// What the answers name: identities, nodes by their addresses, and the nodes that entries are derived from.
+/// Returns further questions for objects that the answer refers to: identities, nodes by their
+/// addresses, and nodes from which entries are derived.
 fn named(question: &Question, view: &View) -> Vec<Question> {
     let mut named = Vec::new();
     match question {
         Question::Covering(ip) => {
-            // all of them: which is the strongest does not matter here
+            // every match; the order of their precedence does not matter here
             for found in view.lookup(*ip, None) {
                 if let Some(Object::Ip(entry)) = found.record.object.as_deref() {
                     named.push(Question::Identity(entry.identity));

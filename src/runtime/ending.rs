@@ -1,5 +1,8 @@
-//! The end of a sidecar: everything stops against the way of the data, and within the time that Kubernetes and systemd give, also where the data
-//! directory does not take a write (a network share without its server, a disk that hangs). Then the log says what was not synced.
+//! The shutdown: stops every part in the opposite direction of the data, within the time that
+//! Kubernetes and systemd allow.
+//!
+//! It also ends in time if the data directory hangs (a network share without its server, a failing
+//! disk). The log then says which changes were not synced.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -12,10 +15,11 @@ use tokio::time::timeout;
 use super::signals::{Reread, Signals};
 use super::{Parts, REQUEST_GRACE, RunError};
 
-/// Shutdown as a whole (docs/develop/invariants.md, "Retries and shutdown": 5 s, less what the exit itself takes).
+/// Maximum time of the whole shutdown: the 5 s of docs/develop/invariants.md, "Retries and
+/// shutdown", minus the time that the exit itself takes.
 pub const SHUTDOWN_MAX: Duration = Duration::from_millis(4_700);
 
-/// What a shutdown is waiting for.
+/// Part of the shutdown in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Requests,
@@ -27,7 +31,8 @@ enum Stage {
 }
 
 impl Stage {
-    /// What a call to the data directory that does not return keeps from ending; `None` for a stage that calls none.
+    /// Returns the call to the data directory that delays this stage if it hangs. `None` if the
+    /// stage makes no such call.
     fn waiting_for_disk(self) -> Option<&'static str> {
         match self {
             Self::Requests | Self::Mirror | Self::Packing => None,
@@ -38,7 +43,8 @@ impl Stage {
     }
 }
 
-/// The outcome of a step of the start; `None` if a signal ended the start. The step then has a moment to come to its end and to undo what it did.
+/// Returns the outcome of a step of the start, or `None` if a signal ended the start. The step then
+/// gets a moment to finish and undo its work.
 pub(super) async fn unless_stopped<T>(step: impl Future<Output = T>, signals: &mut Signals, reread: &Reread) -> Option<T> {
     let mut step = pin!(step);
     tokio::select! {
@@ -49,7 +55,7 @@ pub(super) async fn unless_stopped<T>(step: impl Future<Output = T>, signals: &m
     None
 }
 
-/// Logs that the process ends before the store was loaded.
+/// Logs that the process ends before its store was loaded.
 pub(super) fn report_before_loaded(data_dir: &Path) {
     tracing::info!(
         data_dir = %data_dir.display(),
@@ -58,10 +64,11 @@ pub(super) fn report_before_loaded(data_dir: &Path) {
 }
 
 impl Parts {
-    /// Ends everything within [`SHUTDOWN_MAX`], or as soon as a second signal comes. A data directory that hangs is no reason to fail.
+    /// Stops everything within [`SHUTDOWN_MAX`], or at a second signal. A data directory that hangs
+    /// is not an error.
     ///
     /// # Errors
-    /// [`RunError::ShutdownOverdue`] and [`RunError::Aborted`].
+    /// Returns [`RunError::ShutdownOverdue`] or [`RunError::Aborted`].
     pub(super) async fn end(&mut self, second_signal: impl Future<Output = ()>, data_dir: &Path) -> Result<(), RunError> {
         let (stage, unsynced) = (Cell::new(Stage::Requests), self.unsynced.clone());
         let outcome = tokio::select! {
@@ -84,10 +91,9 @@ impl Parts {
         if matches!(error, RunError::Aborted) { outcome } else { Ok(()) }
     }
 
-    /// Ends everything, against the way of the data.
     async fn shut_down(&mut self, stage: &Cell<Stage>) {
         self.stop_api.cancel();
-        // the server's task is the only one that ends now
+        // the server's is the first task to end
         let server = timeout(2 * REQUEST_GRACE, self.tasks.join_next()).await;
         if server.is_err() {
             tracing::warn!("some requests were still open when their time was over");

@@ -1,7 +1,7 @@
-//! Where a start begins: which earlier positions it honours, and the sequence that its own count from.
+//! The plan of a start: its first sequence, and the positions of earlier starts that it honours.
 //!
-//! Owns: what follows from the marks of the store and the clock alone, so that it is known before entries are. Deliberately lacks: the entries
-//! (`restore`).
+//! A plan depends only on the marks of the store and the clock, so it is known before entries are
+//! read. `restore` reads the entries.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,47 +11,51 @@ use crate::model::{ClusterName, Epoch, EpochSpan, Sequence};
 use crate::store::Loaded;
 use crate::view::View;
 
-/// More starts than this are not remembered: with one crash a minute they reach back longer than most tombstones' floors.
+/// Maximum number of remembered starts. With one crash a minute they reach back further than the
+/// floor of most tombstones.
 const EPOCHS_MAX: usize = 1_024;
 
-/// A clock that shows this many microseconds since 1970 or more (the year 2112) is wrong. Sequences stay far below 2^53, the largest integer
-/// that JSON readers keep exactly.
+/// Upper bound on plausible clock values, in microseconds since 1970 (the year 2112). It keeps
+/// sequences far below 2^53, the largest integer that JSON readers keep exactly.
 const CLOCK_MICROS_MAX: u64 = 1 << 52;
 
-/// Upper bound on the random gap above the stored sequence where the clock cannot give the first sequence. Two copies of a store that start so
-/// use different sequences, but for about one case in 16,000 for each 1,000 changes.
+/// Upper bound on the random gap above the stored sequence if the clock cannot give the first
+/// sequence. Two copies of a store that start this way then use different sequences, except in
+/// about one case in 16,000 per 1,000 changes.
 const GAP_MAX: u64 = 1 << 24;
 
-/// What a start draws before it reads the store.
+/// Random numbers and time of a start, drawn before it reads the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StartSeed {
     pub(super) epoch: Epoch,
-    /// The wall clock.
+    /// Wall clock.
     pub(super) time: SystemTime,
-    /// Number of sequences that are left out where the clock cannot give the first one.
+    /// Number of sequences to skip if the clock cannot give the first one.
     pub(super) gap: u64,
 }
 
-/// Where a start begins.
+/// First sequence of a start, and the earlier positions that it honours.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) seed: StartSeed,
-    /// The earlier starts, each with the newest sequence that is vouched for. The first one names the history; the others are in order of age.
+    /// Earlier starts, each with the newest sequence that this start honours. The first one names
+    /// the history; the others are in order of age.
     earlier: Vec<EpochSpan>,
-    /// Their phases are announced anew with the last sequences up to the head.
+    /// Clusters whose phases are announced with the last sequences up to the head.
     pub(super) clusters: BTreeSet<ClusterName>,
     pub(super) head: Sequence,
-    /// The clock is not ahead of the store, so this start cannot know that nobody used its sequences before: a history of its own begins.
+    /// True if the clock is not ahead of the store. This start then cannot know that no copy of the
+    /// store has used its sequences, so it begins a history of its own.
     pub(super) is_new_history: bool,
 }
 
 impl StartSeed {
-    /// Draws the numbers of a start at the time that the clock shows.
+    /// Draws a seed for a start at this time.
     pub(super) fn draw(time: SystemTime) -> Self {
         Self { epoch: Epoch(rand::random()), time, gap: rand::random_range(0..GAP_MAX) }
     }
 
-    /// Microseconds since 1970; 0 where the clock shows an earlier time or one that cannot be true.
+    /// Returns the microseconds since 1970, or 0 if the clock is implausible.
     fn micros(self) -> u64 {
         let since = self.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_micros()).ok().filter(|micros| *micros < CLOCK_MICROS_MAX).unwrap_or_default()
@@ -59,10 +63,11 @@ impl StartSeed {
 }
 
 impl Plan {
-    /// A start from these marks, with these clusters.
+    /// Plans a start from the marks of a store, with these clusters.
     ///
-    /// Its first sequence is the clock in microseconds: no copy of the store that ran before has used it, as nobody announces a million changes
-    /// a second for long. Where the clock is not ahead of the store, this cannot be known, and the history gets a new name.
+    /// The first sequence is the clock in microseconds. No copy of the store that ran before has
+    /// used it, because no start announces a million changes per second for long. If the clock is
+    /// not ahead of the store, that cannot be known, and the history gets a new name.
     pub(super) fn new(marks: &Loaded, clusters: BTreeSet<ClusterName>, seed: StartSeed) -> Self {
         let stored = marks.sequence_reserved.max(marks.covered);
         let newest_contact = marks.clusters.iter().filter_map(|(_, record)| record.last_contact).max();
@@ -72,18 +77,19 @@ impl Plan {
         Self { seed, earlier: vouched(&marks.epochs, marks.covered, marks.floor), clusters, head, is_new_history: !is_ahead }
     }
 
-    /// Whether positions that were given out by another plan mean the same by this one.
+    /// Returns `true` if positions given out by `begun` have the same meaning in this plan.
     pub(super) fn goes_on(&self, begun: &Self) -> bool {
         (self.seed, self.head, self.is_new_history) == (begun.seed, begun.head, begun.is_new_history) && self.clusters == begun.clusters
     }
 
-    /// The starts whose positions are honoured. The first one names the history, and may be this start itself.
+    /// Returns the starts whose positions are honoured. The first one names the history, and can be
+    /// this start.
     pub(super) fn honoured(&self) -> Arc<[EpochSpan]> {
         let own = EpochSpan { vouched: Some(self.head), ..self.own_span() };
         self.is_new_history.then_some(own).into_iter().chain(self.earlier.iter().copied()).collect()
     }
 
-    /// What later starts have to know of all starts up to this one.
+    /// Returns the starts up to this one, as later starts need them.
     pub(super) fn stored_epochs(&self) -> Vec<EpochSpan> {
         let mut epochs = self.earlier.clone();
         epochs.insert(if self.is_new_history { 0 } else { epochs.len() }, self.own_span());
@@ -94,7 +100,7 @@ impl Plan {
         EpochSpan { epoch: self.seed.epoch, began: self.head, vouched: None }
     }
 
-    /// A mirror of what is known without entries.
+    /// Returns the view without entries: clusters, phases and cursors.
     pub(super) fn view(&self, marks: &Loaded) -> View {
         let mut view = View::starting_at(self.head);
         for (name, record) in &marks.clusters {
@@ -112,11 +118,13 @@ impl Plan {
     }
 }
 
-/// How far the positions of each earlier start are vouched for: everything up to there is recovered as it was announced (docs/develop/invariants.md, 6). What
-/// ended last announced nothing above what is covered that anybody could go on from.
+/// Limits the honoured positions of each earlier start to recovered changes
+/// (docs/develop/invariants.md, 6). For the last start that is `covered`: no subscriber has seen a
+/// later change.
 fn vouched(epochs: &[EpochSpan], covered: Sequence, floor: Sequence) -> Vec<EpochSpan> {
     let judged = epochs.iter().map(|span| EpochSpan { vouched: Some(span.vouched.unwrap_or(covered.max(span.began))), ..*span });
-    // below the floor a position is refused anyway; the first start is what the history is known by (`Reading::lineage`)
+    // a position below the floor is refused anyway, but the first start names the history
+    // (`Reading::lineage`)
     let numbered = judged.enumerate().filter(|(number, span)| *number == 0 || span.vouched >= Some(floor));
     let mut epochs: Vec<EpochSpan> = numbered.map(|(_, span)| span).collect();
     let surplus = epochs.len().saturating_sub(EPOCHS_MAX);
@@ -167,7 +175,7 @@ mod tests {
             assert_eq!(plan.head, Sequence(1_007), "clock {clock}");
             assert_eq!(*plan.honoured(), [span(9, 1_007, Some(1_007)), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             assert_eq!(plan.stored_epochs(), [span(9, 1_007, None), span(1, 100, Some(140)), span(2, 200, Some(250))]);
-            // and the next start, whose clock is right again, goes on with it
+            // and the next start, whose clock is right again, continues this history
             let marks = Loaded { epochs: plan.stored_epochs(), covered: Sequence(1_020), ..marks() };
             let next = Plan::new(&marks, BTreeSet::new(), seed(5_000));
             assert_eq!((next.head.next(), next.honoured()[0]), (Sequence(5_000), span(9, 1_007, Some(1_020))));

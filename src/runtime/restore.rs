@@ -1,5 +1,8 @@
-//! From the store to the mirror: chunks as they are, what changed since decoded again, nothing confirmed. Positions of the process that ended go
-//! on, for all that it announced is there (docs/develop/invariants.md, 6).
+//! The restore of the mirror from the store: chunks are used as they are, later changes are
+//! decoded, and nothing counts as confirmed.
+//!
+//! Positions of the previous process remain valid, because everything that it announced is stored
+//! (docs/develop/invariants.md, 6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,24 +18,25 @@ use crate::store::{Group, Loaded, Store, StoreError};
 use crate::view::{DERIVATION, View};
 use crate::wire::{self, Context};
 
-/// How many nodes' entries are stored at once: some thousands of entries, as in the writer's groups.
+/// Maximum number of nodes whose derived entries are stored in one group: some thousands of
+/// entries, as in the writer's groups.
 const DERIVED_NODES_MAX: usize = 1_024;
 
-/// What the store gave.
+/// A restored mirror, ready for the writer.
 pub(super) struct Restored {
     pub(super) published: Published,
-    /// No sequence above this one may be handed out before more are reserved.
+    /// Last sequence that may be used before more are reserved.
     pub(super) reserved: Sequence,
-    /// Records that the store has in its log, decoded.
+    /// Decoded records that the store has in its log.
     pub(super) known: Vec<Arc<Record>>,
     pub(super) restored_count: u64,
     pub(super) damaged_count: u64,
-    /// What could not be stored yet, and why: a full disk stops storing, not serving.
+    /// Groups that could not be stored yet, and the reason. A full disk stops storing, not serving.
     pub(super) owed: Option<(Group, StoreError)>,
 }
 
-/// Loads everything and reserves the start's first block of sequences. Goes on from what early answers were given by, if that was right;
-/// otherwise by `fresh`.
+/// Loads the store and reserves the first block of sequences. It keeps the plan of the early
+/// answers (`begun`) if that turns out to be right, and otherwise plans with `fresh`.
 pub(super) fn restore(
     store: &Store,
     max: MaxConnectedClusters,
@@ -66,7 +70,8 @@ pub(super) fn restore(
     Ok(Restored { published, reserved, known, restored_count, damaged_count, owed })
 }
 
-/// Stores a group. Once one could not be stored, all that follow go with it: the log has no gaps.
+/// Stores a group. After a failure, the group and all later ones are merged into `owed`, because
+/// the log must not have gaps.
 fn keep(store: &Store, mut group: Group, owed: &mut Option<(Group, StoreError)>) {
     store.log().append(&mut group);
     let outcome = match owed.take() {
@@ -81,8 +86,8 @@ fn keep(store: &Store, mut group: Group, owed: &mut Option<(Group, StoreError)>)
     }
 }
 
-/// Brings the entries derived from nodes up to date, where the store has none (of an earlier version), ones by other rules, or has lost some:
-/// as changes like any others. Returns the end of the sequences that may be handed out then.
+/// Updates the entries derived from nodes if the store has none (earlier versions), derived them by
+/// other rules, or lost some. The updates are ordinary changes. Returns the last reserved sequence.
 fn derive_again(store: &Store, published: &mut Published, owed: &mut Option<(Group, StoreError)>) -> Sequence {
     let keys = published.view.nodes_to_derive();
     if !keys.is_empty() {
@@ -103,7 +108,7 @@ fn derive_again(store: &Store, published: &mut Published, owed: &mut Option<(Gro
         group.covered = Some(published.feed.head());
         group.sequence_reserved = Some(reserved);
         let last = pieces.peek().is_none();
-        // without the mark, which comes last, everything is derived again at the next start
+        // the mark comes last: without it, the next start derives everything again
         group.derived = last.then_some(DERIVATION);
         keep(store, group, owed);
         if last {
@@ -112,7 +117,7 @@ fn derive_again(store: &Store, published: &mut Published, owed: &mut Option<(Gro
     }
 }
 
-/// Every cluster that the store knows.
+/// Returns every cluster that the store has entries or marks of.
 fn known_clusters(loaded: &Loaded) -> BTreeSet<ClusterName> {
     let mut known: BTreeSet<ClusterName> =
         loaded.clusters.iter().map(|(name, _)| name).chain(loaded.cursors.iter().map(|(scope, _)| &scope.cluster)).cloned().collect();
@@ -144,7 +149,7 @@ fn publish(loaded: Loaded, plan: &Plan, retention: Retention) -> Published {
     Published { view, feed, epoch: plan.seed.epoch, earlier: plan.honoured() }
 }
 
-/// Takes in what changed since the chunks.
+/// Applies the changes since the chunks were packed.
 pub(super) fn restore_changed(view: &mut View, changed: BTreeMap<EntryKey, Option<Arc<Record>>>) {
     for (key, record) in changed {
         match record {
@@ -154,7 +159,7 @@ pub(super) fn restore_changed(view: &mut View, changed: BTreeMap<EntryKey, Optio
     }
 }
 
-/// Gives stored records their objects back.
+/// Decodes the objects of stored records.
 #[derive(Debug)]
 pub(super) struct Decoder {
     ids: BTreeMap<ClusterName, ClusterId>,
@@ -167,7 +172,7 @@ impl Decoder {
         Self { ids: ids.collect(), max }
     }
 
-    /// Decodes all that are not yet, in two threads: after a kill there are some 80,000.
+    /// Decodes all records without an object, in two threads: after a kill there are some 80,000.
     pub(super) fn decode_all(&self, changed: &mut BTreeMap<EntryKey, Option<Arc<Record>>>) {
         let mut records: Vec<&mut Arc<Record>> = changed.values_mut().flatten().collect();
         let half = records.len() / 2;
@@ -183,14 +188,13 @@ impl Decoder {
         });
     }
 
-    /// Decodes one that is not yet.
     fn decode(&self, record: Record) -> Arc<Record> {
         let cluster_id = self.ids.get(&record.key.cluster).copied().unwrap_or_default();
         Arc::new(if record.object.is_some() { record } else { decode(record, cluster_id, self.max) })
     }
 }
 
-/// Gives a stored record its object back: from the newest bytes, or from the last usable ones where those were refused.
+/// Decodes a stored record's newest value, or the last usable one if the newest was rejected.
 fn decode(mut record: Record, cluster_id: ClusterId, max: MaxConnectedClusters) -> Record {
     let cluster = record.key.cluster.clone();
     let context = Context { cluster: &cluster, cluster_id, max_connected_clusters: max };
@@ -201,7 +205,7 @@ fn decode(mut record: Record, cluster_id: ClusterId, max: MaxConnectedClusters) 
     match usable.map(|value| wire::decode_held(&record.key, value, &context)) {
         Some(Ok(object)) => record.object = Some(Arc::new(object)),
         Some(Err(reason)) if record.rejection.is_none() => {
-            // an older version found these bytes usable
+            // an older version accepted this value
             let now = SystemTime::now();
             record.rejection = Some(Rejection { reason: reason.into(), first_seen: now, last_seen: now });
         }

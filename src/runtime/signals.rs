@@ -1,7 +1,7 @@
-//! The signals: SIGTERM and SIGINT end the process, SIGHUP has files read again.
+//! Signal handling: SIGTERM and SIGINT end the process, SIGHUP makes it read its files again.
 //!
-//! A signal that comes before there is a runtime is handled by [`StartSignals`], which ends the process on the spot: nothing is open yet. From
-//! [`Signals::new`] on the command itself ends in order.
+//! Before there is a runtime, [`StartSignals`] ends the process at once, because nothing is open
+//! yet. Once [`Signals::new`] has run, the command ends in order.
 
 use std::io;
 use std::sync::Arc;
@@ -12,53 +12,54 @@ use signal_hook::flag;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-/// Exit code of a command that a signal stops before it starts its work: nothing went wrong.
+/// Exit code of a command that a signal stops before it starts its work: not an error.
 const EXIT_STOPPED: i32 = 0;
 
-/// Signal handlers for the start of a command that runs until a signal stops it. SIGTERM and SIGINT end the process with exit code 0,
-/// at once and from inside the handler, so that a start that hangs ends too. SIGHUP is remembered.
+/// Signal handlers for the start of a command that runs until a signal stops it. SIGTERM and SIGINT
+/// end the process inside the handler with exit code 0, so that even a start that hangs ends.
+/// SIGHUP is remembered.
 #[derive(Debug)]
 pub struct StartSignals {
-    /// Whether the handlers end the process with exit code 0.
+    /// True if the handlers end the process with exit code 0.
     ends: Arc<AtomicBool>,
-    /// Whether they end it by the signal, as the system would.
+    /// True if the handlers end the process by the signal, as the system does by default.
     kills: Arc<AtomicBool>,
     hangup: Arc<AtomicBool>,
 }
 
-/// Signals from the moment on in which this is made: none that comes later is missed, or ends the process by itself.
+/// Receiver of signals from its creation on. It misses none, and none ends the process by itself.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    /// Whether a SIGHUP came before there was somebody to hear it.
+    /// True if a SIGHUP arrived before the receiver existed.
     early_hangup: bool,
 }
 
-/// What SIGHUP wakes.
+/// Tasks that SIGHUP wakes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reread {
-    /// The token and the certificates.
+    /// Wakes the reload of the token and the certificates.
     pub(super) api: Arc<Notify>,
-    /// The config directory.
+    /// Wakes the scan of the config directory.
     pub(super) directory: Arc<Notify>,
 }
 
-/// What a signal asks for.
+/// Request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// The end: SIGTERM or SIGINT.
+    /// End the process: SIGTERM or SIGINT.
     End,
-    /// That files are read again: SIGHUP.
+    /// Read files again: SIGHUP.
     Reread,
 }
 
 impl StartSignals {
-    /// Installs the handlers: the first thing that such a command does.
+    /// Installs the handlers. It should be the first action of a command.
     ///
     /// # Errors
-    /// If the system refuses a handler.
+    /// Returns an error if the system rejects a handler.
     pub fn install() -> io::Result<Self> {
         let (ends, kills, hangup) = (Arc::new(AtomicBool::new(true)), Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         for signal in [SIGTERM, SIGINT] {
@@ -69,7 +70,8 @@ impl StartSignals {
         Ok(Self { ends, kills, hangup })
     }
 
-    /// SIGTERM and SIGINT end the process by the signal from now on: for a command that does one thing, whose exit code would say that it is done.
+    /// Lets SIGTERM and SIGINT end the process by the signal from now on. A command with a single
+    /// task needs this: exit code 0 would say that the task is done.
     pub fn kill_from_now_on(&self) {
         self.kills.store(true, Ordering::SeqCst);
         self.ends.store(false, Ordering::SeqCst);
@@ -77,10 +79,10 @@ impl StartSignals {
 }
 
 impl Signals {
-    /// Takes the signals over from the handlers of the start; needs a runtime.
+    /// Replaces the handlers of the start. Needs a runtime.
     ///
     /// # Errors
-    /// Where the system does not let us.
+    /// Returns an error if the system rejects a handler.
     pub fn new(start: &StartSignals) -> io::Result<Self> {
         let mut signals = Self {
             terminate: signal(SignalKind::terminate())?,
@@ -93,14 +95,14 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Waits for a signal that ends the process, and passes on the others meanwhile.
+    /// Waits for a signal that ends the process. Meanwhile passes SIGHUP on.
     pub(super) async fn end(&mut self, reread: &Reread) {
         while self.next().await == Asked::Reread {
             reread.all();
         }
     }
 
-    /// Waits for a signal.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> Asked {
         if std::mem::take(&mut self.early_hangup) {
             return Asked::Reread;

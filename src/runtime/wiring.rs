@@ -1,4 +1,4 @@
-//! From the settings to what each room wants to know.
+//! Conversions from the settings to the options of each room.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use crate::model::MaxConnectedClusters;
 use crate::server::{ConnectionLimits, TlsFiles};
 use crate::store::{Cold, Opened, Store, StoreError, disk_bytes as measure};
 
-/// How long the config directory must be at rest before it is read: the kubelet swaps a Secret within milliseconds.
+/// Time without changes before the config directory is read. The kubelet swaps a Secret within
+/// milliseconds.
 const DIRECTORY_DEBOUNCE: Duration = Duration::from_millis(100);
 
 pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usize) -> ApiOptions {
@@ -40,7 +41,7 @@ pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usi
     }
 }
 
-/// Where the mirror is served as an etcd: with what, and until when.
+/// Returns the options of the etcd server, if there is one.
 pub(super) fn etcd_options(settings: &Settings, bound: &Bound, stop: CancellationToken) -> Option<EtcdOptions> {
     let url = bound.etcd_address()?;
     let restricted = settings.security.tls_cert.is_some() && settings.security.client_ca.is_some();
@@ -58,13 +59,13 @@ pub(super) fn directory_options(settings: &Settings, reread: &Reread) -> Directo
     }
 }
 
-/// The own cluster's etcd, where it is mirrored too.
+/// Returns the own cluster's name and client file, if it is mirrored too.
 pub(super) fn local_etcd(settings: &Settings) -> Option<LocalEtcd> {
     let (cluster, path) = settings.cluster_name.clone().zip(settings.local_etcd.clone())?;
     Some(LocalEtcd { cluster, path })
 }
 
-/// The limits of an etcd client, from `--kvstore-opt`.
+/// Returns the limits of an etcd client from `--kvstore-opt`.
 #[must_use]
 pub fn client_options(kvstore: &KvstoreOptions) -> ClientOptions {
     ClientOptions {
@@ -109,7 +110,7 @@ pub(super) fn retention(settings: &Settings) -> Retention {
     Retention { age_max: settings.tombstone_max_age, count_max: usize::try_from(settings.tombstone_max_count).unwrap_or(usize::MAX) }
 }
 
-/// Logs what opening the store has lost, and where a store that was set aside is.
+/// Logs what was lost when the store was opened, and the location of a store that was set aside.
 pub(super) fn log_losses(opened: &Opened) {
     if let Some(set_aside) = &opened.set_aside {
         let (path, reason) = (set_aside.path.display(), &set_aside.reason);
@@ -127,7 +128,7 @@ pub(super) fn store_report(opened: &Opened) -> StoreReport {
     StoreReport { set_aside, losses, ..StoreReport::default() }
 }
 
-/// Where the client files of remote clusters are, and whether there must be any.
+/// Returns the location of the client files, and whether there must be any.
 pub(super) fn cluster_files(settings: &Settings) -> ClusterFiles {
     ClusterFiles {
         directory: settings.clustermesh_config.clone(),
@@ -141,7 +142,7 @@ pub(super) fn disk_bytes(settings: &Settings) -> DiskBytes {
     DiskBytes::new(move || measure(&directory))
 }
 
-/// What opening the store takes.
+/// Arguments for opening the store.
 pub(super) struct Opening {
     pub(super) directory: PathBuf,
     pub(super) wait: Duration,
@@ -159,7 +160,7 @@ pub(super) fn opening(settings: &Settings) -> Opening {
 }
 
 impl Opening {
-    /// Opens the store; meanwhile whatever can be answered early is sent.
+    /// Opens the store. As soon as questions can be answered early, it sends the early mirror.
     pub(super) fn open(self, early: watch::Sender<Option<Arc<dyn Early>>>) -> Result<OpenedStore, StoreError> {
         let Self { directory, wait, max_connected_clusters, retention } = self;
         let mut begun = None;

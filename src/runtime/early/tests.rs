@@ -1,4 +1,4 @@
-//! What is answered while the store loads is, byte for byte, what is answered afterwards.
+//! Tests of early answers: they are the same bytes as the answers once the store is loaded.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -72,7 +72,7 @@ fn ip(of: &str, name: &str, sequence: u64, identity: u32, host: &str) -> Record 
     )
 }
 
-/// A node and the entries that are derived from it.
+/// Returns a node and the entries that are derived from it.
 fn node(of: &str, name: &str, sequence: u64, address: &str) -> Vec<Record> {
     let value = format!(r#"{{"Name":"{name}","Cluster":"{of}","IPAddresses":[{{"Type":"InternalIP","IP":"{address}"}}],"ClusterID":0}}"#);
     let node = record(key(Kind::Node, of, name), sequence, &value);
@@ -89,7 +89,8 @@ fn group(records: Vec<Record>, covered: u64) -> Group {
     Group { records, covered: Some(Sequence(covered)), sequence_reserved: Some(first_reservation(Sequence(covered))), ..Group::default() }
 }
 
-/// Entries of three clusters in chunks, some newer ones in the log, and two that were announced and not stored, as after a kill.
+/// Stores entries of three clusters in chunks, some newer ones in the log, and two that were
+/// announced but not stored, as after a kill.
 fn stored(directory: &Path) {
     let (store, _) = Store::open(directory, Duration::ZERO).unwrap();
     let filler = (0..6_000_u64).map(|at| ip("oslo", &format!("10.9.{}.{}", at / 250, at % 250), at + 100, 300, "172.18.0.1"));
@@ -140,7 +141,7 @@ fn stored(directory: &Path) {
     group_of_all.epochs = Some(vec![EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: None }]);
     store.apply(&group_of_all).unwrap();
     assert!(store.settle(Duration::from_secs(60)).unwrap());
-    // in the log alone
+    // only in the log
     let mut newer = group(node("rome", "c", 60_001, "172.18.0.3"), 60_010);
     for record in [ip("rome", "10.8.8.8", 60_004, 301, "172.18.0.3"), record(key(Kind::Identity, "rome", "301"), 60_005, "k8s:app=new;")] {
         newer.records.insert(record.key.clone(), Some(Arc::new(record)));
@@ -150,7 +151,7 @@ fn stored(directory: &Path) {
     let changed = ip("oslo", "10.9.1.2", 60_006, 301, "172.18.0.2");
     newer.records.insert(changed.key.clone(), Some(Arc::new(changed)));
     store.apply(&newer).unwrap();
-    // and in the log without having been stored
+    // in the log, but not stored
     let announced = record(key(Kind::Identity, "rome", "302"), 60_012, "k8s:app=newest;");
     store.log().append(&mut group(vec![announced], 60_012));
 }
@@ -187,7 +188,8 @@ fn ask(address: &str, path: &str) -> String {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    // but for the time of day, the request's own number, and the tag, whose counters an early start does not have yet
+    // differences are allowed in the time of day, the request id, and the tag, whose counters an
+    // early start does not have yet
     let stays = |line: &&str| !["date:", "x-request-id:", "etag:"].iter().any(|head| line.to_ascii_lowercase().starts_with(head));
     answer.lines().filter(stays).collect::<Vec<_>>().join("\n")
 }
@@ -197,7 +199,7 @@ async fn answers(address: String) -> Vec<(&'static str, String)> {
     tokio::task::spawn_blocking(asked).await.unwrap()
 }
 
-/// In a chunk and changed since, changed in the log alone, gone, and never there.
+/// Keys in a chunk and changed since, changed in the log only, deleted, and never stored.
 const ETCD_KEYS: [&str; 4] = [
     "cilium/cache/ip/v1/oslo/10.9.1.2",
     "cilium/cache/ip/v1/rome/10.8.8.8",
@@ -205,11 +207,11 @@ const ETCD_KEYS: [&str; 4] = [
     "cilium/cache/nodes/v1/paris/nobody",
 ];
 
-/// Whether each of the keys is there for an etcd's client, and all bytes of the answer.
+/// Reads the keys through the etcd API: whether each exists, and the bytes of the answer.
 async fn keys_of_an_etcd(handle: &Handle) -> [(bool, Bytes); ETCD_KEYS.len()] {
     let mut answers = ETCD_KEYS.map(|_| (false, Bytes::new()));
     for (key, answer) in ETCD_KEYS.into_iter().zip(&mut answers) {
-        // a `RangeRequest` with its first field alone, in a message that is not compressed and has its length before it
+        // a `RangeRequest` with only its first field, in an uncompressed message after its length
         let request = [&[0x0a, u8::try_from(key.len()).unwrap()], key.as_bytes()].concat();
         let message = [&[0], &u32::try_from(request.len()).unwrap().to_be_bytes()[..], &request].concat();
         let request = http::Request::post("/etcdserverpb.KV/Range").header("content-type", "application/grpc");
@@ -224,7 +226,7 @@ async fn keys_of_an_etcd(handle: &Handle) -> [(bool, Bytes); ETCD_KEYS.len()] {
     answers
 }
 
-/// What was announced and not stored is known before any position is given out.
+/// Announced changes that were not stored are known before any position is given out.
 #[test]
 fn an_early_start_honours_what_was_announced_before_a_kill() {
     let directory = tempfile::tempdir().unwrap();
@@ -260,7 +262,7 @@ async fn early_answers_are_those_of_the_loaded_store() {
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(bound.serve(handle.clone(), stop.clone(), Duration::from_secs(1)));
 
-    // loading waits at its beginning until it is let go
+    // loading blocks at its beginning until it is released
     let (release, held) = sync_channel::<()>(1);
     let path = directory.path().to_owned();
     let loading = tokio::task::spawn_blocking(move || {

@@ -1,4 +1,5 @@
-//! A start after a crash: what was announced is there, and positions mean what they meant or are refused.
+//! Tests of a start after a crash: announced changes are restored, and positions keep their meaning
+//! or are refused.
 
 use std::path::Path;
 
@@ -35,12 +36,12 @@ fn stored(id: u32, sequence: u64) -> Record {
     }
 }
 
-/// A start whose first sequence is the one behind those that [`crashed`] has reserved.
+/// Starts with the first sequence after those that [`crashed`] has reserved.
 fn start(directory: &Path) -> Restored {
     start_at(directory, 1_001)
 }
 
-/// A start when the clock shows this many microseconds since 1970.
+/// Starts with the clock at `micros` microseconds since 1970.
 fn start_at(directory: &Path, micros: u64) -> Restored {
     let (store, _) = Store::open(directory, Duration::ZERO).unwrap();
     let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
@@ -52,7 +53,8 @@ fn reading(restored: &Restored) -> Reading {
     Reading::new(Arc::new(restored.published.clone()), ClusterBoard::default())
 }
 
-/// A store that covers sequences up to 12: identities 256 and 257 from 11 and 12. Its start had announced more when it was killed.
+/// Creates a store that covers sequences up to 12: identities 256 and 257 from 11 and 12. Its start
+/// had announced more when it was killed.
 fn crashed(announced: &[Group]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
@@ -67,12 +69,13 @@ fn crashed(announced: &[Group]) -> tempfile::TempDir {
         ..Group::default()
     };
     store.apply(&group).unwrap();
-    // written before anybody heard of it, and nothing more
+    // the log has the announced groups, but the store does not
     announced.iter().for_each(|group| store.log().append(&mut group.clone()));
     directory
 }
 
-/// Identity 258 appears at 13, 256 changes at 14, and 257 is deleted at 15.
+/// Returns the announced groups: identity 258 is added at 13, 256 changes at 14, and 257 is deleted
+/// at 15.
 fn announced() -> [Group; 3] {
     let put = |id: u32, sequence: u64| Group {
         records: [(key(id), Some(Arc::new(stored(id, sequence))))].into(),
@@ -102,7 +105,7 @@ fn changes_after(restored: &Restored, position: u64) -> Vec<(Sequence, Changed<E
     restored.published.changes_after(Sequence(position), usize::MAX)
 }
 
-/// That the phase of the only cluster is not known, which is announced behind everything else.
+/// Returns the change of the only cluster's phase, which is announced after everything else.
 fn paris() -> Changed<EntryKey> {
     Changed::Live(EntryKey::of_cluster(ClusterName::parse("paris").unwrap()))
 }
@@ -120,7 +123,7 @@ fn what_was_announced_before_a_kill_is_recovered_as_it_was() {
     let labels: LabelSet = [("k8s:id".into(), "256".into()), ("k8s:io.cilium.k8s.policy.cluster".into(), "paris".into())].into();
     let object = restored.published.view.record(&key(256)).unwrap().object.clone();
     assert_eq!(object.as_deref(), Some(&crate::model::Object::Identity(crate::model::Identity { id: 256, labels: labels.into() })));
-    // and so at the start after that
+    // and the same at the next start
     let first_epoch = restored.published.epoch;
     drop(restored);
     let second = start_at(directory.path(), 1_000_000);
@@ -129,7 +132,8 @@ fn what_was_announced_before_a_kill_is_recovered_as_it_was() {
     assert_eq!(spans, [EPOCH, first_epoch]);
 }
 
-/// As a power cut leaves it: what is not there is not vouched for, and what follows it is not believed.
+/// After a power cut that lost the end of the log, positions after the last recovered change are
+/// not honoured.
 #[test]
 fn a_lost_end_of_the_log_is_vouched_for_no_further() {
     let directory = crashed(&announced());
@@ -152,8 +156,8 @@ fn two_starts_from_one_copy_have_no_position_in_common() {
     assert!(second.published.earlier.iter().all(|span| span.epoch != first.published.epoch));
 }
 
-/// What clients of the etcd face know are numbers without epochs: a copy goes on from those that were announced before it was made, and from
-/// its own, and from no others.
+/// Clients of the etcd API only know numbers without epochs. A copy of a store continues from
+/// revisions that were announced before it was made and from its own, but from no others.
 #[test]
 fn a_copy_of_a_store_goes_on_from_no_revision_that_the_original_announced_after_it_was_made() {
     let original = crashed(&announced());
@@ -213,7 +217,7 @@ fn derived_key(ip: &str) -> EntryKey {
     EntryKey::of_node_ip(&node_key("a"), ObjectPrefix::parse(ip).unwrap())
 }
 
-/// A node of two addresses, as a version stored it that derived nothing.
+/// Creates a store with a node of two addresses, by a version that derived no entries.
 fn with_node(sequence: u64) -> tempfile::TempDir {
     let directory = crashed(&[]);
     let addresses = r#"[{"Type":"InternalIP","IP":"10.0.0.1"},{"Type":"CiliumInternalIP","IP":"10.0.0.2"}]"#;
@@ -245,7 +249,7 @@ fn a_store_from_before_entries_were_derived_gets_them_once_and_positions_from_th
     assert!(first.reserved > Sequence(1_003));
     let (epoch, position) = (first.published.epoch, first.published.position().sequence);
     drop(first);
-    // they are stored: nothing is announced anew but the phase of the cluster
+    // they are stored: only the phase of the cluster is announced again
     let second = start_at(directory.path(), 1_000_000);
     assert_eq!(held(&second), expected);
     assert_eq!(after(&second, position.0), []);
@@ -253,7 +257,8 @@ fn a_store_from_before_entries_were_derived_gets_them_once_and_positions_from_th
     assert_eq!((span.vouched, second.restored_count), (Some(position), 3));
 }
 
-/// A store whose entries were made by the rules before pod CIDRs were: they come, and the key of the router's address goes.
+/// The entries were derived by rules without pod CIDRs: those of pod CIDRs are added, and the
+/// router's address is deleted.
 #[test]
 fn a_store_whose_entries_were_made_by_other_rules_gets_what_is_different() {
     let directory = crashed(&[]);
@@ -281,7 +286,8 @@ fn a_store_whose_entries_were_made_by_other_rules_gets_what_is_different() {
     assert_eq!(found.iter().map(|found| found.record.key.clone()).collect::<Vec<_>>(), [derived_key("10.1.0.0/24")]);
 }
 
-/// A kill before the last of them was stored: the mark is not there, so the next start derives again what is missing.
+/// After a kill before the last group was stored, the mark is missing, so the next start derives
+/// the missing entries.
 #[test]
 fn deriving_that_was_broken_off_is_finished_by_the_next_start() {
     let directory = with_node(13);
