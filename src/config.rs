@@ -1,8 +1,9 @@
-//! The settings of `meshkeep serve`.
+//! The settings of `meshkeep serve`, and the rules between them.
 //!
-//! Owns: the one table of options ([`Settings`]), from which flags, environment variables, the keys of the `--config` file and the help
-//! text all come, and the rules between options. Each flag is also `MESHKEEP_…` in the environment and a key of the file, in that
-//! order of strength. Invariant: settings that exist are usable together. Deliberately lacks: opening anything that they name.
+//! [`Settings`] is the only list of options: flags, environment variables (`MESHKEEP_…`), the keys
+//! of the `--config` file and the help texts all come from it. A flag overrides a variable, and a
+//! variable overrides the file. Settings that exist are consistent with each other; the files that
+//! they name are not opened here.
 
 mod in_force;
 mod layers;
@@ -22,7 +23,7 @@ use self::values::{parse_bytes, parse_interval};
 pub use crate::model::Setting;
 use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, SecretUrl};
 
-/// Everything that `meshkeep serve` can be told. Names are Cilium's where Cilium has the option too.
+/// Options of `meshkeep serve`. They have Cilium's names if Cilium has the option too.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Settings {
     /// Read options from this YAML file too, a regular file of at most 1 MiB: its keys are the flags without their dashes
@@ -102,11 +103,11 @@ pub struct Settings {
     #[arg(long, value_name = "URL", value_parser = parse_secret_url)]
     pub on_problem: Option<SecretUrl>,
 
-    /// What is held in memory at most.
+    /// Limits on memory.
     #[command(flatten)]
     pub memory: MemorySettings,
 
-    /// How the HTTP face is protected.
+    /// Protection of the HTTP server.
     #[command(flatten)]
     pub security: SecuritySettings,
 
@@ -126,15 +127,16 @@ pub struct Settings {
     #[arg(long, hide = true)]
     pub end_with_stdin: bool,
 
-    /// Waits that tests cut short.
+    /// Waits and intervals, which tests shorten.
     #[command(flatten)]
     pub timing: TimingSettings,
 }
 
-/// The least room for decoded values: that of the largest endpoint slice, 16 MiB unpacked and five times that as an object, and some more.
+/// Minimum for decoded values, in bytes: the largest endpoint slice, 16 MiB unpacked and five times
+/// that decoded, and a margin.
 const DECODED_BYTES_MIN: u64 = 96 << 20;
 
-/// What is held in memory at most, whatever remotes write.
+/// Limits on memory, whatever remote clusters write.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct MemorySettings {
     /// Do not read a cluster that has more keys than this, those made of its nodes included: what is held of it stays as it is
@@ -150,7 +152,7 @@ pub struct MemorySettings {
     pub decoded_max_bytes: u64,
 }
 
-/// How the HTTP face is protected. None of it is needed on loopback and unix sockets.
+/// Protection of the HTTP server. Loopback addresses and unix sockets need none of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Args)]
 pub struct SecuritySettings {
     /// Serve TLS with this certificate chain (PEM)
@@ -174,8 +176,8 @@ pub struct SecuritySettings {
     pub insecure: bool,
 }
 
-/// Waits and intervals with values that docs/develop/protocol.md gives. They are options, though hidden ones, because a test that waits
-/// three minutes is not run.
+/// Waits and intervals with the values of docs/develop/protocol.md. They are hidden options,
+/// because tests need shorter ones: a test that waits three minutes is not run.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TimingSettings {
     /// How long a cluster config is waited for, before a cluster of --legacy-clusters is read without one: Cilium gives up on the config after
@@ -241,7 +243,7 @@ pub struct TimingSettings {
     pub remind_interval: Duration,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people.
@@ -250,7 +252,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged.
+/// Minimum level of logged events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
     /// What keeps meshkeep from working.
@@ -266,7 +268,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// The name that log filters use.
+    /// Returns the name that log filters use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -279,37 +281,38 @@ impl LogLevel {
     }
 }
 
-/// Why the settings cannot be used.
+/// Error of settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// clap's answer: a bad flag or value, or a request for help.
+    /// A bad flag or value, or a request for help, as clap reports it.
     #[error(transparent)]
     Arguments(Box<clap::Error>),
-    /// A value that is not on the command line. It may be a secret at the wrong place, so it is not shown.
+    /// A bad value from the environment or the file. It is not shown, because it may be a misplaced
+    /// secret.
     #[error("{origin} has no value for {option}: {reason}")]
     Value {
-        /// Where the value stands.
+        /// Variable or key of the value.
         origin: String,
-        /// Whose it is.
+        /// Option that has the value.
         option: String,
-        /// What it must be.
+        /// Description of valid values.
         reason: String,
     },
-    /// The file cannot be used.
+    /// The config file cannot be used.
     #[error("config file {}: {reason}", path.display())]
     ConfigFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Reason without quoted content.
         reason: String,
     },
-    /// A switch with another value than true or false.
+    /// A switch has another value than true or false.
     #[error("{origin} must be true or false")]
     NotASwitch {
-        /// Where the value stands.
+        /// Variable or key of the value.
         origin: String,
     },
-    /// Options that do not go together.
+    /// Two options contradict each other.
     #[error("{0}")]
     Conflict(String),
 }
@@ -321,11 +324,11 @@ impl From<clap::Error> for UsageError {
 }
 
 impl Settings {
-    /// Reads the arguments of the command, which begin with its name, completed from the environment and the config file; says of each option
-    /// what holds and where it comes from.
+    /// Parses the arguments of the command, which begin with its name, and completes them from the
+    /// environment and the config file. Also returns the value and the origin of each option.
     ///
     /// # Errors
-    /// [`UsageError`] that names the flag, variable or key.
+    /// Returns a [`UsageError`] that names the flag, variable or key.
     pub fn resolve(
         command: &Command,
         arguments: &[OsString],
@@ -334,10 +337,10 @@ impl Settings {
         Self::resolve_beside::<()>(command, arguments, environment).map(|(settings, (), in_force)| (settings, in_force))
     }
 
-    /// Resolves the settings of a command that has other options beside these.
+    /// Resolves the settings of a command that also has other options, `T`.
     ///
     /// # Errors
-    /// [`UsageError`] that names the flag, variable or key.
+    /// Returns a [`UsageError`] that names the flag, variable or key.
     pub fn resolve_beside<T: FromArgMatches>(
         command: &Command,
         arguments: &[OsString],
@@ -351,7 +354,8 @@ impl Settings {
         Ok((settings, beside, in_force))
     }
 
-    /// What somebody should know who starts with these settings: what they open to others, and variables that are none of ours.
+    /// Returns warnings about these settings: addresses that are open to other machines, and
+    /// unknown variables with our prefix.
     #[must_use]
     pub fn warnings<'a>(&self, command: &Command, variables: impl Iterator<Item = &'a str>) -> Vec<String> {
         let open = self.listen.iter().filter(|address| !address.is_local() && !self.security.protects());
@@ -364,13 +368,13 @@ impl Settings {
         .collect()
     }
 
-    /// The kvstore options that hold.
+    /// Returns the kvstore options with their defaults.
     #[must_use]
     pub fn kvstore(&self) -> KvstoreOptions {
         KvstoreOptions::with(&self.kvstore_options)
     }
 
-    /// The rules between options.
+    /// Checks the rules between options.
     fn check(&self) -> Result<(), UsageError> {
         let id_max = self.max_connected_clusters.id_max();
         if self.cluster_id.0 > id_max {
@@ -408,12 +412,12 @@ impl Settings {
 }
 
 impl SecuritySettings {
-    /// Whether traffic is encrypted and clients are asked who they are.
+    /// Returns `true` if traffic is encrypted and clients have to authenticate.
     fn protects(&self) -> bool {
         self.tls_cert.is_some() && (self.token_file.is_some() || self.client_ca.is_some())
     }
 
-    /// Whether clients have to show a certificate: an etcd's clients have no token.
+    /// Returns `true` if clients have to present a certificate. Clients of an etcd have no token.
     fn asks_for_certificates(&self) -> bool {
         self.tls_cert.is_some() && self.client_ca.is_some()
     }
@@ -452,14 +456,14 @@ fn conflict(message: String) -> Result<(), UsageError> {
     Err(UsageError::Conflict(message))
 }
 
-// None of these repeats the text: where it is no secret, clap shows it.
+// none of the errors below repeats the text; clap shows it if it is not secret
 
 pub(crate) fn parse_cluster_name(text: &str) -> Result<ClusterName, String> {
     ClusterName::parse(text)
         .map_err(|_| "must be 1 to 32 characters of a-z, 0-9 and '-', and begin and end with a letter or digit".to_owned())
 }
 
-/// Any text: an error here would be told with the text.
+/// Accepts any text, because an error would be shown with the text.
 #[expect(clippy::unnecessary_wraps, reason = "the signature is clap's")]
 fn parse_secret_url(text: &str) -> Result<SecretUrl, String> {
     Ok(SecretUrl::new(text))
@@ -479,7 +483,7 @@ pub(crate) fn parse_max_connected_clusters(text: &str) -> Result<MaxConnectedClu
     text.parse().ok().and_then(MaxConnectedClusters::from_number).ok_or_else(|| "must be 255 or 511".to_owned())
 }
 
-/// A host name as it stands in a Host header, without a port.
+/// Parses a host name as in a Host header, without a port.
 fn parse_host(text: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
     if text.is_empty() || !text.chars().all(fits) { Err("must be a host name or address".into()) } else { Ok(text.to_ascii_lowercase()) }

@@ -1,4 +1,4 @@
-//! The settings in force: each option with what holds, where that comes from, and no secrets.
+//! The settings in force: each option with its value, its origin, and without secrets.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,17 @@ use super::layers::{Layered, options};
 use super::values::{KvstoreOption, KvstoreOptions};
 use crate::model::{SecretUrl, Setting, SettingSource};
 
-/// Set beside ours (`telemetry`): it wins over `--log-level`.
+/// Variable of the log filter (`telemetry`), which overrides `--log-level`.
 const FILTER_VARIABLE: &str = "RUST_LOG";
 
-/// The option that has options of its own.
+/// Option that consists of named options.
 const KVSTORE_OPTION: &str = "kvstore-opt";
 
-/// The option whose value is a secret from its path on.
+/// Option whose value is secret from its path on.
 const SECRET_URL_OPTION: &str = "on-problem";
 
-/// Lists them, in the order of the help text. Each `--kvstore-opt` has a line of its own, like `kvstore-opt.etcd.qps`.
+/// Lists the settings in the order of the help text. Each `--kvstore-opt` has its own entry, such
+/// as `kvstore-opt.etcd.qps`.
 pub(super) fn list(
     command: &Command,
     layered: &Layered,
@@ -58,7 +59,7 @@ fn setting(option: &Arg, Layered { matches, below }: &Layered) -> Option<Setting
     Some(Setting { name: name.to_owned(), values, source, origin, description })
 }
 
-/// One for each kvstore option: what is not given has the default.
+/// Returns a setting for each kvstore option, with the default if it is not given.
 fn kvstore_settings(setting: &Setting, given: &[KvstoreOption]) -> Vec<Setting> {
     let names: Vec<&str> = given.iter().map(|option| option.name()).collect();
     let described = KvstoreOptions::with(given).described();
@@ -75,7 +76,7 @@ fn kvstore_settings(setting: &Setting, given: &[KvstoreOption]) -> Vec<Setting> 
     described.into_iter().map(one).collect()
 }
 
-/// A value as anybody may read it: what names a user and password in a URL is left out. No other option holds a secret, only paths to them.
+/// Removes user and password from a URL. No other option contains a secret, only paths to secrets.
 fn without_secrets(value: &str) -> Cow<'_, str> {
     let Some((scheme, rest)) = value.split_once("://") else { return value.into() };
     let authority = rest.split('/').next().unwrap_or(rest);
@@ -91,7 +92,8 @@ mod tests {
 
     use super::*;
 
-    /// The option of a flag, the environment and the file alike: `list` is the one way to what `/v1/config` says.
+    /// The environment and the file are shown the same way, because only `list` makes the answer of
+    /// `/v1/config`.
     #[test]
     fn the_path_of_on_problem_is_left_out() {
         let command = crate::config::Settings::augment_args(Command::new("serve"));

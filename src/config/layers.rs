@@ -1,7 +1,7 @@
-//! The layers below the command line: the environment, and under it the `--config` file.
+//! The layers below the command line: the environment, and below it the `--config` file.
 //!
-//! Owns: which layer an option's value comes from. There is no second list of options: what a layer gives is turned into arguments
-//! of the one command, so that names, forms and messages are those of the flags.
+//! There is no second list of options. The values of a layer become arguments of the same command,
+//! so that their names, forms and messages are those of the flags.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,39 +18,40 @@ use crate::files::read_bounded;
 use crate::model::SettingSource;
 use crate::yaml::{self, Limits};
 
-/// What begins the name of every environment variable of ours.
+/// Prefix of meshkeep's environment variables.
 const ENVIRONMENT_PREFIX: &str = "MESHKEEP_";
 
 /// Variables of other commands than `serve` (`cli/asker.rs`).
 const OTHER_VARIABLES: [&str; 4] = ["MESHKEEP_SERVER", "MESHKEEP_CA_FILE", "MESHKEEP_CLIENT_CERT", "MESHKEEP_CLIENT_KEY"];
 
-/// The option that names the file; the one option that cannot stand in it.
+/// Option that names the file. It is the only option that the file cannot have.
 pub(super) const CONFIG_OPTION: &str = "config";
 
-/// Far more than all options together need: a larger file is not a config file.
+/// Maximum size of the config file in bytes, far more than all options together need.
 const CONFIG_FILE_SIZE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// A value for one option from below the command line.
+/// Values of one option in a layer.
 pub(super) struct Given {
     arguments: Vec<OsString>,
     pub(super) source: SettingSource,
-    /// Where it stands, in words.
+    /// Location of the value, human-readable.
     pub(super) origin: String,
 }
 
-/// By the long name of the option.
+/// Values by the long name of the option.
 type Layer = BTreeMap<String, Given>;
 
-/// What was read, and what of it comes from below the command line.
+/// Parsed arguments, and the values that do not come from the command line.
 pub(super) struct Layered {
     pub(super) matches: ArgMatches,
     pub(super) below: Layer,
 }
 
-/// Parses the arguments of one command, options that they leave out completed from the environment, then from the file.
+/// Parses the arguments of a command. Missing options are completed from the environment, then from
+/// the file.
 ///
 /// # Errors
-/// [`UsageError`], which also carries `--help`.
+/// Returns a [`UsageError`], which also carries `--help`.
 pub(super) fn parse_layered(
     command: &Command,
     arguments: &[OsString],
@@ -70,12 +71,12 @@ pub(super) fn parse_layered(
     Ok(Layered { matches, below: layers })
 }
 
-/// The options that the command line does not give.
+/// Returns the options that the command line does not set.
 fn open_options<'a>(command: &'a Command, given: &'a ArgMatches) -> impl Iterator<Item = &'a Arg> {
     options(command).filter(|option| given.value_source(option.get_id().as_str()) != Some(ValueSource::CommandLine))
 }
 
-/// The options that a layer may give.
+/// Returns the options that a layer may set.
 pub(crate) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     let settable = |option: &&Arg| match option.get_action() {
         ArgAction::Set | ArgAction::Append | ArgAction::SetTrue => option.get_long().is_some(),
@@ -84,8 +85,9 @@ pub(crate) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(settable)
 }
 
-/// Parses with the layers' arguments before the others; an error about one of theirs says where it stands and what would be right, and not
-/// what it is: a variable or file may hold a secret at the wrong place, and what is printed here ends in the logs of whoever started us.
+/// Parses with the layers' arguments before the others. An error about a layer's value says where
+/// it is and what is valid, but not the value: it may be a misplaced secret, and the output goes to
+/// the logs of the parent process.
 fn parse_with(command: &Command, arguments: &[OsString], layers: &Layer) -> Result<ArgMatches, UsageError> {
     let (name, rest) = arguments.split_at(arguments.len().min(1));
     let below = layers.values().flat_map(|given| &given.arguments);
@@ -98,7 +100,8 @@ fn parse_with(command: &Command, arguments: &[OsString], layers: &Layer) -> Resu
     })
 }
 
-/// What a value must be: the values that there are, or the words of the option's own parser, which repeat no value.
+/// Describes valid values: the list of them, or the message of the option's own parser, which
+/// repeats no value.
 fn what_is_right(error: &clap::Error) -> String {
     match (error.get(ContextKind::ValidValue), error.source()) {
         (_, Some(words)) => words.to_string(),
@@ -107,7 +110,8 @@ fn what_is_right(error: &clap::Error) -> String {
     }
 }
 
-/// `cluster-name` is `MESHKEEP_CLUSTER_NAME`; several values of a repeatable option are separated by commas.
+/// Reads an option from its variable. Several values of a repeatable option are separated by
+/// commas.
 fn from_environment(option: &Arg, environment: impl Fn(&str) -> Option<String>) -> Result<Option<(String, Given)>, UsageError> {
     let Some(long) = option.get_long() else { return Ok(None) };
     let variable = variable_of(long);
@@ -120,8 +124,9 @@ fn from_environment(option: &Arg, environment: impl Fn(&str) -> Option<String>) 
     Ok(Some((long.to_owned(), as_arguments(option, values, SettingSource::Environment, origin)?)))
 }
 
-/// The variables that look like ours and are not. Those of Kubernetes' service links, which a Service called meshkeep makes
-/// (`MESHKEEP_PORT_9870_TCP_ADDR`, `MESHKEEP_SERVICE_HOST`), are nobody's mistake.
+/// Returns the variables with meshkeep's prefix that it does not know. Kubernetes sets some for a
+/// Service called meshkeep (`MESHKEEP_PORT_9870_TCP_ADDR`, `MESHKEEP_SERVICE_HOST`), which are not
+/// mistakes.
 pub(super) fn unknown_variables<'a>(command: &Command, variables: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
     let known: Vec<String> = options(command).filter_map(Arg::get_long).map(variable_of).collect();
     let foreign = move |name: &&str| {
@@ -132,12 +137,12 @@ pub(super) fn unknown_variables<'a>(command: &Command, variables: impl Iterator<
     variables.filter(foreign)
 }
 
-/// The variable of an option: `cluster-name` is `MESHKEEP_CLUSTER_NAME`.
+/// Returns the variable of an option, such as `MESHKEEP_CLUSTER_NAME` for `cluster-name`.
 fn variable_of(long: &str) -> String {
     format!("{ENVIRONMENT_PREFIX}{}", long.to_uppercase().replace('-', "_"))
 }
 
-/// Reads the file: every key must be an option's long name.
+/// Reads the config file. Every key must be an option's long name.
 fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
     let refuse = |reason: String| UsageError::ConfigFile { path: path.to_owned(), reason };
     let bytes = read_bounded(path, CONFIG_FILE_SIZE_BYTES_MAX).map_err(|error| refuse(error.to_string()))?;
@@ -159,13 +164,14 @@ fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
     Ok(layer)
 }
 
-/// Where it is no mapping of YAML. Not the parser's words, which may quote what is there.
+/// Describes a file that is not a YAML mapping. It does not use the parser's message, which may
+/// quote the content.
 fn not_yaml(error: &serde_yaml_ng::Error) -> String {
     let place = error.location().map(|at| format!("look at line {}, column {}", at.line(), at.column()));
     format!("not YAML with one key for each flag: {}", place.as_deref().unwrap_or("look at its end"))
 }
 
-/// A scalar, a list of scalars, or a map of scalars as `key=value` (for `kvstore-opt`).
+/// Converts a scalar, a list of scalars, or a map of scalars as `key=value` (for `kvstore-opt`).
 fn values_of(value: &Value) -> Option<Vec<String>> {
     let scalar = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
@@ -181,7 +187,7 @@ fn values_of(value: &Value) -> Option<Vec<String>> {
     }
 }
 
-/// What one would have typed. A switch is on, or left out.
+/// Converts values to arguments, as a user would type them. A switch is present or absent.
 fn as_arguments(option: &Arg, values: Vec<String>, source: SettingSource, origin: String) -> Result<Given, UsageError> {
     let long = option.get_long().unwrap_or_default();
     let arguments = if !matches!(option.get_action(), ArgAction::SetTrue) {

@@ -1,4 +1,4 @@
-//! The layers, their order, and the rules between options.
+//! Tests of the layers, their order, and the rules between options.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use clap::Command;
 
 use super::*;
 
-/// Resolves with this environment; a `{file}` in the arguments stands for a config file of this content.
+/// Resolves settings with this environment. `{file}` in the arguments is the path of a config file
+/// with this content.
 fn resolve(arguments: &[&str], environment: &[(&str, &str)], file: &str) -> Result<Settings, String> {
     resolve_and_tell(arguments, environment, file).map(|(settings, _)| settings)
 }
@@ -137,7 +138,7 @@ fn a_bad_value_names_its_flag_and_where_it_stands() {
 
 #[test]
 fn a_value_from_the_environment_or_the_file_is_never_shown_for_it_may_be_a_secret() {
-    /// Refused by all options that take more than a path.
+    /// A value that every option rejects, except for paths.
     const SECRET: &str = "Hunter2=hunter2 ,";
     let command = Settings::augment_args(Command::new("serve"));
     let mut refused = 0;

@@ -1,11 +1,11 @@
-//! The forms in which settings are written: addresses, lengths of time, kvstore options.
+//! Parsers for the values of settings: durations, sizes and kvstore options.
 
 use std::time::Duration;
 
-/// Reads `800ms`, `15s`, `1m30s`, `24h`.
+/// Parses `800ms`, `15s`, `1m30s` or `24h`.
 ///
 /// # Errors
-/// A message that names the form.
+/// Returns a message that names the valid forms.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -14,16 +14,16 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     length.ok_or_else(|| "must be a length of time such as 800ms, 15s, 1m30s or 24h".to_owned())
 }
 
-/// [`parse_duration`] without zero, for intervals.
+/// Parses an interval: a duration above zero.
 pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
     let length = parse_duration(text)?;
     if length.is_zero() { Err("must be longer than zero".to_owned()) } else { Ok(length) }
 }
 
-/// Reads `1073741824`, `200MiB`, `1GiB`.
+/// Parses `1073741824`, `200MiB` or `1GiB`.
 ///
 /// # Errors
-/// A message that names the form.
+/// Returns a message that names the valid forms.
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -37,42 +37,43 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "must be a number of bytes above zero, such as 200MiB, 1GiB or 1073741824".to_owned())
 }
 
-/// One `--kvstore-opt`, with Cilium's names (`pkg/kvstore/etcd.go`).
+/// One `--kvstore-opt`, with Cilium's name for it (`pkg/kvstore/etcd.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvstoreOption {
-    /// `etcd.qps`: lists and watch creations in a second.
+    /// `etcd.qps`: maximum lists and watch creations per second.
     Qps(u32),
-    /// `etcd.bootstrapQps`: the same until a cluster is in sync.
+    /// `etcd.bootstrapQps`: the same, until the cluster is in sync.
     BootstrapQps(u32),
-    /// `etcd.maxInflight`: requests at one time.
+    /// `etcd.maxInflight`: maximum concurrent requests.
     MaxInflight(u32),
-    /// `etcd.limit`: keys in a page; 0 is no limit.
+    /// `etcd.limit`: maximum keys per page; 0 is no limit.
     Limit(u32),
-    /// `etcd.keepaliveHeartbeat`: how often an idle connection is asked for a sign of life.
+    /// `etcd.keepaliveHeartbeat`: interval of keepalives on an idle connection.
     KeepaliveHeartbeat(Duration),
-    /// `etcd.keepaliveTimeout`: how long the sign may take.
+    /// `etcd.keepaliveTimeout`: maximum time for the answer to a keepalive.
     KeepaliveTimeout(Duration),
 }
 
-/// All kvstore options, with what holds where none is given.
+/// All kvstore options, with defaults for those that are not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvstoreOptions {
-    /// Lists and watch creations in a second, for each remote.
+    /// Maximum lists and watch creations per second, for each remote cluster.
     pub qps: u32,
-    /// Lists and watch creations in a second until the remote is in sync; `None`: as `qps`.
+    /// Maximum lists and watch creations per second until the cluster is in sync. `None` is the
+    /// value of `qps`.
     pub bootstrap_qps: Option<u32>,
-    /// Requests to one remote at one time; `None`: as `qps`.
+    /// Maximum concurrent requests per remote cluster. `None` is the value of `qps`.
     pub max_inflight: Option<u32>,
-    /// Keys in a page; 0 is no limit.
+    /// Maximum keys per page; 0 is no limit.
     pub page_limit: u32,
-    /// How often an idle connection is asked for a sign of life.
+    /// Interval of keepalives on an idle connection.
     pub keepalive_heartbeat: Duration,
-    /// How long the sign may take.
+    /// Maximum time for the answer to a keepalive.
     pub keepalive_timeout: Duration,
 }
 
 impl Default for KvstoreOptions {
-    /// Cilium's own (`pkg/kvstore/etcd.go`, `pkg/defaults/defaults.go`).
+    /// Returns Cilium's defaults (`pkg/kvstore/etcd.go`, `pkg/defaults/defaults.go`).
     fn default() -> Self {
         Self {
             qps: 20,
@@ -86,7 +87,7 @@ impl Default for KvstoreOptions {
 }
 
 impl KvstoreOptions {
-    /// Each with its name, what holds, and what it is for.
+    /// Returns the name, the value and a description of each option.
     pub(super) fn described(&self) -> [(&'static str, String, &'static str); 6] {
         let bootstrap_qps = self.bootstrap_qps.unwrap_or(self.qps);
         let time = |time: Duration| format!("{time:?}");
@@ -100,7 +101,7 @@ impl KvstoreOptions {
         ]
     }
 
-    /// The defaults with these set over them, the last of a name winning.
+    /// Returns the defaults overridden by these options. The last option of a name wins.
     #[must_use]
     pub fn with(options: &[KvstoreOption]) -> Self {
         let mut all = Self::default();
@@ -119,7 +120,7 @@ impl KvstoreOptions {
 }
 
 impl KvstoreOption {
-    /// Its name, as it is given.
+    /// Returns the name as on the command line.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Qps(_) => "etcd.qps",
@@ -131,10 +132,10 @@ impl KvstoreOption {
         }
     }
 
-    /// Reads `name=value`.
+    /// Parses `name=value`.
     ///
     /// # Errors
-    /// A message that names the option, or the known ones if it is none of them.
+    /// Returns a message that names the option, or the known options if it is none of them.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once('=').ok_or("must be KEY=VALUE, such as etcd.qps=20")?;
         let number = || value.parse::<u32>().map_err(|_| format!("{name} must be a whole number"));
@@ -152,7 +153,8 @@ impl KvstoreOption {
     }
 }
 
-/// What to say of an option that a reader does not have. Only what looks like one is repeated: anything else may be a secret at the wrong place.
+/// Describes an unknown option. Repeats the name only if it looks like one, because anything else
+/// may be a misplaced secret.
 fn unknown_option(name: &str) -> String {
     const KNOWN: &str =
         "there are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, etcd.keepaliveHeartbeat and etcd.keepaliveTimeout";
