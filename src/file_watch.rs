@@ -1,7 +1,8 @@
-//! Being told that something in a directory may have changed; the only importer of `notify`.
+//! Notifications of changes in a directory. Only this module uses the crate `notify`.
 //!
-//! No event is worth its word (a link's target, a file system without inotify, a queue that overflowed): the caller must look, and look from time
-//! to time without having been told.
+//! Events are hints: they can be missing (a link's target, a file system without inotify, a queue
+//! that overflowed) or wrong. The caller has to inspect the directory, also periodically without an
+//! event.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,16 +11,17 @@ use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 
-/// A watch on the directory that stood at a path when it began, until it is dropped.
+/// A watch on a directory, until it is dropped. It stays on the directory that had the path when it
+/// began.
 pub struct DirectoryWatch {
     _watcher: RecommendedWatcher,
 }
 
 impl DirectoryWatch {
-    /// Watches a directory, not what is below the directories in it.
+    /// Watches a directory, but not its subdirectories.
     ///
     /// # Errors
-    /// Why it cannot be watched.
+    /// Returns the reason as text if the directory cannot be watched.
     pub fn begin(directory: &Path, changed: Arc<Notify>) -> Result<Self, String> {
         let on_event = move |event: notify::Result<notify::Event>| {
             if !event.is_ok_and(|event| is_mere_reading(event.kind)) {
@@ -34,7 +36,8 @@ impl DirectoryWatch {
     }
 }
 
-/// Whether somebody only read, as we do ourselves: to answer that with another reading would never end.
+/// Returns `true` if an event is only a read. meshkeep reads the directory itself, and reacting to
+/// that would never end.
 fn is_mere_reading(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }

@@ -1,6 +1,8 @@
-//! Reads files up to a maximum size. A running sidecar reads regular files only: a FIFO would block
-//! its reader for ever, and a device such as `/dev/zero` never ends. A command reads what its caller
-//! names, a FIFO of the shell included.
+//! Functions that read files up to a maximum size.
+//!
+//! A running sidecar reads regular files only: a FIFO would block its reader for ever, and a device
+//! such as `/dev/zero` never ends. A command reads any file that its user names, including a FIFO
+//! of the shell.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -9,27 +11,28 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Largest certificate, key, token or client file that is read, in bytes. Real ones have a few KiB.
+/// Maximum size of a certificate, key, token or client file in bytes. Real ones have a few KiB.
 pub(crate) const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads a regular file of at most `max` bytes; links are followed. Blocks, though never for a writer.
+/// Reads a regular file of at most `max` bytes and follows links. Blocks, but never for a writer.
 ///
 /// # Errors
-/// Those of the file system; [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidInput`] for what is no regular file.
+/// Returns the error of the file system, [`io::ErrorKind::FileTooLarge`], or
+/// [`io::ErrorKind::InvalidInput`] if it is not a regular file.
 pub(crate) fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path)?;
-    // a sparse file of a terabyte is refused unread
+    // rejects a sparse file of a terabyte without reading it
     if file.metadata()?.len() > max {
         return Err(too_large(max));
     }
     read_at_most(file, max)
 }
 
-/// Reads at most `max` bytes of a file that the caller of a command names. Blocks, on a FIFO until
-/// its writers have closed it.
+/// Reads at most `max` bytes of a file that a command's user names. Blocks on a FIFO until its
+/// writers have closed it.
 ///
 /// # Errors
-/// Those of the file system; [`io::ErrorKind::FileTooLarge`].
+/// Returns the error of the file system or [`io::ErrorKind::FileTooLarge`].
 pub(crate) fn read_argument(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     read_at_most(File::open(path)?, max)
 }
@@ -45,7 +48,8 @@ fn too_large(max: u64) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} bytes"))
 }
 
-/// The type is that of the open file, so that nothing can be put in its place between a check and the opening.
+/// Opens a regular file. It checks the type of the open file, so that the file cannot be replaced
+/// between check and opening.
 fn open_regular(path: &Path) -> io::Result<File> {
     let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
     let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;

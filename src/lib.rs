@@ -1,7 +1,9 @@
-//! meshkeep mirrors the state that remote Cilium clusters publish in their etcd, keeps it on disk and serves it.
+//! meshkeep mirrors the state that remote Cilium clusters publish in their etcds, stores it on disk
+//! and serves it.
 //!
-//! As a library it is an etcd client for Cilium's keys ([`kvstore`]), the allocator of identities ([`allocator`]) and the command line as a function ([`cli`]). The other rooms, of which
-//! ARCHITECTURE.md is the map, are private, so that the compiler names what nothing uses.
+//! The library consists of an etcd client for Cilium's keys ([`kvstore`]), the allocator of
+//! identities ([`allocator`]) and the command line as a function ([`cli`]). All other modules are
+//! private, so that the compiler reports unused code. ARCHITECTURE.md describes them.
 //!
 //! ```no_run
 //! use meshkeep::kvstore::{ClientFile, ClientOptions, Connection};
@@ -50,7 +52,8 @@ mod yaml;
 
 pub use model::{EtcdClusterId, LeaseId, Revision};
 
-/// The private rooms, for this repository's integration tests and benches. Not part of the library's face: anything here may change or go.
+/// Private modules for this repository's integration tests and benches. Not part of the public API:
+/// anything here may change or disappear.
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals {

@@ -1,7 +1,8 @@
-//! The log: one line for each transition, on standard error, as text or JSON.
+//! The log: one line per transition on standard error, as text or JSON.
 //!
-//! Nothing waits for it and nothing fails by it: a thread of its own writes the lines, and those that cannot be written, or wait while a
-//! pipe's reader sleeps, are lost and counted. Deliberately lacks: metrics, which are read from the handle when somebody asks for them.
+//! Logging never blocks and never fails. A separate thread writes the lines; those that cannot be
+//! written, or that exceed the queue while a pipe's reader is slow, are dropped and counted.
+//! Metrics come from `handle` instead.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use crate::config::{LogFormat, LogLevel};
 use crate::handle::LostLines;
 use crate::model::{LogTail, printable, printable_with_colours};
 
-/// The environment variable with which a filter finer than a level is given.
+/// Environment variable of a log filter, which is finer than a level.
 const FILTER_VARIABLE: &str = "RUST_LOG";
 
-/// How many lines may wait to be written: a start with a large store at the finest level writes some thousands in a second. At the usual 200
-/// bytes of a line they are 7 MB.
+/// Maximum number of queued lines, 7 MB at the usual 200 bytes. A start with a large store logs
+/// some thousands of lines per second at the finest level.
 const WAITING_LINES_MAX: usize = 32_768;
 
-/// The log of this process, until it is dropped: then what waits is written, within a second.
+/// Log of this process. When it is dropped, it writes the queued lines within a second.
 #[derive(Debug)]
 pub struct Log {
     _writer: WorkerGuard,
@@ -31,21 +32,21 @@ pub struct Log {
 }
 
 impl Log {
-    /// How many lines were lost so far.
+    /// Returns the counter of dropped lines.
     #[must_use]
     pub fn lost(&self) -> LostLines {
         self.lost.clone()
     }
 
-    /// Its newest lines.
+    /// Returns the newest lines.
     #[must_use]
     pub fn tail(&self) -> LogTail {
         self.tail.clone()
     }
 }
 
-/// A writer of one line to both places: where the log goes, and what is kept of it. Values in a line come from other clusters, so what a terminal
-/// acts on is escaped, except the line's own colours.
+/// Writer that sends each line to standard error and to the tail. Values in a line come from other
+/// clusters, so terminal control characters are escaped, except for the line's own colours.
 struct Both {
     queue: NonBlocking,
     tail: LogTail,
@@ -65,7 +66,7 @@ impl Write for Both {
     }
 }
 
-/// A writer that takes every line, whether it can be written or not.
+/// Writer that accepts every line and counts those that cannot be written.
 #[derive(Debug)]
 struct Tolerant<W> {
     inner: W,
@@ -81,27 +82,27 @@ impl<W: Write> Write for Tolerant<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // what is not flushed shows as a line that cannot be written
+        // a failed flush shows up as a line that cannot be written
         let _ = self.inner.flush();
         Ok(())
     }
 }
 
-/// The log cannot be set up.
+/// Error of setting up the log.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The filter is not one.
+    /// The filter is invalid.
     #[error("{FILTER_VARIABLE} is not a log filter, such as meshkeep=debug")]
     Filter(#[source] ParseError),
-    /// Somebody has set up a log in this process before.
+    /// This process has a log already.
     #[error("a log is set up already")]
     Twice(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Sets up the log of this process. A filter in `RUST_LOG` wins over the level.
+/// Sets up the log of this process. A filter in `RUST_LOG` overrides the level.
 ///
 /// # Errors
-/// [`TelemetryError`]: a bad filter, or a second call.
+/// Returns [`TelemetryError`] for an invalid filter or a second call.
 pub fn init(format: LogFormat, level: LogLevel) -> Result<Log, TelemetryError> {
     let filter = match std::env::var(FILTER_VARIABLE) {
         Ok(filter) if !filter.is_empty() => EnvFilter::try_new(filter).map_err(TelemetryError::Filter)?,
@@ -117,7 +118,7 @@ pub fn init(format: LogFormat, level: LogLevel) -> Result<Log, TelemetryError> {
     let tail = LogTail::default();
     let kept = tail.clone();
     let writer_of_lines = move || Both { queue: queue.clone(), tail: kept.clone(), colours };
-    // an error of ours is no reason to print one to the same place, which panics
+    // the subscriber would print its own errors to standard error, which panics if that failed
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer_of_lines).with_ansi(colours).log_internal_errors(false);
     match format {
@@ -128,14 +129,15 @@ pub fn init(format: LogFormat, level: LogLevel) -> Result<Log, TelemetryError> {
     Ok(Log { _writer: writer, lost, tail })
 }
 
-/// Ours at the level, the libraries' warnings only: their debug lines are about frames and would drown ours.
+/// Returns the filter of a level. Libraries log warnings only, because their debug lines are about
+/// frames and would hide ours.
 fn filter_for(level: LogLevel) -> String {
     let libraries = match level {
         LogLevel::Error => LogLevel::Error,
         LogLevel::Warn | LogLevel::Info | LogLevel::Debug => LogLevel::Warn,
         LogLevel::Trace => LogLevel::Trace,
     };
-    // what a stranger sends makes these two warn, a line for each connection
+    // these two warn about each connection of a client that sends garbage
     let quiet = if level == LogLevel::Trace { "" } else { ",rustls=error,h2=error" };
     format!("{}{quiet},meshkeep={}", libraries.as_str(), level.as_str())
 }
@@ -144,7 +146,7 @@ fn filter_for(level: LogLevel) -> String {
 mod tests {
     use super::*;
 
-    /// A full disk.
+    /// A disk without free space.
     struct Full;
 
     impl Write for Full {

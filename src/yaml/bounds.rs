@@ -1,4 +1,4 @@
-//! The events of a text, counted.
+//! The parser's events of a text, counted against limits.
 
 use std::collections::HashMap;
 use std::io::{BufReader, Read};
@@ -6,68 +6,68 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libyaml_safer::{Event, EventData, Mark, Parser, ScalarStyle};
 
-/// How much a text may stand for, each alias counted as what it repeats.
+/// Maximum size of a text. Each alias counts as the node that it repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Lists and mappings inside each other.
+    /// Maximum depth of nested lists and mappings.
     pub(crate) nesting: usize,
-    /// Events of the parser: one for each scalar, two for each list and mapping.
+    /// Maximum number of events: one for each scalar, two for each list and mapping.
     pub(crate) events: u64,
-    /// Bytes of all scalars.
+    /// Maximum length of all scalars together, in bytes.
     pub(crate) bytes: u64,
 }
 
 impl Limits {
-    /// For files that configure something: a hundred thousand events are far more than one of 1 MiB needs.
+    /// Limits for config files. A hundred thousand events are far more than a file of 1 MiB needs.
     pub(crate) const CONFIGURATION: Self = Self { nesting: 32, events: 100_000, bytes: 1 << 20 };
 }
 
-/// Directives (`%TAG`) of one text. The parser compares each with all the others.
+/// Maximum number of directives (`%TAG`) in a text. The parser compares each with all the others.
 const DIRECTIVES_MAX: usize = 64;
 
-/// How many bytes the parser gets at once: it keeps them as characters, of four bytes each.
+/// Bytes that the parser gets at once. It stores them as characters of four bytes each.
 const CHUNK_BYTES: usize = 4096;
 
-/// Why a text is refused. Never quotes it: there may be a password in it.
+/// Error of a rejected text. It never quotes the text, which may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum YamlError {
-    /// No YAML.
+    /// The text is not YAML.
     #[error("not YAML: look at line {line}, column {column}")]
     Syntax {
-        /// From 1.
+        /// Line, from 1.
         line: u64,
-        /// From 1.
+        /// Column, from 1.
         column: u64,
-        /// The parser's words, which quote nothing.
+        /// The parser's message, which quotes nothing.
         problem: &'static str,
     },
-    /// Over one of the limits.
+    /// The text exceeds a limit.
     #[error("{reason} (line {line})")]
     Limit {
-        /// The line of the event that is over the limit, from 1.
+        /// Line of the event that exceeds the limit, from 1.
         line: u64,
-        /// Which limit.
+        /// The exceeded limit, human-readable.
         reason: String,
     },
-    /// YAML that agents refuse.
+    /// Agents reject this YAML.
     #[error("{reason} (line {line})")]
     Refused {
-        /// From 1.
+        /// Line, from 1.
         line: u64,
-        /// Why.
+        /// Reason, human-readable.
         reason: &'static str,
     },
 }
 
 impl YamlError {
-    /// The line, from 1.
+    /// Returns the line, from 1.
     pub(crate) fn line(&self) -> u64 {
         match self {
             Self::Syntax { line, .. } | Self::Limit { line, .. } | Self::Refused { line, .. } => *line,
         }
     }
 
-    /// Why, for messages that name the line before it.
+    /// Returns the reason alone, for messages that name the line before it.
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Syntax { problem, .. } => (*problem).to_owned(),
@@ -85,50 +85,50 @@ impl YamlError {
     }
 }
 
-/// Goes through all documents of a text.
+/// Checks all documents of a text.
 ///
 /// # Errors
-/// [`YamlError`], for the first event that is over a limit and for what is no YAML.
+/// Returns a [`YamlError`] for the first event over a limit, or if the text is not YAML.
 pub(crate) fn check(text: &str, limits: &Limits) -> Result<(), YamlError> {
     let mut events = Events::new(text, *limits)?;
     while !matches!(events.next()?.data, EventData::StreamEnd) {}
     Ok(())
 }
 
-/// What a node costs wherever an alias repeats it.
+/// Cost of a node, which each alias to it adds again.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     events: u64,
     bytes: u64,
-    /// Lists and mappings inside each other in it.
+    /// Depth of nested lists and mappings in the node.
     nesting: usize,
 }
 
 /// A list or mapping that has not ended yet.
 struct Open {
-    /// Its place in [`Events::anchored`].
+    /// Index in [`Events::anchored`].
     anchored: Option<usize>,
-    /// The sums when it began.
+    /// Totals at its start.
     events: u64,
     bytes: u64,
-    /// Of what is in it.
+    /// Depth of its content.
     nesting: usize,
 }
 
-/// The events of a text, each checked before it is given out.
+/// Events of a text, each checked before it is returned.
 pub(super) struct Events<'a> {
     parser: Parser<BufReader<Box<dyn Read + 'a>>>,
-    /// The position behind the text, if a line break was added there.
+    /// Position at the end of the text, if a line break was added there.
     padded_at: Option<u64>,
     limits: Limits,
-    /// Where the last event ended.
+    /// End of the last event.
     last: Mark,
     open: Vec<Open>,
     events: u64,
     bytes: u64,
-    /// By name, indices of `anchored`.
+    /// Indices into `anchored`, by name.
     anchors: HashMap<String, usize>,
-    /// What the nodes of this document that have an anchor cost; `None` while they have not ended.
+    /// Costs of the nodes with an anchor in this document; `None` while a node has not ended.
     anchored: Vec<Option<Cost>>,
 }
 
@@ -137,22 +137,22 @@ impl<'a> Events<'a> {
         if let Some((line, _)) = text.lines().enumerate().filter(|(_, line)| line.starts_with('%')).nth(DIRECTIVES_MAX) {
             return Err(YamlError::Limit { line: line as u64 + 1, reason: format!("more than {DIRECTIVES_MAX} directives") });
         }
-        // libyaml-safer 0.3 panics where a text ends in the middle of a scalar
+        // libyaml-safer 0.3 panics if a text ends inside a scalar
         let is_padded = !text.ends_with(['\n', '\r']);
         let pad: &[u8] = if is_padded { b"\n" } else { b"" };
         let mut parser = Parser::new();
         let input: Box<dyn Read + 'a> = Box::new(text.as_bytes().chain(pad));
         parser.set_input(BufReader::with_capacity(CHUNK_BYTES, input));
-        // the parser counts from behind the byte order mark
+        // the parser counts from after the byte order mark
         let padded_at = is_padded.then_some(text.trim_start_matches('\u{feff}').len() as u64);
         let (open, anchors, anchored) = (Vec::new(), HashMap::new(), Vec::new());
         Ok(Self { parser, padded_at, limits, last: Mark::default(), open, events: 0, bytes: 0, anchors, anchored })
     }
 
-    /// The next event. It and all before it are within the limits.
+    /// Returns the next event. All events so far are within the limits.
     pub(super) fn next(&mut self) -> Result<Event, YamlError> {
         let parser = &mut self.parser;
-        // libyaml-safer 0.3 panics at `[!,`; after an error nobody uses the parser again
+        // libyaml-safer 0.3 panics at `[!,`; the parser is not used again after an error
         let mut event = match catch_unwind(AssertUnwindSafe(|| parser.parse())) {
             Ok(Ok(event)) => event,
             Ok(Err(error)) => return Err(YamlError::syntax(error.problem_mark().unwrap_or(self.last), error.problem())),
@@ -199,13 +199,14 @@ impl<'a> Events<'a> {
             }
             EventData::Alias { anchor } => {
                 let cost = self.anchors.get(anchor).and_then(|place| self.anchored[*place]);
-                // of something that is not there, or that it is in itself
+                // an alias of an unknown node, or of one that contains it
                 self.add(start, cost.ok_or_else(|| YamlError::syntax(start, "an alias of nothing, or of what it is in"))?)
             }
         }
     }
 
-    /// Remembers an anchor from the beginning of its node: a later one of the same name, also in the node itself, takes the name over.
+    /// Registers an anchor at the start of its node. A later anchor of the same name replaces it,
+    /// even inside the node.
     fn anchor(&mut self, name: Option<&str>) -> Option<usize> {
         let place = self.anchored.len();
         self.anchors.insert(name?.to_owned(), place);
@@ -219,7 +220,7 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Adds what an event stands for.
+    /// Adds the cost of an event.
     fn add(&mut self, mark: Mark, cost: Cost) -> Result<(), YamlError> {
         let Limits { nesting, events, bytes } = self.limits;
         self.events = self.events.saturating_add(cost.events);
@@ -327,7 +328,7 @@ mod tests {
         for text in texts.chain([directives]) {
             let begun = Instant::now();
             let _ = check(&text, &LIMITS);
-            // some 0.2 s in a debug build; what is not linear takes a minute
+            // some 0.2 s in a debug build; anything worse than linear takes a minute
             assert!(begun.elapsed() < Duration::from_secs(5), "{}", &text[..20]);
         }
     }

@@ -1,7 +1,9 @@
-//! YAML as Cilium's agents read it: go-yaml 2 behind `sigs.k8s.io/yaml`, where the values are made into JSON.
+//! A YAML reader with the semantics of Cilium's agents: go-yaml 2 behind `sigs.k8s.io/yaml`, which
+//! converts the values to JSON.
 //!
-//! It differs from `serde_yaml_ng`: the first document counts and nothing behind it, the last of equal keys wins, `yes` and `on` are booleans, tags
-//! of lists and mappings are ignored, and `<<` puts the keys of another mapping in at its place.
+//! It differs from `serde_yaml_ng`: only the first document counts, the last of equal keys wins,
+//! `yes` and `on` are booleans, tags of lists and mappings are ignored, and `<<` merges the keys of
+//! another mapping.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -12,13 +14,14 @@ use serde_yaml_ng::{Mapping, Value};
 use super::bounds::{Events, Limits, YamlError};
 use super::resolve::resolve;
 
-/// The tag that makes any key one that merges.
+/// Tag that makes any key a merge key.
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 
-/// Reads the first document of a text; `null` if there is none. The keys of mappings are texts, and no value has a tag.
+/// Reads the first document of a text; `null` if there is none. Keys of mappings are strings, and
+/// no value has a tag.
 ///
 /// # Errors
-/// [`YamlError`], for what is over the limits, no YAML, or refused by agents.
+/// Returns a [`YamlError`] if the text exceeds the limits, is not YAML, or is rejected by agents.
 pub(crate) fn read(bytes: &[u8], limits: &Limits) -> Result<Value, YamlError> {
     let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(&bytes[..error.valid_up_to()]))?;
     let mut composer = Composer { events: Events::new(text, *limits)?, anchors: HashMap::new() };
@@ -30,7 +33,7 @@ pub(crate) fn read(bytes: &[u8], limits: &Limits) -> Result<Value, YamlError> {
                     return Err(YamlError::Refused { line: event.start_mark.line + 1, reason: "agents read YAML 1.1 alone" });
                 }
                 let root = composer.next_node()?;
-                // what ends the document has to be readable too
+                // the event that ends the document must be valid too
                 composer.events.next()?;
                 return value_of(&root);
             }
@@ -45,11 +48,11 @@ fn not_utf8(valid: &[u8]) -> YamlError {
     YamlError::Refused { line, reason: "not UTF-8" }
 }
 
-/// A node at one of the places where it stands.
+/// A node at one of its positions.
 struct Place {
     node: Rc<Node>,
     is_alias: bool,
-    /// From 1.
+    /// Line, from 1.
     line: u64,
 }
 
@@ -59,7 +62,7 @@ enum Node {
     Mapping(Vec<(Place, Place)>),
 }
 
-/// Makes nodes of events. They share what aliases repeat.
+/// Builder of nodes from events. Aliases share nodes.
 struct Composer<'a> {
     events: Events<'a>,
     anchors: HashMap<String, Rc<Node>>,
@@ -71,7 +74,8 @@ impl Composer<'_> {
         self.node(event)
     }
 
-    /// The node that begins with an event. It calls itself as deep as the limits let nodes nest.
+    /// Builds the node that begins with an event. Its recursion is as deep as the limits allow
+    /// nodes to nest.
     fn node(&mut self, event: Event) -> Result<Place, YamlError> {
         let line = event.start_mark.line + 1;
         let (anchor, node) = match event.data {
@@ -119,7 +123,7 @@ impl Composer<'_> {
     }
 }
 
-/// The value of a node with all that its aliases repeat, which the limits bound.
+/// Converts a node to a value and expands its aliases, which the limits bound.
 fn value_of(place: &Place) -> Result<Value, YamlError> {
     match &*place.node {
         Node::Scalar { value, .. } if value.as_f64().is_some_and(|number| !number.is_finite()) => {
@@ -135,7 +139,8 @@ fn value_of(place: &Place) -> Result<Value, YamlError> {
     }
 }
 
-/// Puts pairs into a mapping, in their order: a later one replaces an earlier one, also those that a merge brings.
+/// Inserts pairs into a mapping in order. A later pair replaces an earlier one, including those
+/// that a merge inserts.
 fn fill(mapping: &mut Mapping, pairs: &[(Place, Place)]) -> Result<(), YamlError> {
     for (key, value) in pairs {
         if !key.is_alias && matches!(&*key.node, Node::Scalar { is_merge: true, .. }) {
@@ -150,7 +155,7 @@ fn fill(mapping: &mut Mapping, pairs: &[(Place, Place)]) -> Result<(), YamlError
 fn merge(mapping: &mut Mapping, from: &Place) -> Result<(), YamlError> {
     match &*from.node {
         Node::Mapping(pairs) => fill(mapping, pairs),
-        // the first of them counts most
+        // the first mapping wins, so it is inserted last
         Node::Sequence(items) if !from.is_alias => items.iter().rev().try_for_each(|item| match &*item.node {
             Node::Mapping(pairs) => fill(mapping, pairs),
             _ => Err(YamlError::Refused { line: item.line, reason: "<< takes a mapping or a list of mappings" }),
@@ -159,7 +164,7 @@ fn merge(mapping: &mut Mapping, from: &Place) -> Result<(), YamlError> {
     }
 }
 
-/// A key as JSON has it.
+/// Converts a key to a string, as JSON needs it.
 fn key_of(place: &Place) -> Result<String, YamlError> {
     match &*place.node {
         Node::Scalar { value: Value::String(text), .. } => Ok(text.clone()),
@@ -177,7 +182,7 @@ mod tests {
         super::read(text.as_bytes(), &Limits::CONFIGURATION).map_err(|error| error.to_string())
     }
 
-    /// A value as JSON, which `serde_yaml_ng` reads as YAML 1.2.
+    /// Parses JSON, which `serde_yaml_ng` reads as YAML 1.2.
     fn json(text: &str) -> Result<Value, String> {
         Ok(serde_yaml_ng::from_str(text).unwrap())
     }

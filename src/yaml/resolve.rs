@@ -1,13 +1,14 @@
-//! What a scalar is: the rules of go-yaml 2 (`resolve.go`).
+//! The types of scalars, by the rules of go-yaml 2 (`resolve.go`).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_yaml_ng::Value;
 
-/// What the short names of YAML's own tags stand for.
+/// Full form of the prefix `!!` in YAML's own tags.
 const TAG_PREFIX: &str = "tag:yaml.org,2002:";
 
-/// The value of a scalar that is not quoted or has a tag; `None` if it is not what the tag says.
+/// Returns the value of a scalar that is not quoted or has a tag. `None` if it does not match the
+/// tag.
 pub(super) fn resolve(tag: Option<&str>, text: String) -> Option<Value> {
     let Some(tag) = tag else { return Some(plain(&text).unwrap_or(Value::String(text))) };
     match tag.strip_prefix(TAG_PREFIX) {
@@ -21,12 +22,12 @@ pub(super) fn resolve(tag: Option<&str>, text: String) -> Option<Value> {
             let bytes = BASE64.decode(packed).ok()?;
             Some(Value::String(String::from_utf8_lossy(&bytes).into_owned()))
         }
-        // that of texts, and those that nobody knows
+        // the tag of strings, or an unknown one
         _ => Some(Value::String(text)),
     }
 }
 
-/// Type of a plain scalar that is not a string.
+/// Returns the value of a plain scalar that is not a string.
 fn plain(text: &str) -> Option<Value> {
     let value = match text {
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => true.into(),
@@ -51,7 +52,7 @@ fn number(text: &str) -> Option<Value> {
     }
 }
 
-/// As Go's `ParseInt` and `ParseUint` with base 0.
+/// Parses an integer as Go's `ParseInt` and `ParseUint` with base 0 do.
 fn integer(text: &str) -> Option<Value> {
     let (sign, digits) = match text.as_bytes().first()? {
         b'-' => (Some("-"), &text[1..]),
@@ -73,7 +74,8 @@ fn integer(text: &str) -> Option<Value> {
     signed.or_else(|| if sign.is_none() { u64::from_str_radix(digits, base).ok().map(Value::from) } else { None })
 }
 
-/// A decimal fraction; one that is too large is a text, as Go's `ParseFloat` refuses it.
+/// Parses a decimal fraction. One that is too large remains a string, because Go's `ParseFloat`
+/// rejects it.
 fn float(text: &str) -> Option<Value> {
     let is_decimal =
         text.bytes().any(|byte| byte.is_ascii_digit()) && text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
@@ -81,7 +83,8 @@ fn float(text: &str) -> Option<Value> {
     number.is_finite().then(|| number.into())
 }
 
-/// Whether a text begins as a date does: a text it is either way, so that only the tag of dates asks.
+/// Returns `true` if a text begins like a date. Only the tag of dates needs this, because the value
+/// is a string either way.
 fn is_date(text: &str) -> bool {
     let mut parts = text.splitn(3, '-');
     let mut next = |lengths: std::ops::RangeInclusive<usize>| {
