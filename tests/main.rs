@@ -1,4 +1,4 @@
-//! The one integration binary: a module per topic, and the harness that all of them share.
+//! The only integration test binary: one module per topic, and the harness that all of them share.
 
 #[cfg(test)]
 mod allocator;

@@ -1,4 +1,4 @@
-//! Certificates for the tests' servers and clients, made anew for each test.
+//! Certificates for the tests' servers and clients, created for each test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// The year at whose beginning every certificate of the harness runs out, unless a test chooses another.
+/// Year at whose beginning the harness's certificates expire, unless a test chooses another.
 pub(crate) const EXPIRY_YEAR: i32 = 2100;
 
-/// A certificate and its key on disk.
+/// Paths of a certificate and its key.
 #[derive(Debug, Clone)]
 pub(crate) struct Pair {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-/// A certificate authority that writes what it signs into one directory.
+/// A certificate authority that writes the certificates that it signs into one directory.
 pub(crate) struct Authority {
     directory: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -26,12 +26,12 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// A new authority; its certificate is `<name>.crt` in the directory.
+    /// Creates an authority. Its certificate is `<name>.crt` in the directory.
     pub(crate) fn new(directory: &Path, name: &str) -> Self {
         Self::write(directory, name, CertifiedIssuer::self_signed(Self::parameters(name), KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// An intermediate authority, signed by this one.
+    /// Creates an intermediate authority, signed by this one.
     pub(crate) fn below(&self, name: &str) -> Self {
         let issuer = CertifiedIssuer::signed_by(Self::parameters(name), KeyPair::generate().unwrap(), &self.issuer).unwrap();
         Self::write(&self.directory, name, issuer)
@@ -51,30 +51,32 @@ impl Authority {
         Self { directory: directory.into(), issuer, certificate }
     }
 
-    /// Its own certificate.
+    /// Returns the path of the authority's own certificate.
     pub(crate) fn certificate(&self) -> &Path {
         &self.certificate
     }
 
-    /// A server's pair for these names and addresses. It has no common name and may be used by clients too: etcd's own
-    /// gateway dials etcd with it, and a common name would make a user of it.
+    /// Creates a server certificate for these names and addresses. It has no common name and is
+    /// also valid for clients: etcd's gateway connects to etcd with it, and a common name would
+    /// make it an etcd user.
     pub(crate) fn server(&self, file_name: &str, names: &[&str]) -> Pair {
         let mut parameters = parameters(names, None, EXPIRY_YEAR);
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         self.sign(file_name, &parameters, &KeyPair::generate().unwrap())
     }
 
-    /// A client's pair with this common name, which etcd takes for the user where authentication is on.
+    /// Creates a client certificate with this common name, which is the user name if the etcd has
+    /// authentication enabled.
     pub(crate) fn client(&self, common_name: &str) -> Pair {
         self.client_until(common_name, EXPIRY_YEAR)
     }
 
-    /// A client's pair that runs out at the beginning of a year.
+    /// Creates a client certificate that expires at the beginning of a year.
     pub(crate) fn client_until(&self, common_name: &str, expiry_year: i32) -> Pair {
         self.sign_client(common_name, expiry_year, &KeyPair::generate().unwrap())
     }
 
-    /// A client's pair with this key.
+    /// Creates a client certificate with this key.
     pub(crate) fn client_with_key(&self, common_name: &str, key: &KeyPair) -> Pair {
         self.sign_client(common_name, EXPIRY_YEAR, key)
     }

@@ -1,7 +1,8 @@
-//! Real etcd servers for tests: each on loopback ports of its own, in a directory of its own, gone when dropped.
+//! Real etcd servers for tests. Each has its own loopback ports and its own directory, and ends
+//! when it is dropped.
 //!
-//! Nothing here stands in for etcd. `ETCD_BIN` names the binary (default: `etcd` on the path), `ETCD35_BIN` and `ETCD37_BIN` two more
-//! (default: `target/tools/etcd-3.5/etcd` and the like).
+//! `ETCD_BIN` names the binary (default: `etcd` on the path). `ETCD35_BIN` and `ETCD37_BIN` name
+//! two more (default: `target/tools/etcd-3.5/etcd` and `target/tools/etcd-3.7/etcd`).
 
 mod members;
 mod users;
@@ -22,35 +23,40 @@ use super::certificates::{Authority, Pair};
 use super::{PATIENCE, eventually};
 pub(crate) use members::EtcdMembers;
 
-/// The password of the user `root` once authentication is on; the harness itself goes on as that user.
+/// Password of the user `root` once authentication is enabled. The harness itself then connects as
+/// `root`.
 const ROOT_PASSWORD: &str = "root-password";
 
-/// How many operations etcd takes in one transaction (`--max-txn-ops`, default 128).
+/// Maximum number of operations in one etcd transaction (`--max-txn-ops`, default 128).
 const TXN_OPERATIONS_MAX: usize = 128;
 
-/// How often a start is tried on new ports, when another program took one between our look and etcd's bind.
+/// Maximum number of attempts to start on new ports. An attempt fails if another program takes a
+/// port before etcd binds it.
 const START_ATTEMPTS_MAX: usize = 5;
 
-/// Where test servers and proxies listen: below Linux's range for outgoing connections (32768 up), so that a stopped server's port is
-/// not taken by a passing connection before its restart.
+/// Ports of test servers and proxies. They are below Linux's range for outgoing connections (from
+/// 32768), so that an outgoing connection does not take the port of a stopped server before its
+/// restart.
 const PORTS: std::ops::Range<u16> = 15_000..32_000;
 
-/// The ports that this process has had, of servers that are gone too: a session of another test may still look for its server there, and would
-/// write its quorum checks into whichever came next.
+/// Ports that this process has used, including those of ended servers. A session of another test
+/// may still try to reach its server there, and would write its quorum checks into the next server
+/// on the port.
 static PORTS_TAKEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
-/// How clients reach the server.
+/// Transport security of the client port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tls {
     /// Plain TCP.
     None,
-    /// The server has a certificate, clients need none.
+    /// The server has a certificate; clients need none.
     Server,
-    /// Both sides have one (`--client-cert-auth`); the client's common name is `meshkeep`.
+    /// Both sides have a certificate (`--client-cert-auth`). The client's common name is
+    /// `meshkeep`.
     Mutual,
 }
 
-/// How a server is started; the same flags again at each restart.
+/// Options of an etcd server. A restart uses the same flags again.
 #[derive(Debug, Clone)]
 pub(crate) struct EtcdBuilder {
     binary: PathBuf,
@@ -60,11 +66,11 @@ pub(crate) struct EtcdBuilder {
     max_request_bytes: Option<u64>,
     watch_progress_interval: Option<String>,
     flags: Vec<String>,
-    /// The member's name and all members, where it is one of several.
+    /// Name of this member and `--initial-cluster`, if the etcd has several members.
     membership: Option<(String, String)>,
 }
 
-/// A running (or stopped, or wiped) etcd with one member, or one of several.
+/// An etcd member. It can be stopped, killed, wiped and restarted.
 pub(crate) struct Etcd {
     builder: EtcdBuilder,
     directory: Option<TempDir>,
@@ -78,7 +84,7 @@ pub(crate) struct Etcd {
     user: Option<(String, String)>,
 }
 
-/// Every etcd binary at hand: the default one and, where they are, 3.5 and 3.7.
+/// Returns every available etcd binary: the default one and, if they exist, 3.5 and 3.7.
 pub(crate) fn etcd_binaries() -> Vec<PathBuf> {
     let newer = [("ETCD35_BIN", "etcd-3.5"), ("ETCD37_BIN", "etcd-3.7")].into_iter().filter_map(|(variable, directory)| {
         let cached = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(directory).join("etcd");
@@ -102,37 +108,37 @@ impl EtcdBuilder {
         self
     }
 
-    /// `--initial-cluster-token`: etcd derives its cluster id from it (and from the peer address).
+    /// Sets `--initial-cluster-token`. etcd derives its cluster id from it (and from the peer
+    /// address).
     pub(crate) fn cluster_token(mut self, token: &str) -> Self {
         self.cluster_token = token.into();
         self
     }
 
-    /// `--auth-token-ttl`, in seconds.
+    /// Sets `--auth-token-ttl`, in seconds.
     pub(crate) fn auth_token_ttl_s(mut self, seconds: u32) -> Self {
         self.auth_token_ttl_s = Some(seconds);
         self
     }
 
-    /// `--max-request-bytes` (etcd's default: 1.5 MiB).
+    /// Sets `--max-request-bytes` (etcd's default: 1.5 MiB).
     pub(crate) fn max_request_bytes(mut self, bytes: u64) -> Self {
         self.max_request_bytes = Some(bytes);
         self
     }
 
-    /// How often the server says to a watch without changes how far it is.
+    /// Sets the interval of progress notifications to idle watches.
     pub(crate) fn watch_progress_interval(mut self, interval: &str) -> Self {
         self.watch_progress_interval = Some(interval.into());
         self
     }
 
-    /// Any other flag, as `--name=value`.
+    /// Adds any other flag, as `--name=value`.
     pub(crate) fn flag(mut self, flag: &str) -> Self {
         self.flags.push(flag.into());
         self
     }
 
-    /// Starts the server and waits until it serves.
     pub(crate) async fn start(self) -> Etcd {
         let mut etcd = self.prepare();
         for _ in 0..START_ATTEMPTS_MAX {
@@ -145,7 +151,7 @@ impl EtcdBuilder {
         panic!("etcd did not find free ports in {START_ATTEMPTS_MAX} attempts");
     }
 
-    /// A server that has a directory and no ports yet.
+    /// Creates the directory of a server. The ports are chosen when it starts.
     fn prepare(self) -> Etcd {
         let directory = tempfile::Builder::new().prefix("meshkeep-etcd-").tempdir().unwrap();
         let authority = Authority::new(&directory.path().join("certificates"), "ca");
@@ -180,43 +186,44 @@ impl Etcd {
         }
     }
 
-    /// A plain server with the defaults.
+    /// Starts a server with the default options.
     pub(crate) async fn start() -> Self {
         Self::builder().start().await
     }
 
-    /// `http://127.0.0.1:port` or `https://…`.
+    /// Returns the client URL, `http://127.0.0.1:port` or `https://…`.
     pub(crate) fn url(&self) -> String {
         let scheme = if self.builder.tls == Tls::None { "http" } else { "https" };
         format!("{scheme}://127.0.0.1:{}", self.client_port)
     }
 
-    /// The port that clients connect to.
+    /// Returns the port for clients.
     pub(crate) fn port(&self) -> u16 {
         self.client_port
     }
 
-    /// The authority that signed the server's certificate and that it trusts for clients.
+    /// Returns the authority that signed the server's certificate, and that the server trusts for
+    /// client certificates.
     pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// The server's pair, which it reads anew for each connection.
+    /// Returns the server's certificate. The server reads it again for each connection.
     pub(crate) fn server_pair(&self) -> &Pair {
         &self.server_pair
     }
 
-    /// The pair of the client `meshkeep`.
+    /// Returns the certificate of the client `meshkeep`.
     pub(crate) fn client_pair(&self) -> &Pair {
         &self.client_pair
     }
 
-    /// Where the server keeps everything; also free for a test's own files.
+    /// Returns the server's directory. Tests may write their own files there.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.as_ref().expect("must be there until dropped").path()
     }
 
-    /// Stops the server in order (SIGTERM) and waits for its end.
+    /// Stops the server with SIGTERM and waits for its end.
     pub(crate) async fn stop(&mut self) {
         let mut child = self.child.take().expect("must be running to be stopped");
         signal(&child, "TERM");
@@ -227,7 +234,7 @@ impl Etcd {
         }
     }
 
-    /// Kills the server (SIGKILL).
+    /// Kills the server with SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -235,24 +242,26 @@ impl Etcd {
         }
     }
 
-    /// Freezes the server (SIGSTOP): connections stay open, nothing answers. [`Etcd::resume`] or dropping it ends that.
+    /// Freezes the server with SIGSTOP: connections stay open, but nothing answers.
+    /// [`Etcd::resume`] or dropping the server ends that.
     pub(crate) fn pause(&self) {
         signal(self.child.as_ref().expect("must be running to be paused"), "STOP");
     }
 
-    /// Lets a frozen server go on (SIGCONT).
+    /// Resumes a frozen server with SIGCONT.
     pub(crate) fn resume(&self) {
         signal(self.child.as_ref().expect("must be running to be resumed"), "CONT");
     }
 
-    /// Deletes all data of a server, killing it first. Users and authentication are gone with it.
+    /// Kills the server and deletes all of its data, including users and authentication.
     pub(crate) fn wipe(&mut self) {
         self.kill();
         self.wipe_files();
         self.user = None;
     }
 
-    /// Starts the server again on the same ports, with the same flags, on whatever data there is; stops it first if it runs.
+    /// Starts the server again on the same ports, with the same flags and the data that exists.
+    /// Stops it first if it runs.
     pub(crate) async fn restart(&mut self) {
         if self.child.is_some() {
             self.stop().await;
@@ -263,12 +272,12 @@ impl Etcd {
         }
     }
 
-    /// Another `--initial-cluster-token` for the next start; it counts only on wiped data.
+    /// Sets `--initial-cluster-token` for the next start. It has an effect only after a wipe.
     pub(crate) fn set_cluster_token(&mut self, token: &str) {
         self.builder.cluster_token = token.into();
     }
 
-    /// Starts the process and waits until it serves; false if a port was taken.
+    /// Starts the process and waits until it serves. Returns false if a port was in use.
     async fn try_start(&mut self) -> bool {
         self.starts += 1;
         let log_path = self.directory().join(format!("etcd-{}.log", self.starts));
@@ -309,9 +318,9 @@ impl Etcd {
             .arg(format!("--initial-advertise-peer-urls={peer_url}"))
             .arg(format!("--initial-cluster={members}"))
             .arg(format!("--initial-cluster-token={}", self.builder.cluster_token))
-            // quick elections and no waiting for the disk: the tests' data need not outlive a power cut
+            // quick elections and no fsync: the data of tests does not have to survive a power cut
             .args(["--heartbeat-interval=20", "--election-timeout=200", "--unsafe-no-fsync=true"]);
-        // a flag that has another name since 3.6; of variables the unknown ones are passed over
+        // the flag was renamed in 3.6, but unknown environment variables are ignored
         for name in ["ETCD_EXPERIMENTAL_WATCH_PROGRESS_NOTIFY_INTERVAL", "ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL"] {
             command.envs(self.builder.watch_progress_interval.iter().map(|interval| (name, interval)));
         }
@@ -347,7 +356,8 @@ impl Etcd {
 
 /// Test data and administration.
 impl Etcd {
-    /// A client of the tests' own, as `root` once authentication is on. A member that knows no leader at the moment lets nobody log in.
+    /// Connects a client, as `root` once authentication is enabled. Retries, because a member
+    /// without a leader refuses logins.
     pub(crate) async fn client(&self) -> Client {
         eventually("a client of etcd", async || self.try_client().await.ok()).await
     }
@@ -398,8 +408,8 @@ impl Etcd {
         self.client().await.compact(revision, None).await.unwrap();
     }
 
-    /// Turns authentication on. The user may read and write below `cilium/`; the harness's own client goes on as `root`,
-    /// and [`Etcd::client_file_yaml`] names the user from now on.
+    /// Enables authentication. `user` may read and write below `cilium/`. The harness's own client
+    /// continues as `root`, and [`Etcd::client_file_yaml`] contains `user` from now on.
     pub(crate) async fn enable_auth(&mut self, user: &str, password: &str) {
         let mut client = self.client().await;
         client.role_add("root").await.unwrap();
@@ -413,7 +423,8 @@ impl Etcd {
         self.user = Some((user.into(), password.into()));
     }
 
-    /// Leaves the user no more than Cilium's role `remote` (`clustermesh-apiserver/etcdinit`): one cluster's own keys, to be read.
+    /// Restricts the user to Cilium's role `remote` (`clustermesh-apiserver/etcdinit`), which may
+    /// only read one cluster's own keys.
     pub(crate) async fn restrict_to_remote(&self, cluster: &str) {
         let mut client = self.client().await;
         let prefix = RoleRevokePermissionOptions::new().with_prefix();
@@ -423,7 +434,7 @@ impl Etcd {
         }
     }
 
-    /// The etcd client file that meshkeep would read to get here.
+    /// Returns the client file with which meshkeep connects to this server.
     pub(crate) fn client_file_yaml(&self) -> String {
         let mut text = format!("endpoints:\n- {}\n", self.url());
         if self.builder.tls != Tls::None {
@@ -443,7 +454,7 @@ impl Etcd {
 impl Drop for Etcd {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // nothing can be done about a failure here, and a panic in drop would hide the test's own
+            // a failure cannot be handled here, and a panic in `drop` would hide the test's own
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -455,14 +466,14 @@ impl Drop for Etcd {
     }
 }
 
-/// Sends a signal by the shell's own `kill`: the standard library knows only SIGKILL.
+/// Sends a signal with the shell's `kill`, because the standard library only supports SIGKILL.
 fn signal(child: &Child, name: &str) {
     let command = format!("kill -{name} {}", child.id());
     assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
 }
 
-/// A port that this process has not had before and that can be bound now. Another process may still be quicker: then the server's start fails and
-/// is tried on other ports.
+/// Returns a port that this process has not used before and that can be bound now. If another
+/// process binds it first, the start of the server fails and is tried again on other ports.
 pub(crate) fn take_port() -> u16 {
     let mut guard = PORTS_TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let taken = guard.get_or_insert_default();

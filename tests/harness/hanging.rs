@@ -1,5 +1,6 @@
-//! A directory that can be made to hang, as a network share without its server: two bindfs (FUSE) on top of each other, each a process that can be
-//! stopped. It needs root, /dev/fuse and Debian's bindfs.
+//! A directory that can be made to hang, like a network share without its server. It consists of
+//! two bindfs (FUSE) on top of each other, each of which is a process that can be stopped. It needs
+//! root, `/dev/fuse` and Debian's bindfs.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,34 +12,36 @@ use tempfile::TempDir;
 
 use super::eventually;
 
-/// Where the kernel shows how many requests of a FUSE mount wait for an answer.
+/// Directory in which the kernel shows how many requests of a FUSE mount wait for an answer.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Two layers; the upper one is the directory that is used.
+/// A directory with two FUSE layers. The upper one is the directory that is used.
 pub(crate) struct HangingDirectory {
     upper: Layer,
     lower: Layer,
     _kept: TempDir,
 }
 
-/// One bindfs.
+/// A running bindfs.
 struct Layer {
     mounted: PathBuf,
     connection: PathBuf,
     daemon: Child,
 }
 
-/// How a call to the directory hangs.
+/// The state in which a call to the directory hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hanging {
-    /// Before the file system has taken it: the end of a process ends the call.
+    /// The file system has not accepted the call: ending the process ends the call.
     Killable,
-    /// Behind the file system: the kernel holds the process until the answer comes.
+    /// The file system has accepted the call: the kernel holds the process until the answer
+    /// arrives.
     Uninterruptible,
 }
 
 impl HangingDirectory {
-    /// Whether this machine can make one. Without it the tests that need one say so and end.
+    /// Returns whether this machine supports hanging directories. If it does not, the tests that
+    /// need one log that and end.
     pub(crate) fn is_possible() -> bool {
         let is_possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() && Path::new("/usr/bin/bindfs").exists();
         if !is_possible {
@@ -47,7 +50,7 @@ impl HangingDirectory {
         is_possible
     }
 
-    /// Makes the directory, which must not exist yet.
+    /// Creates the directory, which must not exist yet.
     pub(crate) async fn at(directory: &Path) -> Self {
         let kept = TempDir::new().unwrap();
         let (bottom, middle) = (kept.path().join("bottom"), kept.path().join("middle"));
@@ -66,20 +69,21 @@ impl HangingDirectory {
         }
     }
 
-    /// No call returns any more. Waits first for the calls in progress, such as the release of files that were just written.
+    /// Makes every call hang. First waits for the calls in progress, such as the release of files
+    /// that were just written.
     pub(crate) async fn hang(&self, hanging: Hanging) {
         let layer = self.stopped(hanging);
         eventually("the end of the calls to the directory", || async { (layer.waiting() == "0").then_some(()) }).await;
         layer.signal(Signal::STOP);
     }
 
-    /// Waits until a call hangs that somebody made.
+    /// Waits until another process's call hangs.
     pub(crate) async fn is_waited_for(&self, hanging: Hanging) {
         let layer = self.stopped(hanging);
         eventually("a call to the directory that hangs", || async { (layer.waiting() != "0").then_some(()) }).await;
     }
 
-    /// Calls return again.
+    /// Lets calls return again.
     pub(crate) fn go_on(&self, hanging: Hanging) {
         self.stopped(hanging).signal(Signal::CONT);
     }
@@ -93,17 +97,18 @@ impl Layer {
         let daemon = command.spawn().expect("tests with directories that hang need Debian's package bindfs");
         let what = "a mount by FUSE, for which these tests need root and /dev/fuse";
         let device = eventually(what, || async { Some(fs::metadata(to).unwrap().dev()).filter(|device| *device != before) }).await;
-        // file systems without a device have a number of their own, the minor one alone (fuse's Documentation/filesystems/fuse.rst)
+        // file systems without a device have an anonymous device number with only a minor part
+        // (fuse's Documentation/filesystems/fuse.rst)
         let connection = Path::new(CONNECTIONS).join(rustix::fs::minor(device).to_string());
         if !connection.exists() {
-            // systemd mounts it; where another test was faster it is there already
+            // systemd mounts it; if another test was faster, it exists already
             let _ = Command::new("mount").args(["-t", "fusectl", "fusectl", CONNECTIONS]).stderr(Stdio::null()).status();
         }
         assert!(connection.exists(), "{} is not there: these tests need root", connection.display());
         Self { mounted: to.to_owned(), connection, daemon }
     }
 
-    /// Number of requests that wait for an answer.
+    /// Returns the number of requests that wait for an answer.
     fn waiting(&self) -> String {
         fs::read_to_string(self.connection.join("waiting")).unwrap().trim().to_owned()
     }
@@ -116,7 +121,8 @@ impl Layer {
 
 impl Drop for Layer {
     fn drop(&mut self) {
-        // nothing can be done about a failure here; a killed daemon answers whatever waits with an error
+        // a failure cannot be handled here; after the daemon is killed, the kernel answers all
+        // waiting calls with an error
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
         let _ = Command::new("umount").arg("--lazy").arg(&self.mounted).status();

@@ -1,6 +1,7 @@
-//! An etcd that lies: a server of etcd's own interface whose answers a remote cluster's owner could have written, and no etcd would.
+//! A malicious etcd: a server with etcd's interface whose answers a remote cluster's owner could
+//! forge, and that no real etcd would give.
 //!
-//! It names its cluster `c02`. Deliberately lacks: whatever meshkeep never asks for, and leases.
+//! It names its cluster `c02`. It implements only the calls that meshkeep uses, and no leases.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,67 +21,69 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::slices;
 
-/// The prefix of services, which most modes lie about.
+/// Prefix of services, which most modes return false answers for.
 const SERVICES: &str = "cilium/state/services/v1/c02/";
 
-/// The prefix of endpoint slices.
 const SLICES: &str = "cilium/state/endpointslices/v1/c02/";
 
-/// The prefix of the heartbeat, which is one key.
+/// Prefix of the heartbeat, which is one key.
 const HEARTBEAT: &str = "cilium/.heartbeat";
 
-/// How many keys a page of small values has: Cilium's own limit.
+/// Number of keys in a page of small values: Cilium's own limit.
 const PAGE_KEYS: u64 = 256;
 
-/// How many large values a page has: 24 MiB, which one message may still have.
+/// Number of large values in a page: 24 MiB in total, which one message may still have.
 const PAGE_LARGE_VALUES: u64 = 16;
 
-/// The largest value that etcd takes (`--max-request-bytes`, default 1.5 MiB), less its key and the rest of the request.
+/// Largest value that etcd accepts (`--max-request-bytes`, default 1.5 MiB), less its key and the
+/// rest of the request.
 const LARGE_VALUE_BYTES: usize = (3 << 19) - 1_024;
 
-/// Where there should be one key, or a few.
+/// Number of keys returned where there should be one or a few.
 const MANY: u64 = 5_000;
 
-/// What it does.
+/// Behaviour of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// A list of 10,000 keys, it says, whose pages have no end.
+    /// A list that claims 10,000 keys and whose pages never end.
     EndlessList,
-    /// A page of this many keys in a list of three, it says.
+    /// A page with this many keys in a list that claims three.
     MoreThanCounted(u64),
-    /// As many keys as there can be, it says.
+    /// A list that claims the largest possible number of keys.
     CountWithoutEnd,
     /// A list of values of the largest size.
     LargeValues,
-    /// Endpoint slices, how many, and how many endpoints each has: half of them without an address, which are a few bytes in etcd, half of them with one each.
+    /// This many endpoint slices. Every other slice has this many endpoints without an address,
+    /// which are a few bytes each in etcd; the others have half as many, with one address each.
     Slices(u64, u32),
     /// Thousands of heartbeats.
     Heartbeats,
     /// Thousands of canaries.
     Canaries,
-    /// Thousands of keys where one cluster config should be.
+    /// Thousands of keys instead of one cluster config.
     Configs,
-    /// An empty list, and a watch that tells of new services without end.
+    /// An empty list, and a watch that announces new services without end.
     EndlessWatch,
-    /// One heartbeat, and a watch that tells of others without end.
+    /// One heartbeat, and a watch that announces more of them without end.
     EndlessHeartbeats,
-    /// Watches stand, and then say nothing, not even how far they are.
+    /// Watches are created, but then send nothing, not even progress notifications.
     SilentWatch,
-    /// An empty list, and a watch that tells of the same services again and again.
+    /// An empty list, and a watch that announces the same services again and again.
     Churn,
-    /// Each answer is older than the one before.
+    /// Every answer has an older revision than the one before.
     GoesBack,
-    /// A service at the last revision that there can be, and nothing after it.
+    /// A service at the largest possible revision, and nothing after it.
     LastRevision,
-    /// Errors alone, whose text is [`HOSTILE_TEXT`].
+    /// Only errors, with the text [`HOSTILE_TEXT`].
     ErrorText,
 }
 
-/// What a terminal or a browser acts on: escape sequences that colour, name the window and wipe the screen, DEL, a C1 control, marks that change the
-/// direction of text, separators of lines, a carriage return and a backspace.
+/// Characters that a terminal or a browser acts on: escape sequences that set colours, set the
+/// window title and clear the screen, DEL, a C1 control, marks that change the direction of text,
+/// line separators, a carriage return and a backspace.
 pub(crate) const HOSTILE_TEXT: &str = "a\u{1b}[31mb\u{1b}]0;c\u{7}d\u{7f}e\u{9b}2Jf\u{202e}g\u{2066}h\u{61c}i\u{200f}j\u{2028}k\r\u{8}l";
 
-/// Whether a terminal shows a text and does nothing else. Line feeds and tabs are shown.
+/// Returns whether a terminal only displays a text. Line feeds and tabs are allowed.
 pub(crate) fn is_tame(text: &str) -> bool {
     let acts = |character: char| {
         (character.is_control() && !matches!(character, '\n' | '\t'))
@@ -89,7 +92,7 @@ pub(crate) fn is_tame(text: &str) -> bool {
     !text.chars().any(acts)
 }
 
-/// The server; gone when dropped.
+/// The server, which ends when it is dropped.
 pub(crate) struct Hostile {
     port: u16,
     asked: Arc<Lies>,
@@ -101,7 +104,7 @@ struct Lies {
     mode: Mode,
     revision: AtomicI64,
     answers: AtomicU64,
-    /// How often services were listed.
+    /// Number of lists of services.
     lists: AtomicU64,
 }
 
@@ -111,7 +114,7 @@ struct Service(Arc<Lies>);
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Mode {
-    /// What its watches tell of without end.
+    /// Returns the prefix that the watches announce without end.
     fn tells_without_end(self) -> Option<&'static str> {
         match self {
             Self::EndlessWatch | Self::Churn => Some(SERVICES),
@@ -136,17 +139,17 @@ impl Hostile {
         Self { port, asked, _tasks: tasks }
     }
 
-    /// The cluster file that leads here.
+    /// Returns the client file of this server.
     pub(crate) fn client_file(&self) -> String {
         format!("endpoints:\n- http://127.0.0.1:{}\n", self.port)
     }
 
-    /// How many answers it has given.
+    /// Returns the number of answers given so far.
     pub(crate) fn answers(&self) -> u64 {
         self.asked.answers.load(Ordering::Relaxed)
     }
 
-    /// How often services were listed.
+    /// Returns the number of lists of services so far.
     pub(crate) fn lists(&self) -> u64 {
         self.asked.lists.load(Ordering::Relaxed)
     }
@@ -182,7 +185,7 @@ impl Lies {
         PbRangeResponse { header: self.header(), kvs, more, count }
     }
 
-    /// One key, or thousands where that is what this one does.
+    /// Returns one key, or thousands if the server is in `mode`.
     fn several(&self, key: &str, mode: Mode, value: &[u8]) -> Vec<PbKeyValue> {
         let is_many = self.mode == mode;
         let name = |number| if is_many { format!("{key}{number:09}") } else { key.to_owned() };
@@ -213,7 +216,8 @@ impl Lies {
         let slice = |number: u64| {
             let name = format!("s{number:09}");
             let first = u32::try_from(number).unwrap() * endpoints;
-            // an address is an element of the value too, of which it may have so many
+            // half as many, because an address is an element of the value too, and the number of
+            // elements is limited
             let addresses =
                 (number % 2 == 1).then(|| (first..first + endpoints / 2).map(|address| std::net::Ipv4Addr::from(address).to_string()));
             let endpoints = match addresses {
@@ -226,13 +230,13 @@ impl Lies {
     }
 }
 
-/// A list of a single page.
+/// Returns a list with a single page.
 fn all(kvs: Vec<PbKeyValue>) -> (Vec<PbKeyValue>, bool, i64) {
     let count = i64::try_from(kvs.len()).unwrap();
     (kvs, false, count)
 }
 
-/// With which number a page begins.
+/// Returns the number of the first key of a page.
 fn number_of(key: &str, prefix: &str) -> u64 {
     key.strip_prefix(prefix).and_then(|name| name.strip_prefix("shop/s")?.parse::<u64>().ok()).map_or(0, |last| last + 1)
 }
@@ -268,7 +272,7 @@ impl PbKvService for Service {
         Err(Status::unimplemented("nobody writes here"))
     }
 
-    /// Reads of keys, none of which is there.
+    /// Handles transactions of reads; none of the keys exists.
     async fn txn(&self, request: Request<PbTxnRequest>) -> Result<Response<PbTxnResponse>, Status> {
         self.0.fails()?;
         let empty = |_| PbResponseOp { response: Some(PbTxnOpResponse::ResponseRange(PbRangeResponse::default())) };
@@ -286,7 +290,7 @@ impl PbWatchService for Service {
     type WatchStream = Answers<PbWatchResponse>;
 
     async fn watch(&self, request: Request<Streaming<PbWatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
-        // one: what is not read is not made
+        // capacity 1: answers are only created when the client reads
         let (sender, receiver) = mpsc::channel(1);
         let mut task = JoinSet::new();
         task.spawn(watching(Arc::clone(&self.0), request.into_inner(), sender));
@@ -297,7 +301,7 @@ impl PbWatchService for Service {
     }
 }
 
-/// Answers one stream of watches until that ends.
+/// Answers one stream of watches until it ends.
 async fn watching(lies: Arc<Lies>, mut requests: Streaming<PbWatchRequest>, answers: mpsc::Sender<Result<PbWatchResponse, Status>>) {
     let mut tellers = JoinSet::new();
     while let Some(Ok(request)) = requests.next().await {

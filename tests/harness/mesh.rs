@@ -1,7 +1,8 @@
-//! A generated mesh: clusters with nodes, identities, endpoints and services, written as Cilium's Go code writes them.
+//! Generated mesh: clusters with nodes, identities, endpoints and services, in the form that
+//! Cilium's Go code writes.
 //!
-//! A [`MeshCluster`] is what a test believes that a cluster holds; [`publish`] and [`rewrite`] bring an etcd there. Keys are
-//! kept in cache form and translated where an etcd is a cluster's own.
+//! A [`MeshCluster`] is the expected contents of a cluster; [`publish`] and [`rewrite`] write it to
+//! an etcd. Keys are stored in cache form and converted for an etcd that belongs to a cluster.
 
 use std::collections::BTreeMap;
 
@@ -12,48 +13,50 @@ use rand::seq::IndexedRandom;
 use super::etcd::Etcd;
 use super::values::Owner;
 
-/// The kinds' parts of keys, below `cilium/state/` and `cilium/cache/`.
+/// Parts of keys that name the kind, below `cilium/state/` and `cilium/cache/`.
 pub(crate) const BASES: [&str; 6] = ["endpointslices/v1", "identities/v1", "ip/v1", "nodes/v1", "serviceexports/v1", "services/v1"];
 
-/// The life of the leases that everything hangs on (`kvstore-lease-ttl`, 15 minutes).
+/// Time to live of the leases of all keys, in seconds (`kvstore-lease-ttl`, 15 minutes).
 const LEASE_TTL_S: i64 = 900;
 
-/// How many keys hang on one lease (cilium `pkg/kvstore/etcd_lease.go`).
+/// Maximum number of keys per lease (cilium `pkg/kvstore/etcd_lease.go`).
 const KEYS_PER_LEASE: usize = 1_000;
 
-/// How many keys are written in one transaction: below etcd's 128.
+/// Number of keys written in one transaction: below etcd's limit of 128.
 const KEYS_PER_TRANSACTION: usize = 100;
 
-/// Whose etcd it is.
+/// Owner of an etcd, which determines the form of its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// A cluster's own: `cilium/state`.
+    /// A cluster's own etcd: `cilium/state`.
     State,
-    /// A KVStoreMesh's, for any number of clusters: `cilium/cache`.
+    /// A KVStoreMesh's etcd, for any number of clusters: `cilium/cache`.
     Cache,
 }
 
-/// How much a generated cluster holds.
+/// Number of objects in a generated cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) nodes: u32,
     pub(crate) identities: u32,
     pub(crate) endpoints: u32,
     pub(crate) services: u32,
-    /// Service exports, and as many endpoint slices; with none the cluster does not say that it has such things.
+    /// Number of service exports, and of endpoint slices. With 0 the cluster config does not
+    /// mention these kinds.
     pub(crate) exports: u32,
 }
 
-/// The default size of a cluster of Cilium's clustermesh-apiserver mock, used for ten clusters.
+/// Default size of a cluster in Cilium's clustermesh-apiserver mock, which is used for ten
+/// clusters.
 pub(crate) const FULL: Shape = Shape { nodes: 20, identities: 100, endpoints: 250, services: 20, exports: 0 };
 
-/// Enough to have something of everything that every release has.
+/// A few objects of every kind that all releases have.
 pub(crate) const SMALL: Shape = Shape { nodes: 4, identities: 10, endpoints: 24, services: 5, exports: 0 };
 
-/// Something of everything that the newest release has.
+/// A few objects of every kind that the newest release has.
 pub(crate) const EVERY_KIND: Shape = Shape { exports: 3, ..SMALL };
 
-/// What a key stands for, so that it can be written anew with another version.
+/// Object behind a key, so that another version of it can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Item {
     Node(u32),
@@ -64,12 +67,12 @@ enum Item {
     Slice(u32),
 }
 
-/// One cluster as it should be at its source.
+/// Expected contents of one cluster at its source.
 #[derive(Debug, Clone)]
 pub(crate) struct MeshCluster {
     pub(crate) name: String,
     pub(crate) id: u32,
-    /// How many clusters its mesh can have.
+    /// Maximum number of clusters in its mesh.
     pub(crate) max_connected_clusters: u32,
     shape: Shape,
     /// Values by key in cache form.
@@ -79,17 +82,17 @@ pub(crate) struct MeshCluster {
 }
 
 impl MeshCluster {
-    /// A cluster with the id `id` and the name `c<id>`.
+    /// Generates a cluster with this id and the name `c<id>`.
     pub(crate) fn generate(id: u32, shape: Shape) -> Self {
         Self::generate_named(&format!("c{id:02}"), id, shape)
     }
 
-    /// A cluster with a name of its own.
+    /// Generates a cluster with this name.
     pub(crate) fn generate_named(name: &str, id: u32, shape: Shape) -> Self {
         Self::generate_in_mesh_of(255, name, id, shape)
     }
 
-    /// A cluster in a mesh of that size, 255 or 511.
+    /// Generates a cluster in a mesh of 255 or 511 clusters.
     pub(crate) fn generate_in_mesh_of(max_connected_clusters: u32, name: &str, id: u32, shape: Shape) -> Self {
         let (entries, items, next_endpoint) = (BTreeMap::new(), BTreeMap::new(), shape.endpoints);
         let mut cluster = Self { name: name.into(), id, max_connected_clusters, shape, entries, items, next_endpoint };
@@ -139,33 +142,30 @@ impl MeshCluster {
         (rest, text.into_bytes())
     }
 
-    /// Gives every hundredth key (at least one of each kind) another value.
+    /// Gives one percent of the keys (at least one of each kind) another value.
     pub(crate) fn change_one_percent(&mut self, random: &mut StdRng) {
         for key in self.sample(random) {
             self.change(&key);
         }
     }
 
-    /// Gives one key another value.
     pub(crate) fn change(&mut self, key: &str) {
         let (item, version) = self.items[key];
         self.set(item, version + 1);
     }
 
-    /// Deletes every hundredth key (at least one of each kind).
+    /// Deletes one percent of the keys (at least one of each kind).
     pub(crate) fn delete_one_percent(&mut self, random: &mut StdRng) {
         for key in self.sample(random) {
             self.delete(&key);
         }
     }
 
-    /// Deletes one key.
     pub(crate) fn delete(&mut self, key: &str) {
         self.entries.remove(key).unwrap();
         self.items.remove(key);
     }
 
-    /// Adds so many endpoints.
     pub(crate) fn add_endpoints(&mut self, count: u32) {
         for index in self.next_endpoint..self.next_endpoint + count {
             self.set(Item::Endpoint(index), 0);
@@ -173,7 +173,7 @@ impl MeshCluster {
         self.next_endpoint += count;
     }
 
-    /// The keys of one kind (`nodes/v1` and so on).
+    /// Returns the keys of one kind (`nodes/v1` and so on).
     pub(crate) fn keys_of(&self, base: &str) -> Vec<String> {
         let prefix = format!("cilium/cache/{base}/");
         self.entries.keys().filter(|key| key.starts_with(&prefix)).cloned().collect()
@@ -190,7 +190,7 @@ impl MeshCluster {
 }
 
 impl MeshCluster {
-    /// Who writes the values.
+    /// Returns the writer of the cluster's values.
     fn owner(&self) -> Owner<'_> {
         let identity_shift = 24 - (self.max_connected_clusters + 1).ilog2();
         let (nodes, identities) = (self.shape.nodes.max(1), self.shape.identities.max(1));
@@ -198,7 +198,7 @@ impl MeshCluster {
     }
 }
 
-/// The key as an etcd of that form has it.
+/// Converts a key from cache form to the form of an etcd.
 pub(crate) fn source_key(form: Form, cluster: &str, cache_key: &str) -> String {
     let below = cache_key.strip_prefix("cilium/cache/").expect("must be in cache form");
     match form {
@@ -214,7 +214,7 @@ pub(crate) fn source_key(form: Form, cluster: &str, cache_key: &str) -> String {
     }
 }
 
-/// Puts keys, each on a lease as Cilium does, in the order given.
+/// Puts keys in the given order, each attached to a lease as Cilium does.
 pub(crate) async fn put_leased(etcd: &Etcd, entries: impl IntoIterator<Item = (String, Vec<u8>)>) {
     let mut client = etcd.client().await;
     let entries: Vec<(String, Vec<u8>)> = entries.into_iter().collect();
@@ -236,12 +236,12 @@ async fn delete_many(client: &mut Client, keys: impl IntoIterator<Item = String>
     }
 }
 
-/// The heartbeat, which is written once a minute.
+/// Puts the heartbeat, which Cilium writes once a minute.
 pub(crate) async fn put_heartbeat(etcd: &Etcd) {
     put_leased(etcd, [("cilium/.heartbeat".to_owned(), b"2026-01-12T09:31:07Z".to_vec())]).await;
 }
 
-/// What a cluster says about itself.
+/// Returns the value of the cluster config.
 pub(crate) fn config_value(form: Form, cluster: &MeshCluster) -> String {
     let cached = if form == Form::Cache { r#""cached":true,"# } else { "" };
     let (exports, slices) = if cluster.shape.exports > 0 {
@@ -253,26 +253,24 @@ pub(crate) fn config_value(form: Form, cluster: &MeshCluster) -> String {
     format!(r#"{{"id":{id},"capabilities":{{"syncedCanaries":true,{cached}"maxConnectedClusters":{max}{exports}{slices}}}}}"#)
 }
 
-/// The cluster config.
 pub(crate) async fn put_config(etcd: &Etcd, form: Form, cluster: &MeshCluster) {
     let value = config_value(form, cluster);
     put_leased(etcd, [(format!("cilium/cluster-config/{}", cluster.name), value.into_bytes())]).await;
 }
 
-/// All entries.
 pub(crate) async fn put_entries(etcd: &Etcd, form: Form, cluster: &MeshCluster) {
     let entries = cluster.entries.iter().map(|(key, value)| (source_key(form, &cluster.name, key), value.clone()));
     put_leased(etcd, entries).await;
 }
 
-/// The canaries, with a time stamp.
+/// Puts the canaries with `stamp` as their value.
 pub(crate) async fn put_canaries(etcd: &Etcd, form: Form, cluster: &MeshCluster, stamp: &str) {
     let below = if form == Form::State { "state" } else { "cache" };
     let canary = |base: &str| (format!("cilium/synced/{}/cilium/{below}/{base}", cluster.name), stamp.as_bytes().to_vec());
     put_leased(etcd, BASES.map(canary)).await;
 }
 
-/// Everything of some clusters, in the order of a writer that starts: configs, entries, canaries.
+/// Publishes clusters in the order of a writer that starts: configs, entries, canaries.
 pub(crate) async fn publish(etcd: &Etcd, form: Form, clusters: &[MeshCluster], stamp: &str) {
     put_heartbeat(etcd).await;
     for cluster in clusters {
@@ -284,7 +282,8 @@ pub(crate) async fn publish(etcd: &Etcd, form: Form, clusters: &[MeshCluster], s
     }
 }
 
-/// Brings a cluster's entries from one state to another: puts what differs, deletes what is gone.
+/// Changes a cluster's entries from one state to another: puts those that differ and deletes those
+/// that are no longer there.
 pub(crate) async fn rewrite(etcd: &Etcd, form: Form, before: &MeshCluster, after: &MeshCluster) {
     let name = &before.name;
     let changed = after.entries.iter().filter(|(key, value)| before.entries.get(*key) != Some(*value));

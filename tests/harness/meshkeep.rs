@@ -1,4 +1,5 @@
-//! The real binary as a child process: started with flags, asked over HTTP, ended by signal.
+//! The real `meshkeep` binary as a child process: started with flags, queried over HTTP, ended by a
+//! signal.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +13,10 @@ use tempfile::TempDir;
 
 use super::{PATIENCE, eventually};
 
-/// How many lines of the log a failing test shows.
+/// Number of log lines that a failing test prints.
 const LOG_LINES_SHOWN: usize = 60;
 
-/// The directories of one sidecar, which outlive its process: the cluster files, the store and the logs.
+/// Directories of one sidecar, which outlive its process: cluster files, store and logs.
 pub(crate) struct Home {
     directory: Option<TempDir>,
     flags: Vec<String>,
@@ -32,36 +33,36 @@ pub(crate) struct Meshkeep {
     ended: bool,
 }
 
-/// How a sidecar came to its end.
+/// Result of a sidecar that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) after: Duration,
-    /// What it wrote to standard error.
+    /// Everything that it wrote to standard error.
     pub(crate) log: String,
 }
 
 impl Home {
-    /// Empty directories; `--listen 127.0.0.1:0`.
+    /// Creates empty directories. The sidecar listens on `127.0.0.1:0`.
     pub(crate) fn new() -> Self {
         let directory = tempfile::Builder::new().prefix("meshkeep-home-").tempdir().unwrap();
         fs::create_dir(directory.path().join("clustermesh")).unwrap();
         Self { directory: Some(directory), flags: vec!["--listen=127.0.0.1:0".into()], wrapper: Vec::new(), command: "serve", starts: 0 }
     }
 
-    /// Further flags for every start from now on.
+    /// Adds flags for every following start.
     pub(crate) fn with_flags(mut self, flags: &[&str]) -> Self {
         self.flags.extend(flags.iter().map(|flag| (*flag).to_owned()));
         self
     }
 
-    /// Exactly these flags beside the two directories, without `--listen`.
+    /// Uses only these flags and the two directories, without `--listen`.
     pub(crate) fn with_only_flags(mut self, flags: &[&str]) -> Self {
         self.flags.clear();
         self.with_flags(flags)
     }
 
-    /// Starts the binary through `sh -c`, behind these commands (limits, for instance).
+    /// Starts the binary with `sh -c` after these commands, for instance to set limits.
     pub(crate) fn behind_shell(mut self, commands: &str) -> Self {
         self.wrapper = vec!["sh".into(), "-c".into(), format!("{commands}; exec \"$0\" \"$@\"")];
         self
@@ -80,29 +81,28 @@ impl Home {
         self.directory.as_ref().expect("must be there until dropped").path()
     }
 
-    /// The directory of cluster files.
+    /// Returns the directory of cluster files.
     pub(crate) fn config_directory(&self) -> PathBuf {
         self.path().join("clustermesh")
     }
 
-    /// A file beside the directories, for `--local-etcd`.
+    /// Returns the path of a file next to the directories, for `--local-etcd`.
     pub(crate) fn local_etcd_file(&self) -> PathBuf {
         self.path().join("local-etcd.yaml")
     }
 
-    /// The store's directory, which the sidecar creates.
+    /// Returns the directory of the store, which the sidecar creates.
     pub(crate) fn data_directory(&self) -> PathBuf {
         self.path().join("data")
     }
 
-    /// Writes a cluster's file in one step.
+    /// Writes a cluster's file atomically.
     pub(crate) fn write_cluster(&self, name: &str, text: &str) {
         let temporary = self.path().join("new-cluster-file");
         fs::write(&temporary, text).unwrap();
         fs::rename(temporary, self.config_directory().join(name)).unwrap();
     }
 
-    /// Removes a cluster's file.
     pub(crate) fn remove_cluster(&self, name: &str) {
         fs::remove_file(self.config_directory().join(name)).unwrap();
     }
@@ -127,9 +127,10 @@ impl Home {
         }
     }
 
-    /// Starts the sidecar and waits only until it hears signals, which is the first thing that it does: it may not listen yet.
+    /// Starts the sidecar and waits only until it handles signals, which it sets up first. It may
+    /// not listen yet.
     pub(crate) async fn begin(&mut self) -> Meshkeep {
-        /// SIGTERM's bit in a mask of signals (signal(7)).
+        /// Bit of SIGTERM in a signal mask (signal(7)).
         const SIGTERM: u64 = 1 << 14;
         let (child, _, log) = self.spawn();
         let meshkeep = Meshkeep { child, url: String::new(), log, ended: false };
@@ -143,12 +144,12 @@ impl Home {
         meshkeep
     }
 
-    /// What the last start wrote to standard output.
+    /// Returns everything that the last start wrote to standard output.
     pub(crate) fn output(&self) -> String {
         fs::read_to_string(self.path().join(format!("output-{}.log", self.starts))).unwrap()
     }
 
-    /// Starts a sidecar that is expected to end by itself.
+    /// Starts a sidecar that is expected to end by itself, and waits for its end.
     pub(crate) async fn run_to_the_end(&mut self) -> Ended {
         let started = Instant::now();
         let (child, _, log) = self.spawn();
@@ -172,7 +173,7 @@ impl Home {
             .arg(self.command)
             .arg(format!("--clustermesh-config={}", self.config_directory().display()))
             .args(&self.flags)
-            // no MESHKEEP_… of whoever runs the tests may reach it
+            // `MESHKEEP_…` variables of the tests' own environment must not reach it
             .env_clear()
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())
@@ -199,58 +200,58 @@ impl Drop for Home {
 }
 
 impl Meshkeep {
-    /// Where it listens, as it says itself: `http://127.0.0.1:PORT`.
+    /// Returns the URL that the sidecar logged: `http://127.0.0.1:PORT`.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// The process.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The most memory that was ever resident, in bytes (proc(5), `VmHWM`).
+    /// Returns the peak of resident memory, in bytes (proc(5), `VmHWM`).
     pub(crate) fn resident_peak(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// What it has written to standard error so far.
+    /// Returns everything that it has written to standard error so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// How many lines of the log hold all of these words.
+    /// Returns the number of log lines that contain all of these words.
     pub(crate) fn log_lines_with(&self, words: &[&str]) -> usize {
         self.log().lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
     }
 
-    /// `kill -9`.
+    /// Kills the sidecar with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.ended = true;
     }
 
-    /// SIGTERM, without waiting for the end.
+    /// Sends SIGTERM without waiting for the end.
     pub(crate) fn terminate(&self) {
         self.signal("TERM");
     }
 
-    /// A signal by its name.
+    /// Sends the signal with this name.
     pub(crate) fn signal(&self, name: &str) {
         let signal = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &signal]).status().unwrap().success());
     }
 
-    /// SIGTERM, and the end.
+    /// Sends SIGTERM and waits for the end.
     pub(crate) async fn stop(self) -> Ended {
         self.terminate();
         self.end().await
     }
 
-    /// Waits for an end that was already asked for.
+    /// Waits for the end of a sidecar that was asked to end.
     pub(crate) async fn end(mut self) -> Ended {
         let started = Instant::now();
         let log = self.log.clone();
@@ -264,31 +265,31 @@ impl Meshkeep {
         Ended { status, after: started.elapsed(), log: fs::read_to_string(log).unwrap() }
     }
 
-    /// `GET` with its status and body; the body is `null` where it is not JSON.
+    /// Sends a `GET` request. Returns its status and body; the body is `null` if it is not JSON.
     pub(crate) async fn ask(&self, path: &str) -> (StatusCode, Value) {
         let response = http().get(format!("{}{path}", self.url)).send().await.unwrap();
         let status = response.status();
         (status, serde_json::from_slice(&response.bytes().await.unwrap()).unwrap_or(Value::Null))
     }
 
-    /// `GET` of something that is no JSON.
+    /// Sends a `GET` request and returns the body as text.
     pub(crate) async fn text(&self, path: &str) -> String {
         http().get(format!("{}{path}", self.url)).send().await.unwrap().text().await.unwrap()
     }
 
-    /// `GET` of something that must be there.
+    /// Sends a `GET` request that must succeed.
     pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, body) = self.ask(path).await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
         body
     }
 
-    /// One cluster as it is now; `null` if it is not known.
+    /// Returns the current state of a cluster; `null` if it is unknown.
     pub(crate) async fn cluster(&self, name: &str) -> Value {
         self.ask(&format!("/v1/clusters/{name}")).await.1
     }
 
-    /// The phase of a cluster; empty if it is not known.
+    /// Returns the phase of a cluster; empty if it is unknown.
     pub(crate) async fn phase(&self, name: &str) -> String {
         self.cluster(name).await["phase"].as_str().unwrap_or_default().to_owned()
     }
@@ -299,7 +300,7 @@ impl Meshkeep {
         eventually(&what, || async { (self.phase(name).await == phase).then_some(()) }).await;
     }
 
-    /// Waits until a value of a cluster's state holds a text; panics with the last state.
+    /// Waits until a member of a cluster's state contains a text. Panics with the last state.
     pub(crate) async fn says_of(&self, name: &str, field: &str, text: &str) -> Value {
         let what = format!("{field} of cluster {name} to name {text}");
         eventually(&what, || async {
@@ -313,7 +314,7 @@ impl Meshkeep {
 impl Drop for Meshkeep {
     fn drop(&mut self) {
         if !self.ended {
-            // nothing can be done about a failure here, and a panic in drop would hide the test's own
+            // a failure cannot be handled here, and a panic in `drop` would hide the test's own
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -339,13 +340,14 @@ async fn wait(mut child: Child, started: Instant, log: PathBuf) -> Ended {
     }
 }
 
-/// The tests' HTTP client, made once: reqwest comes here without a TLS provider of its own.
+/// Returns the tests' HTTP client, created once: in this crate reqwest has no TLS provider of its
+/// own.
 pub(crate) fn http() -> &'static reqwest::Client {
     static HTTP: OnceLock<reqwest::Client> = OnceLock::new();
     HTTP.get_or_init(|| {
-        // an error says that there is one already
+        // an error means that there is a provider already
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        // no pool: a connection lives on the runtime of the test that opened it
+        // no pool: a connection belongs to the runtime of the test that opened it
         reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap()
     })
 }

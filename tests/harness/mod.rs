@@ -1,4 +1,5 @@
-//! What every integration test may use: real etcd servers, certificates, and waiting for a condition.
+//! Harness of the integration tests: real etcd servers, certificates, `meshkeep` processes, and
+//! helpers that wait for a condition.
 #![allow(dead_code, reason = "a toolbox: what one topic does not use yet, another will")]
 
 pub(crate) mod certificates;
@@ -18,10 +19,11 @@ mod values;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what should come at once: generous, because two cores are shared by all tests.
+/// Maximum time that a test waits for something that normally happens at once. Generous, because
+/// all tests share two cores.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Asks again and again until there is an answer; panics, naming what was waited for, once patience runs out.
+/// Calls `ask` repeatedly until it returns an answer. Panics with `what` after [`PATIENCE`].
 pub(crate) async fn eventually<T, F, Answer>(what: &str, ask: F) -> T
 where
     F: FnMut() -> Answer,
@@ -30,7 +32,7 @@ where
     eventually_within(PATIENCE, what, ask).await
 }
 
-/// Asks again and again until there is an answer or this patience runs out.
+/// Calls `ask` repeatedly until it returns an answer. Panics with `what` after `patience`.
 pub(crate) async fn eventually_within<T, F, Answer>(patience: Duration, what: &str, mut ask: F) -> T
 where
     F: FnMut() -> Answer,

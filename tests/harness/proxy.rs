@@ -1,5 +1,5 @@
-//! A wire between the sidecar and an etcd that can be cut, that can run dry in the middle of an answer, and that can keep for itself what etcd
-//! answers to questions for progress.
+//! A TCP proxy between the sidecar and an etcd. It can cut connections, stop in the middle of an
+//! answer, and withhold etcd's answers to progress requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,41 +13,45 @@ use tokio::task::JoinSet;
 
 use super::etcd::take_port;
 
-/// How many bytes one read takes: small, so that a budget ends inside an answer.
+/// Maximum number of bytes per read. Small, so that a budget ends inside an answer.
 const CHUNK_BYTES: usize = 4_096;
 
-/// The head of an HTTP/2 frame: three bytes of length, then the type, a byte of flags and four of the stream (RFC 9113 §4.1).
+/// Size of an HTTP/2 frame header: three bytes of length, one of type, one of flags and four of the
+/// stream id (RFC 9113 §4.1).
 const FRAME_HEAD_BYTES: usize = 9;
 
-/// The type of a frame with a part of a body.
+/// Type of a DATA frame.
 const FRAME_DATA: u8 = 0;
 
-/// In a `WatchResponse`: `watch_id` is -1, which an answer to a question for progress has alone, and a refused watch.
+/// Encoding of `watch_id: -1` in a `WatchResponse`. Only answers to progress requests and refused
+/// watches have it.
 const NO_WATCH_ID: [u8; 11] = [0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
 
-/// A TCP proxy on a port of its own.
+/// A TCP proxy with its own port.
 pub(crate) struct Proxy {
     address: SocketAddr,
     target: u16,
     budget: Arc<Budget>,
-    /// Whether answers to questions for progress are kept from the client; `None` where nobody looks what passes.
+    /// True while answers to progress requests are withheld; `None` if the proxy does not parse the
+    /// traffic.
     withholds_progress: Option<Arc<AtomicBool>>,
     tasks: JoinSet<()>,
 }
 
-/// How many bytes may still come from the server.
+/// Number of bytes that the server may still send.
 struct Budget {
     bytes: AtomicU64,
     refilled: Notify,
 }
 
 impl Proxy {
-    /// A proxy to a port of this machine.
+    /// Starts a proxy to a port of this machine.
     pub(crate) async fn to(target: u16) -> Self {
         Self::of(target, None).await
     }
 
-    /// One for HTTP/2 without TLS, which passes on everything but what etcd answers to questions for progress.
+    /// Starts a proxy for HTTP/2 without TLS that forwards everything except etcd's answers to
+    /// progress requests.
     pub(crate) async fn withholding_progress(target: u16) -> Self {
         Self::of(target, Some(Arc::new(AtomicBool::new(true)))).await
     }
@@ -65,40 +69,41 @@ impl Proxy {
         proxy
     }
 
-    /// The port to connect to.
+    /// Returns the port for clients.
     pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Another server for connections from now on.
+    /// Uses another server for connections from now on.
     pub(crate) fn retarget(&mut self, target: u16) {
         self.target = target;
     }
 
-    /// Breaks every connection and refuses new ones.
+    /// Closes every connection and refuses new ones.
     pub(crate) async fn cut(&mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// Takes connections again, on the same port.
+    /// Accepts connections again, on the same port.
     pub(crate) async fn restore(&mut self) {
         self.cut().await;
         let listener = super::eventually("the proxy's port to be free", || async { TcpListener::bind(self.address).await.ok() }).await;
         self.serve(listener);
     }
 
-    /// Lets so many more bytes come from the server, over all connections, and then nothing until the next call.
+    /// Forwards `bytes` more bytes from the server, over all connections, and then nothing until
+    /// the next call.
     pub(crate) fn allow_bytes(&self, bytes: u64) {
         self.budget.bytes.store(bytes, Ordering::SeqCst);
         self.budget.refilled.notify_waiters();
     }
 
-    /// Passes on everything from now on.
+    /// Forwards everything from now on.
     pub(crate) fn pass_on_progress(&self) {
         self.withholds_progress.iter().for_each(|withholds| withholds.store(false, Ordering::SeqCst));
     }
 
-    /// Whether what comes from the server has (all but) run dry.
+    /// Returns whether the budget of bytes from the server is (nearly) used up.
     pub(crate) fn is_dry(&self) -> bool {
         self.budget.bytes.load(Ordering::SeqCst) < CHUNK_BYTES as u64
     }
@@ -131,7 +136,7 @@ async fn connect(client: TcpStream, target: u16, budget: Arc<Budget>, withholds:
     }
 }
 
-/// Frame by frame, without the answers that are withheld.
+/// Copies frame by frame and drops the withheld answers.
 async fn copy_frames(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, withholds: &AtomicBool) {
     loop {
         let mut frame = vec![0; FRAME_HEAD_BYTES];

@@ -1,4 +1,5 @@
-//! A server in front of an etcd that offers `Range` and `Watch` alone, as read-only stand-ins for an etcd do: every other call is refused.
+//! A server in front of an etcd that forwards only `Range` and `Watch`, like read-only replacements
+//! of etcd. It refuses every other call.
 
 use std::future::poll_fn;
 
@@ -12,17 +13,17 @@ use tonic::{Code, Status};
 
 use super::etcd::Etcd;
 
-/// The calls that are passed on: those of Cilium's readers (docs/develop/protocol.md §9.1).
+/// The forwarded calls: those of Cilium's readers (docs/develop/protocol.md §9.1).
 const OFFERED: [&str; 2] = ["/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch"];
 
-/// The server, which ends when dropped.
+/// The server, which ends when it is dropped.
 pub(crate) struct ReadOnly {
     port: u16,
     _tasks: JoinSet<()>,
 }
 
 impl ReadOnly {
-    /// Starts a server in front of an etcd without TLS. It refuses with this code.
+    /// Starts a server in front of an etcd without TLS. It refuses calls with the status `refusal`.
     pub(crate) async fn before(etcd: &Etcd, refusal: Code) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -51,7 +52,7 @@ impl ReadOnly {
         Self { port, _tasks: tasks }
     }
 
-    /// The cluster file that leads here.
+    /// Returns the client file of this server.
     pub(crate) fn client_file(&self) -> String {
         format!("endpoints:\n- http://127.0.0.1:{}\n", self.port)
     }

@@ -1,4 +1,5 @@
-//! A mesh of real etcds, a sidecar that mirrors it and a follower of its stream: what the scenarios act upon.
+//! A mesh of real etcds, a sidecar that mirrors it and a follower of its stream, for end-to-end
+//! tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,13 +16,15 @@ use super::proxy::Proxy;
 use super::stream::Follower;
 use super::truth::{Served, Truth, difference, difference_of, served};
 
-/// How long the whole mesh may take to be served: a debug build, on two cores that other tests use too.
+/// Maximum time until the whole mesh is served, for a debug build on two cores that other tests
+/// share.
 const SETTLING: Duration = Duration::from_secs(60);
 
-/// How often everything is compared: a comparison of the full mesh costs the sidecar some hundred milliseconds.
+/// Interval between comparisons of everything. Comparing the full mesh costs the sidecar some
+/// hundred milliseconds.
 const COMPARING_EVERY: Duration = Duration::from_millis(150);
 
-/// One etcd with the clusters in it, behind a wire that can be cut.
+/// One etcd with its clusters, behind a proxy that can cut connections.
 pub(crate) struct Remote {
     pub(crate) etcd: Etcd,
     pub(crate) form: Form,
@@ -29,19 +32,19 @@ pub(crate) struct Remote {
     pub(crate) proxy: Proxy,
 }
 
-/// Everything together.
+/// The etcds, the sidecar and the follower of a test.
 pub(crate) struct Scene {
     pub(crate) remotes: Vec<Remote>,
     pub(crate) home: Home,
     pub(crate) meshkeep: Option<Meshkeep>,
     pub(crate) follower: Option<Follower>,
     pub(crate) random: StdRng,
-    /// How often everything was published, for the canaries' stamps.
+    /// Number of times that everything was published, for the canaries' values.
     stamp: u32,
 }
 
 impl Remote {
-    /// A fresh etcd with these clusters published.
+    /// Starts an empty etcd and publishes these clusters in it.
     pub(crate) async fn start(binary: &Path, form: Form, clusters: Vec<MeshCluster>) -> Self {
         let etcd = Etcd::builder().binary(binary).start().await;
         publish(&etcd, form, &clusters, "2026-01-12T09:31:07Z").await;
@@ -49,12 +52,12 @@ impl Remote {
         Self { etcd, form, clusters, proxy }
     }
 
-    /// The cluster file that leads here.
+    /// Returns the client file for the proxy.
     pub(crate) fn client_file(&self) -> String {
         self.etcd.client_file_yaml().replace(&format!(":{}", self.etcd.port()), &format!(":{}", self.proxy.port()))
     }
 
-    /// Changes the clusters and brings the etcd there.
+    /// Changes the clusters and updates the etcd.
     pub(crate) async fn change(&mut self, mut change: impl FnMut(&mut MeshCluster)) {
         for cluster in &mut self.clusters {
             let before = cluster.clone();
@@ -65,14 +68,15 @@ impl Remote {
 }
 
 impl Scene {
-    /// Starts etcds: one for each of the direct clusters, one for all the cached ones; and a sidecar that mirrors them.
+    /// Starts one etcd for each direct cluster, one for all cached clusters, and a sidecar that
+    /// mirrors them.
     pub(crate) async fn start(binary: &Path, direct: u32, cached: u32, shape: Shape) -> Self {
         let mut scene = Self::without_meshkeep(binary, direct, cached, shape).await;
         scene.start_meshkeep().await;
         scene
     }
 
-    /// The etcds and the cluster files alone.
+    /// Starts only the etcds and writes the cluster files.
     pub(crate) async fn without_meshkeep(binary: &Path, direct: u32, cached: u32, shape: Shape) -> Self {
         let mut remotes = Vec::new();
         for id in 1..=direct {
@@ -91,20 +95,21 @@ impl Scene {
         Self { remotes, home, meshkeep: None, follower: None, random: StdRng::seed_from_u64(17), stamp: 0 }
     }
 
-    /// Starts the sidecar, and follows its stream from a snapshot.
+    /// Starts the sidecar and follows its stream from a snapshot.
     pub(crate) async fn start_meshkeep(&mut self) {
         let meshkeep = self.home.start().await;
         self.follower = Some(Follower::open(&meshkeep, "snapshot=true").await);
         self.meshkeep = Some(meshkeep);
     }
 
-    /// `kill -9` of the sidecar.
+    /// Kills the sidecar with SIGKILL.
     pub(crate) fn kill_meshkeep(&mut self) {
         self.follower = None;
         self.meshkeep.take().expect("must be running").kill();
     }
 
-    /// SIGTERM of the sidecar, after which everything that it showed is stored. A `kill -9` may lose the last group.
+    /// Stops the sidecar with SIGTERM, after which everything that it served is stored. SIGKILL may
+    /// lose the last group.
     pub(crate) async fn stop_meshkeep(&mut self) {
         self.follower = None;
         self.meshkeep.take().expect("must be running").stop().await;
@@ -118,36 +123,38 @@ impl Scene {
         self.follower.as_ref().expect("must be running")
     }
 
-    /// The names of all clusters.
+    /// Returns the names of all clusters.
     pub(crate) fn names(&self) -> Vec<String> {
         self.remotes.iter().flat_map(|remote| &remote.clusters).map(|cluster| cluster.name.clone()).collect()
     }
 
-    /// What should be served.
+    /// Returns the state that should be served.
     pub(crate) fn truth(&self) -> Truth {
         Truth::of(self.remotes.iter().flat_map(|remote| &remote.clusters))
     }
 
-    /// A stamp for canaries that no etcd has seen yet.
+    /// Returns a canary value that no etcd has seen yet.
     pub(crate) fn next_stamp(&mut self) -> String {
         self.stamp += 1;
         format!("2026-01-12T10:{:02}:00Z", self.stamp)
     }
 
-    /// Waits until every cluster is live and everything served, and everything that the follower holds, is the truth.
+    /// Waits until every cluster is live, and until the served state and the follower's state are
+    /// both equal to the truth.
     pub(crate) async fn settles(&self, after: &str) {
         let truth = self.truth().expected();
         settles(self.meshkeep(), &truth, after).await;
         for name in self.names() {
             self.meshkeep().reaches(&name, "live").await;
         }
-        // once all are live nothing may go any more
+        // once all clusters are live, nothing may be removed any more
         serves(self.meshkeep(), &truth, after).await;
         self.follower_agrees(&truth, after).await;
     }
 
-    /// What the follower has been told of since an index is exactly the difference to an earlier truth, one event for each key
-    /// (docs/develop/invariants.md, 5). For steps after which the scene has settled.
+    /// Checks that the follower's events since an index are exactly the difference to an earlier
+    /// truth, one event per key (docs/develop/invariants.md, 5). Only valid after the scene has
+    /// settled.
     pub(crate) fn only_real_changes_were_announced(&self, seen: usize, before: &Served, during: &str) {
         let after = self.truth().expected();
         let keys: BTreeSet<&String> = before.objects.keys().chain(after.objects.keys()).collect();
@@ -156,12 +163,12 @@ impl Scene {
         assert_eq!(self.follower().now().changes_since(seen), expected, "{during}: announced on the left, really changed on the right");
     }
 
-    /// How many events the follower has got.
+    /// Returns the number of events that the follower has received.
     pub(crate) fn seen(&self) -> usize {
         self.follower().now().events.len()
     }
 
-    /// Waits until the follower holds exactly the truth.
+    /// Waits until the follower's state is exactly the truth.
     pub(crate) async fn follower_agrees(&self, truth: &Served, after: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -173,7 +180,7 @@ impl Scene {
     }
 }
 
-/// Waits until everything served is the truth.
+/// Waits until the served state is the truth.
 pub(crate) async fn settles(meshkeep: &Meshkeep, truth: &Served, after: &str) {
     let deadline = Instant::now() + SETTLING;
     loop {
@@ -183,7 +190,7 @@ pub(crate) async fn settles(meshkeep: &Meshkeep, truth: &Served, after: &str) {
     }
 }
 
-/// Everything served is the truth right now.
+/// Checks that the served state is the truth now.
 pub(crate) async fn serves(meshkeep: &Meshkeep, truth: &Served, when: &str) {
     if let Some(different) = difference(truth, &served(meshkeep).await) {
         panic!("{when}: something else is served:\n{different}");

@@ -1,14 +1,15 @@
-//! Endpoint slices as Cilium writes them, a zstd frame of a protobuf message (docs/develop/protocol.md §2.8), and a reading of them of the tests' own.
+//! Endpoint slices as Cilium writes them: a zstd frame of a protobuf message
+//! (docs/develop/protocol.md §2.8). The decoder is independent of meshkeep's own.
 
 use serde_json::{Map, Value, json};
 
-/// A field of a message: its number, and what it holds.
+/// Content of a protobuf field.
 enum Field<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// The value of a slice with one endpoint; the port carries the version.
+/// Encodes a slice with one endpoint. The port depends on the version.
 pub(super) fn write(cluster: &str, id: u32, namespace: &str, name: &str, address: &str, version: u32) -> Vec<u8> {
     let label = [bytes(1, b"kubernetes.io/service-name"), bytes(2, name.as_bytes())].concat();
     let endpoint = [bytes(1, address.as_bytes()), bytes(2, &[number(1, 1), number(2, 1), number(3, 0)].concat())].concat();
@@ -26,18 +27,19 @@ pub(super) fn write(cluster: &str, id: u32, namespace: &str, name: &str, address
     zstd::encode_all(message.concat().as_slice(), 3).unwrap()
 }
 
-/// The endpoints of a slice, ready and nothing else; without an address where that is empty.
+/// Encodes endpoints that have only the `ready` condition. An empty address is left out.
 pub(super) fn endpoints(addresses: impl IntoIterator<Item = String>) -> Vec<u8> {
     let endpoint = |address: String| if address.is_empty() { Vec::new() } else { bytes(1, address.as_bytes()) };
     addresses.into_iter().flat_map(|address| bytes(8, &endpoint(address))).collect()
 }
 
-/// The value of a slice with these endpoints, of a service of its own name.
+/// Encodes a slice with these endpoints, of a service with the slice's name.
 pub(super) fn write_of(cluster: &str, id: u32, namespace: &str, name: &str, endpoints: &[u8]) -> Vec<u8> {
     write_for(name, cluster, id, namespace, name, endpoints)
 }
 
-/// The value of a slice of a service that unpacks to about `unpacked` bytes: its only endpoint has a long node name.
+/// Encodes a slice that decompresses to about `unpacked` bytes: its only endpoint has a long node
+/// name.
 pub(crate) fn write_large(service: &str, cluster: &str, id: u32, namespace: &str, name: &str, unpacked: usize) -> Vec<u8> {
     write_for(service, cluster, id, namespace, name, &bytes(8, &bytes(6, "x".repeat(unpacked).as_bytes())))
 }
@@ -49,7 +51,7 @@ fn write_for(service: &str, cluster: &str, id: u32, namespace: &str, name: &str,
     zstd::encode_all(message.as_slice(), 3).unwrap()
 }
 
-/// What is served of such a value.
+/// Decodes a slice into the object that should be served.
 pub(super) fn read(value: &[u8]) -> Value {
     let message = zstd::decode_all(value).unwrap();
     let mut slice = Map::new();
@@ -128,7 +130,7 @@ fn text(bytes: &[u8]) -> Value {
     String::from_utf8(bytes.to_vec()).unwrap().into()
 }
 
-/// The fields of a message in order.
+/// Returns the fields of a message in order.
 fn fields(mut message: &[u8]) -> Vec<(u64, Field<'_>)> {
     let mut found = Vec::new();
     while !message.is_empty() {

@@ -1,4 +1,4 @@
-//! A follower of `/v1/events`: applies what the stream says and holds the state that results.
+//! A follower of `/v1/events`: applies the events and keeps the resulting state.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::eventually;
 use super::meshkeep::{Meshkeep, http};
 use super::truth::{Objects, reduce};
 
-/// One event as it came.
+/// An event as it was received.
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
     pub(crate) name: String,
@@ -19,24 +19,24 @@ pub(crate) struct Event {
     pub(crate) data: Value,
 }
 
-/// What a follower holds.
+/// State of a follower.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
-    /// Objects of the four kinds by key.
+    /// Objects by key.
     pub(crate) objects: Objects,
-    /// Everything that came, in order.
+    /// All received events, in order.
     pub(crate) events: Vec<Event>,
     /// The newest `id:`.
     pub(crate) position: Option<String>,
-    /// Whether the stream has ended, in order or not.
+    /// True if the stream has ended, in order or not.
     pub(crate) ended: bool,
-    /// Whether a snapshot or replay has begun and is not complete yet.
+    /// True if a snapshot or replay has started and is not complete yet.
     open: bool,
-    /// What the stream did that it must never do.
+    /// Events that broke a rule of the stream.
     violations: Vec<String>,
 }
 
-/// A connection to the stream, closed when dropped.
+/// A connection to the stream, closed when it is dropped.
 pub(crate) struct Follower {
     followed: Arc<Mutex<Followed>>,
     _task: JoinSet<()>,
@@ -48,7 +48,7 @@ impl Follower {
         Self::open_at(meshkeep.url(), query).await
     }
 
-    /// Opens a stream by URL, for those through a proxy.
+    /// Opens a stream at a URL, for connections through a proxy.
     pub(crate) async fn open_at(url: &str, query: &str) -> Self {
         let url = format!("{url}/v1/events?{query}");
         let response = http().get(&url).header("accept", "text/event-stream").send().await.unwrap();
@@ -58,7 +58,7 @@ impl Follower {
         Self::of(response)
     }
 
-    /// Follows a stream that was asked for.
+    /// Follows the stream of a response.
     pub(crate) fn of(response: reqwest::Response) -> Self {
         let followed = Arc::new(Mutex::new(Followed::default()));
         let mut task = JoinSet::new();
@@ -66,31 +66,31 @@ impl Follower {
         Self { followed, _task: task }
     }
 
-    /// What it holds now.
+    /// Returns the current state. Panics if the stream broke a rule.
     pub(crate) fn now(&self) -> MutexGuard<'_, Followed> {
         let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(followed.violations, Vec::<String>::new(), "the stream broke its own rules");
         followed
     }
 
-    /// Waits until what it holds gives an answer.
+    /// Waits until `ask` returns an answer for the current state.
     pub(crate) async fn wait<T>(&self, what: &str, mut ask: impl FnMut(&Followed) -> Option<T>) -> T {
         eventually(what, || std::future::ready(ask(&self.now()))).await
     }
 
-    /// Waits for the next `synced`, counting from an index into the events.
+    /// Waits for the next `synced` event, counting from an index into the events.
     pub(crate) async fn synced_after(&self, index: usize) {
         self.wait("a synced event", |followed| followed.events[index..].iter().any(|event| event.name == "synced").then_some(())).await;
     }
 }
 
 impl Followed {
-    /// The events of a name, from an index on.
+    /// Returns the events with a name, from an index on.
     pub(crate) fn named<'a>(&'a self, name: &'a str, from: usize) -> impl Iterator<Item = &'a Event> {
         self.events[from..].iter().filter(move |event| event.name == name)
     }
 
-    /// How many upserts and deletes came since an index, by key.
+    /// Returns the number of upserts and deletes by key since an index.
     pub(crate) fn changes_since(&self, from: usize) -> BTreeMap<String, usize> {
         let mut changes = BTreeMap::new();
         for event in self.named("upsert", from).chain(self.named("delete", from)) {
@@ -108,7 +108,7 @@ impl Followed {
             }
             "upsert" => {
                 let (kind, object) = (event.data["kind"].as_str().unwrap_or_default(), &event.data["object"]);
-                // a problem has no key of its own beside that of the event
+                // a problem is identified by the key of the event
                 let told = || (event.data["key"].as_str().unwrap_or_default().to_owned(), object.clone());
                 let (key, object) = if kind == "problem" { told() } else { reduce(kind, object) };
                 if event.data["key"] != *key {
@@ -128,7 +128,7 @@ impl Followed {
         self.events.push(event);
     }
 
-    /// The rules that hold for every stream.
+    /// Checks the rules that apply to every stream.
     fn check(&mut self, event: &Event) {
         let mut broken = |rule: &str| self.violations.push(format!("{rule}: {event:?}"));
         if event.data["type"] != *event.name {
@@ -172,7 +172,7 @@ async fn follow(response: reqwest::Response, followed: Arc<Mutex<Followed>>) {
     followed.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
 }
 
-/// One event; `None` for a comment.
+/// Parses an event; returns `None` for a comment.
 fn parse(block: &str) -> Option<Event> {
     let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim_start().to_owned());
     let name = field("event:")?;

@@ -1,7 +1,7 @@
-//! What should be served, worked out from the bytes that were put, and what is served.
+//! Expected state, computed from the bytes that were put, and the state that is served.
 //!
-//! Nothing of the crate is used here: this is a second, slower reading of Cilium's formats (docs/develop/protocol.md §2), so that a mistake
-//! of `wire` cannot hide behind itself.
+//! Nothing of the crate is used here: this is a second, slower implementation of Cilium's formats
+//! (docs/develop/protocol.md §2), so that a mistake in `wire` cannot hide itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -18,16 +18,16 @@ use super::mesh::MeshCluster;
 use super::meshkeep::{Meshkeep, http};
 use super::slices;
 
-/// Objects by key in cache form, reduced to the fields that docs/use/api/objects.md names.
+/// Objects by key in cache form, reduced to the fields that docs/use/api/objects.md lists.
 pub(crate) type Objects = BTreeMap<String, Value>;
 
-/// How many differences a message shows.
+/// Maximum number of differences in a message.
 const DIFFERENCES_SHOWN: usize = 8;
 
-/// How many items the harness asks for at once: several pages of a mesh, several values of the largest kind.
+/// Number of items per page that the harness requests: small enough for several pages of a mesh.
 const PAGE_ITEMS: u32 = 300;
 
-/// The kinds, each with its list and the fields that docs/use/api/objects.md names for it.
+/// Kinds with their list endpoint and the fields that docs/use/api/objects.md lists for them.
 const KINDS: [(&str, &str, &[&str]); 6] = [
     (
         "node",
@@ -98,27 +98,27 @@ const KINDS: [(&str, &str, &[&str]); 6] = [
     ),
 ];
 
-/// What should be served.
+/// Expected state of the mirror.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Truth {
     entries: BTreeMap<String, Held>,
     cluster_ids: BTreeMap<String, u32>,
 }
 
-/// One key: its newest bytes, and the last ones that could be used.
+/// Newest bytes of a key, and its last valid bytes.
 #[derive(Debug, Clone)]
 struct Held {
     newest: Vec<u8>,
     good: Option<Vec<u8>>,
 }
 
-/// How many of the objects are new or changed after a time, and how many are gone.
+/// Returns the number of added or changed objects and the number of deleted ones.
 pub(crate) fn changes_between(before: &Objects, after: &Objects) -> (usize, usize) {
     let upserted = after.iter().filter(|(key, object)| before.get(*key) != Some(*object)).count();
     (upserted, before.keys().filter(|key| !after.contains_key(*key)).count())
 }
 
-/// What is served, or held by a follower of the stream.
+/// State that is served, or that a follower of the stream has.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Served {
     pub(crate) objects: Objects,
@@ -126,7 +126,7 @@ pub(crate) struct Served {
 }
 
 impl Truth {
-    /// Everything that these clusters hold.
+    /// Creates the expected state of these clusters.
     pub(crate) fn of<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) -> Self {
         let mut truth = Self::default();
         for cluster in clusters {
@@ -138,28 +138,28 @@ impl Truth {
         truth
     }
 
-    /// The id that identities of a cluster show.
+    /// Sets the id that the identities of a cluster have.
     pub(crate) fn name_cluster(&mut self, name: &str, id: u32) {
         self.cluster_ids.insert(name.into(), id);
     }
 
-    /// A good value.
+    /// Puts a valid value.
     pub(crate) fn put(&mut self, key: &str, value: Vec<u8>) {
         self.entries.insert(key.into(), Held { newest: value.clone(), good: Some(value) });
     }
 
-    /// A value that cannot be used: the former good one stays.
+    /// Puts an invalid value. The last valid one stays.
     pub(crate) fn put_bad(&mut self, key: &str, value: Vec<u8>) {
         let good = self.entries.get(key).and_then(|held| held.good.clone());
         self.entries.insert(key.into(), Held { newest: value, good });
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// What should be served.
+    /// Returns the state that should be served.
     pub(crate) fn expected(&self) -> Served {
         let mut expected = Served::default();
         for (key, held) in &self.entries {
@@ -207,7 +207,8 @@ fn ip_entry(cluster: &str, value: &Value) -> Value {
     let ip = address(&value["IP"]).unwrap();
     let length = mask_length(&value["Mask"]);
     let full = if ip.is_ipv4() { 32 } else { 128 };
-    // a remote cluster's host is a remote node for everybody else (docs/develop/protocol.md §4.3)
+    // the host of a remote cluster is a remote node for all other clusters
+    // (docs/develop/protocol.md §4.3)
     let identity = if value["ID"] == 1 { 6.into() } else { value["ID"].clone() };
     let port = |port: &Value| json!({"name": port["Name"], "port": port["Port"], "protocol": port["Protocol"]});
     json!({
@@ -300,7 +301,7 @@ fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// An address as Go reads it: IPv4-mapped ones are IPv4.
+/// Parses an address as Go does: an IPv4-mapped address is an IPv4 address.
 fn address(value: &Value) -> Option<IpAddr> {
     let ip: IpAddr = value.as_str().filter(|text| !text.is_empty())?.parse().unwrap();
     Some(match ip {
@@ -314,7 +315,7 @@ fn mask_length(mask: &Value) -> Option<u32> {
     Some(bytes.iter().map(|byte| byte.count_ones()).sum())
 }
 
-/// A pod CIDR, with the bits of hosts cleared.
+/// Parses a pod CIDR and clears its host bits.
 fn prefix(value: &Value) -> Option<String> {
     let (ip, length) = match value {
         Value::String(text) => text.split_once('/').map(|(ip, length)| (ip.parse().unwrap(), length.parse().unwrap()))?,
@@ -328,7 +329,8 @@ fn prefix(value: &Value) -> Option<String> {
     Some(format!("{network}/{length}"))
 }
 
-/// Drops what stands for "not set", so that leaving it out and spelling it out are the same. Label maps are left whole.
+/// Drops fields with values that mean "not set", so that an omitted field equals an explicit one.
+/// Label maps stay unchanged.
 fn without_unset(object: Value) -> Value {
     let Value::Object(fields) = object else { return object };
     let unset = |value: &Value| {
@@ -348,7 +350,8 @@ fn without_unset(object: Value) -> Value {
     fields.filter(|(_, value)| !unset(value)).collect()
 }
 
-/// An object as served, reduced to what docs/use/api/objects.md names, with the key that it must have come from.
+/// Reduces a served object to the fields that docs/use/api/objects.md lists. Returns it with the
+/// key that it must have come from.
 pub(crate) fn reduce(kind: &str, object: &Value) -> (String, Value) {
     let (_, _, names) = KINDS.iter().find(|(name, ..)| *name == kind).unwrap_or_else(|| panic!("no such kind: {kind}"));
     let fields = object.as_object().into_iter().flatten();
@@ -379,7 +382,7 @@ pub(crate) fn reduce(kind: &str, object: &Value) -> (String, Value) {
     (key, without_unset(Value::Object(known)))
 }
 
-/// Every object and every raw entry that is served, page by page to the end.
+/// Returns all objects and raw entries that are served, from all pages.
 pub(crate) async fn served(meshkeep: &Meshkeep) -> Served {
     let mut served = Served { objects: served_objects(meshkeep).await, raw: BTreeMap::new() };
     for entry in list(meshkeep, "/v1/entries?prefix=cilium/").await {
@@ -390,12 +393,12 @@ pub(crate) async fn served(meshkeep: &Meshkeep) -> Served {
     served
 }
 
-/// Every object that is served.
+/// Returns all objects that are served.
 pub(crate) async fn served_objects(meshkeep: &Meshkeep) -> Objects {
     objects_of(meshkeep, "").await
 }
 
-/// Every object that is served of one cluster.
+/// Returns all objects of one cluster that are served.
 pub(crate) async fn served_of(meshkeep: &Meshkeep, cluster: &str) -> Objects {
     objects_of(meshkeep, &format!("?cluster={cluster}")).await
 }
@@ -411,7 +414,7 @@ async fn objects_of(meshkeep: &Meshkeep, query: &str) -> Objects {
     objects
 }
 
-/// The items of a list, all pages of it.
+/// Returns the items of all pages of a list.
 pub(crate) async fn list(meshkeep: &Meshkeep, path: &str) -> Vec<Value> {
     let separator = if path.contains('?') { '&' } else { '?' };
     let first = format!("{}{path}{separator}limit={PAGE_ITEMS}", meshkeep.url());
@@ -435,7 +438,7 @@ pub(crate) async fn list(meshkeep: &Meshkeep, path: &str) -> Vec<Value> {
     }
 }
 
-/// Says what is missing, left over or different; `None` where nothing is.
+/// Returns the missing, additional and different keys as text; `None` if there are none.
 pub(crate) fn difference(expected: &Served, actual: &Served) -> Option<String> {
     let objects = difference_of("object", &expected.objects, &actual.objects);
     let raw = difference_of("raw entry", &as_text(&expected.raw), &as_text(&actual.raw));
@@ -446,7 +449,7 @@ fn as_text(raw: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Value> {
     raw.iter().map(|(key, value)| (key.clone(), String::from_utf8_lossy(value).into())).collect()
 }
 
-/// What differs between two sets of objects, in words; `None` where nothing does.
+/// Returns the differences between two sets of objects as text; `None` if there are none.
 pub(crate) fn difference_of(what: &str, expected: &Objects, actual: &Objects) -> Option<String> {
     let keys: BTreeSet<&String> = expected.keys().chain(actual.keys()).collect();
     let mut text = String::new();

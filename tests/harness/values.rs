@@ -1,4 +1,5 @@
-//! Values in the field order, and with the escapes, of Go's `encoding/json` (docs/develop/protocol.md §2): a bit of every form that is out there.
+//! Values with the field order and the escapes of Go's `encoding/json` (docs/develop/protocol.md
+//! §2), with examples of every form that occurs.
 
 use std::fmt::Write;
 
@@ -9,28 +10,29 @@ use super::slices;
 pub(crate) struct Owner<'a> {
     pub(crate) cluster: &'a str,
     pub(crate) id: u32,
-    /// How far a cluster's id is shifted in its identities' numbers: 16 bits, or 15 in a mesh of 511.
+    /// Number of bits by which the cluster's id is shifted in identity numbers: 16, or 15 in a mesh
+    /// of 511.
     pub(crate) identity_shift: u32,
-    /// How many nodes endpoints are spread over, at least 1.
+    /// Number of nodes that the endpoints are spread over, at least 1.
     pub(crate) nodes: u32,
-    /// How many identities endpoints are spread over, at least 1.
+    /// Number of identities that the endpoints are spread over, at least 1.
     pub(crate) identities: u32,
 }
 
 impl Owner<'_> {
-    /// The cluster's part of addresses: there are more ids than fit.
+    /// Returns the cluster's part of addresses. Ids are reduced, because not all of them fit.
     fn net(&self) -> u32 {
         self.id % 150
     }
 
-    /// The key's last part and the value of a node.
+    /// Returns the last part of the key, and the value, of a node.
     pub(crate) fn node(&self, index: u32, version: u32) -> (String, String) {
         let Self { cluster, id, .. } = self;
         let net = self.net();
         let name = format!("{cluster}-worker-{index}");
-        // the form that Cilium plans to write from 1.22 on, for some
+        // some nodes have the form that Cilium plans to write from 1.22 on
         let pod_cidr = if index % 5 == 4 {
-            // with bits of hosts, which nobody should show
+            // with host bits, which must not be served
             format!(r#""10.{net}.{index}.9/24""#)
         } else {
             format!(r#"{{"IP":"10.{net}.{index}.0","Mask":"////AA=="}}"#)
@@ -59,7 +61,7 @@ impl Owner<'_> {
                 ("secondary", if index % 3 == 1 { secondary } else { "null".into() }),
                 ("widecidr", if index % 3 == 2 { ipv6 } else { "null".into() }),
                 ("ingress", if index.is_multiple_of(4) { format!("10.{net}.{index}.77") } else { String::new() }),
-                // with some a new version has another address
+                // for some nodes a new version has another address
                 ("health", if index % 4 == 3 { format!("fd00:10:{net:x}:{index:x}::{:x}", version % 3 + 1) } else { String::new() }),
                 ("key", (index % 3).to_string()),
                 ("zone", (index % 2).to_string()),
@@ -74,7 +76,7 @@ impl Owner<'_> {
         (self.id << self.identity_shift) | (256 + index)
     }
 
-    /// Name and value of an identity.
+    /// Returns name and value of an identity.
     pub(crate) fn identity(&self, index: u32, version: u32) -> (String, String) {
         let mut labels = format!("k8s:app=app-{index};");
         if index.is_multiple_of(3) {
@@ -85,7 +87,7 @@ impl Owner<'_> {
         (self.identity_id(index).to_string(), labels)
     }
 
-    /// Name and value of an address or a range.
+    /// Returns name and value of an address or a range.
     pub(crate) fn endpoint(&self, index: u32, version: u32) -> (String, String) {
         let host = format!(r#""HostIP":"172.18.{}.{}""#, self.net(), index % self.nodes % 250 + 1);
         let identity = match index % 10 {
@@ -105,12 +107,12 @@ impl Owner<'_> {
             ),
         };
         let pod = fill(&pod, &[("namespace", (index % 7).to_string()), ("index", index.to_string())]);
-        // a key of 1 to 15 carries the version
+        // an encryption key of 1 to 15 carries the version
         let key = version % 15 + 1;
         (rest, format!(r#"{{"IP":"{ip}"{mask},{host},"ID":{identity},"Key":{key},"Metadata":""{pod}}}"#))
     }
 
-    /// An address, the mask that goes with it, and its form in keys.
+    /// Returns an address, its mask, and its form in keys.
     fn address(&self, index: u32) -> (String, &'static str, String) {
         let id = self.net();
         let (third, fourth) = (index / 200 % 200, index % 200 + 30);
@@ -120,7 +122,7 @@ impl Owner<'_> {
                 let ip = format!("10.{}.{}.0", 100 + id, index / 24 % 250);
                 (ip.clone(), r#","Mask":"////AA==""#, format!("{ip}/24"))
             }
-            // a CIDR of full length, which is not the host entry of that address
+            // a CIDR of full length, which differs from the host entry of that address
             10 => {
                 let ip = format!("10.{}.{}.{}", 100 + id, index / 240 % 250, index % 240 + 1);
                 (ip.clone(), r#","Mask":"/////w==""#, format!("{ip}/32"))
@@ -130,13 +132,13 @@ impl Owner<'_> {
                 let ip = std::net::Ipv6Addr::from([0xfd00, 0x10, segment(id), segment(third), 0, 0, 0, segment(fourth)]).to_string();
                 (ip.clone(), "", ip)
             }
-            // older writers say `null`, newer ones leave it out
+            // older writers send `null`, newer ones omit the mask
             1 | 3 | 5 | 7 | 9 => (ipv4.clone(), r#","Mask":null"#, ipv4),
             _ => (ipv4.clone(), "", ipv4),
         }
     }
 
-    /// Name and value of a service.
+    /// Returns name and value of a service.
     pub(crate) fn service(&self, index: u32, version: u32) -> (String, String) {
         let Self { cluster, id, .. } = self;
         let net = self.net();
@@ -179,7 +181,7 @@ impl Owner<'_> {
         (format!("{namespace}/{name}"), value)
     }
 
-    /// Name and value of a service export.
+    /// Returns name and value of a service export.
     pub(crate) fn export(&self, index: u32, version: u32) -> (String, String) {
         let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}"));
         let value = fill(
@@ -196,7 +198,7 @@ impl Owner<'_> {
         (format!("{namespace}/{name}"), value)
     }
 
-    /// Name and value of an endpoint slice.
+    /// Returns name and value of an endpoint slice.
     pub(crate) fn slice(&self, index: u32, version: u32) -> (String, Vec<u8>) {
         let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}-x2k4v"));
         let address = format!("10.{}.0.{}", self.net(), index % 200 + 30);
@@ -209,7 +211,7 @@ fn segment(number: u32) -> u16 {
     u16::try_from(number).expect("must fit into a group of an address")
 }
 
-/// Puts values in the place of `$name`s, and lines together.
+/// Replaces each `$name` by its value and joins the lines.
 fn fill(template: &str, values: &[(&str, String)]) -> String {
     let template: String = template.lines().map(str::trim_start).collect();
     let mut parts = template.split('$');
@@ -218,7 +220,7 @@ fn fill(template: &str, values: &[(&str, String)]) -> String {
         let end = part.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(part.len());
         match values.iter().find(|(name, _)| *name == &part[..end]) {
             Some((_, value)) => text += value,
-            // for a later filling
+            // for a later replacement
             None => text += &format!("${}", &part[..end]),
         }
         text += &part[end..];

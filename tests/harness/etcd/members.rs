@@ -1,4 +1,4 @@
-//! Several servers that are one etcd: as long as most of them run, it serves.
+//! An etcd of several members, which serves as long as most of them run.
 
 use etcd_client::Client;
 use futures_util::future::join_all;
@@ -6,15 +6,16 @@ use futures_util::future::join_all;
 use super::{Etcd, EtcdBuilder, START_ATTEMPTS_MAX, take_port};
 use crate::harness::eventually;
 
-/// The members of an etcd, each of which can be stopped, killed and started again.
+/// The members of an etcd. Each can be stopped, killed and restarted.
 pub(crate) struct EtcdMembers {
     pub(crate) members: Vec<Etcd>,
 }
 
 impl EtcdBuilder {
-    /// Starts so many members and waits until each serves.
+    /// Starts `count` members and waits until each of them serves.
     pub(crate) async fn start_members(self, count: usize) -> EtcdMembers {
-        // an election of the single servers' kind would go round and round where members share two cores with all tests
+        // with the timeouts of single servers, elections would repeat, because the members share
+        // two cores with all tests
         let builder = self.flag("--heartbeat-interval=200").flag("--election-timeout=2000");
         let mut members: Vec<Etcd> = (0..count).map(|_| builder.clone().prepare()).collect();
         for _ in 0..START_ATTEMPTS_MAX {
@@ -33,12 +34,12 @@ impl EtcdBuilder {
 }
 
 impl EtcdMembers {
-    /// A client of the tests' own, of a member that runs.
+    /// Connects a client to a running member.
     pub(crate) async fn client(&self) -> Client {
         self.members.iter().find(|member| member.child.is_some()).expect("one must run").client().await
     }
 
-    /// Starts all of them again on whatever data there is, and waits until they agree on something; stops those first that run.
+    /// Stops all members, starts them again with the data that exists, and waits until they agree.
     pub(crate) async fn restart(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.child.is_some()) {
             member.stop().await;
@@ -47,30 +48,29 @@ impl EtcdMembers {
         self.agree().await;
     }
 
-    /// Waits until there is a leader, and something is written.
+    /// Waits until there is a leader and a write succeeds.
     pub(crate) async fn agree(&self) {
         self.leader().await;
         eventually("members that agree", async || self.client().await.put("members-agree", "", None).await.ok()).await;
     }
 
-    /// Kills all of them.
     pub(crate) fn kill(&mut self) {
         self.members.iter_mut().for_each(Etcd::kill);
     }
 
-    /// Kills all of them and deletes everything; users and authentication are gone with it.
+    /// Kills all members and deletes all data, including users and authentication.
     pub(crate) fn wipe(&mut self) {
         self.members.iter_mut().for_each(Etcd::wipe);
     }
 
-    /// As [`Etcd::enable_auth`].
+    /// Enables authentication; see [`Etcd::enable_auth`].
     pub(crate) async fn enable_auth(&mut self, user: &str, password: &str) {
         let (first, others) = self.members.split_first_mut().expect("there are some");
         first.enable_auth(user, password).await;
         others.iter_mut().for_each(|other| other.user.clone_from(&first.user));
     }
 
-    /// The number of the member that leads, as it says itself.
+    /// Returns the index of the member that is the leader according to its own status.
     pub(crate) async fn leader(&self) -> usize {
         eventually("a member that leads", async || {
             for (number, member) in self.members.iter().enumerate().filter(|(_, member)| member.child.is_some()) {

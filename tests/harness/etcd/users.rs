@@ -1,10 +1,11 @@
-//! Users and roles as Cilium's clustermesh-apiserver makes them.
+//! Users and roles as Cilium's clustermesh-apiserver creates them.
 
 use etcd_client::{Permission, UserAddOptions};
 
 use super::Etcd;
 
-/// What the role `remote` may read in the etcd of a cluster (`clustermesh-apiserver/etcdinit`).
+/// Returns the permissions of the role `remote` in the etcd of a cluster
+/// (`clustermesh-apiserver/etcdinit`).
 pub(super) fn remote_permissions(cluster: &str) -> [Permission; 4] {
     [
         Permission::read("cilium/.heartbeat").with_prefix(),
@@ -14,14 +15,15 @@ pub(super) fn remote_permissions(cluster: &str) -> [Permission; 4] {
     ]
 }
 
-/// What the role `local` may read there: the copies that a KVStoreMesh makes.
+/// Returns the permissions of the role `local`, which reads the copies that a KVStoreMesh writes.
 fn local_permissions() -> [Permission; 4] {
     ["cilium/.heartbeat", "cilium/cache/", "cilium/cluster-config/", "cilium/synced/"].map(|prefix| Permission::read(prefix).with_prefix())
 }
 
 impl Etcd {
-    /// Turns authentication on with the users `remote` and `local-<cluster>` and their roles. They have no password and log in by the common name of
-    /// their certificate, so the etcd must ask for one. The harness's own certificate becomes an administrator's.
+    /// Enables authentication with the users `remote` and `local-<cluster>` and their roles. They
+    /// have no password and log in by the common name of their certificate, so the etcd must
+    /// require one. The harness's own certificate becomes the administrator's.
     pub(crate) async fn enable_cilium_users(&self, cluster: &str) {
         let mut client = self.client().await;
         for role in ["root", "remote", "local"] {
@@ -39,7 +41,7 @@ impl Etcd {
         client.auth_enable().await.unwrap();
     }
 
-    /// The client file of a user whose certificate has this common name.
+    /// Returns the client file of a user, with a certificate that has this common name.
     pub(crate) fn client_file_of(&self, user: &str) -> String {
         self.authority().client(user);
         self.client_file_yaml().replace("client-meshkeep", &format!("client-{user}"))

@@ -1,4 +1,4 @@
-//! What should be served of nodes in the ipcache.
+//! Expected ipcache entries that are derived from nodes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::{Objects, address, items, parse, prefix, without_unset};
 
-/// The ipcache entries that an agent makes of a node (Cilium's `pkg/node/manager/manager.go`, `NodeUpdated`), by the node's key with `#` and the address.
+/// Returns the ipcache entries that an agent derives from a node (Cilium's
+/// `pkg/node/manager/manager.go`, `NodeUpdated`), by the node's key with `#` and the address.
 pub(super) fn derived(key: &str, value: &[u8]) -> Objects {
     let Some((cluster, name)) = key.strip_prefix("cilium/cache/nodes/v1/").and_then(|rest| rest.split_once('/')) else {
         return Objects::new();
@@ -16,11 +17,11 @@ pub(super) fn derived(key: &str, value: &[u8]) -> Objects {
     let own: Vec<(&str, IpAddr)> =
         items(&node["IPAddresses"]).filter_map(|item| Some((item["Type"].as_str()?, address(&item["IP"])?))).collect();
     let field = |name: &str| address(&node[name]);
-    // IPv4 is preferred; no other type than these is in any test
+    // IPv4 is preferred; the tests use no other address types
     let of_type = |wanted: &str, ipv4: bool| own.iter().find(|(of_type, ip)| *of_type == wanted && ip.is_ipv4() == ipv4);
     let preferred = [("InternalIP", true), ("ExternalIP", true), ("InternalIP", false), ("ExternalIP", false)];
     let host_ip = preferred.into_iter().find_map(|(wanted, ipv4)| of_type(wanted, ipv4)).map(|(_, ip)| ip.to_string());
-    // by the prefix, and by what stands behind the mark
+    // prefix, the part of the key after `#`, identity and encryption key
     let mut found: Vec<(String, String, u32, Value)> = Vec::new();
     let host = |ip: IpAddr| (format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 }), ip.to_string());
     let mut add = |(prefix, mark): (String, String), identity: u32, key: &Value| found.push((prefix, mark, identity, key.clone()));
@@ -35,7 +36,7 @@ pub(super) fn derived(key: &str, value: &[u8]) -> Objects {
         fields.into_iter().filter_map(field).for_each(|ip| add(host(ip), identity, &node["EncryptionKey"]));
     }
     let mut objects = Objects::new();
-    // what comes first stays
+    // the first entry of a prefix wins
     for (prefix, mark, identity, encryption_key) in found.into_iter().rev() {
         let object = json!({
             "host": !mark.contains('/'),
