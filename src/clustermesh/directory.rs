@@ -6,7 +6,7 @@
 //! and every change is announced within 2 s. The content of the files and their certificates are
 //! not inspected here.
 //!
-//! A notification is only a hint: each one leads to a pass over the whole directory. They come from
+//! A notification is only a hint, which leads to a pass over the whole directory. They all come from
 //! a single watch on the directory itself, which sees files that are written or renamed there and
 //! the swap of a Secret's `..data` link. It does not see a write behind a link into another
 //! directory, a recreated directory, a file system without inotify or an overflowed queue.

@@ -1,63 +1,68 @@
-//! How many bytes of large decoded values are held at one time in the whole process, by requests and by what comes from remotes.
+//! Limit on the memory for large decoded values in the whole process, for requests and for data
+//! from remotes.
 //!
-//! A value may be many times as large once it is decoded, and the writers of a remote decide how many times. Code that decodes a large one takes
-//! room here first; what is small takes none. Room is taken once for each piece of work and given back when that is done, and nobody who has some
-//! waits for more, so that all get on.
+//! A value may be many times larger once it is decoded, and the writers of a remote decide by how
+//! much. Code that decodes a large value first acquires a permit here; small values need none. A
+//! permit is acquired once per piece of work and released at its end. A holder of a permit never
+//! waits for a second one, so there is no deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What is smaller takes no room. A thousand of them at one time, one for each request that may be under way, are 256 MiB.
+/// Size below which a value needs no permit. A thousand such values, one for each concurrent
+/// request, are 256 MiB.
 const SMALL_BYTES: u64 = 256 << 10;
 
-/// Room is counted in KiB, so that it fits the semaphore's numbers.
+/// Unit of the permits. KiB fit the semaphore's numbers.
 const UNIT: u64 = 1 << 10;
 
-/// How long a request waits for room: others have it for as long as they decode and write a value, some 100 ms for the largest.
+/// Maximum time that a request waits for a permit. Others hold theirs while they decode and write a
+/// value, about 100 ms for the largest.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The room for decoded values. Cheap to clone.
+/// Memory for decoded values. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct DecodedBudget {
     room: Arc<Semaphore>,
     units: u32,
-    /// How long a request waits.
+    /// Maximum time that a request waits.
     wait: Duration,
 }
 
-/// Room for something decoded; free again when dropped.
+/// Permit for the memory of decoded values. Dropping it releases the memory.
 #[derive(Debug)]
 pub struct DecodedRoom(#[expect(dead_code, reason = "held for its end")] Option<OwnedSemaphorePermit>);
 
-/// Why there is no room.
+/// Reason why a permit is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoDecodedRoom {
-    /// It would not fit, however much room others have.
+    /// The value is larger than the whole budget.
     #[error(
         "it takes some {bytes} bytes once it is decoded, and all that is decoded at one time may take {bytes_max} (--decoded-max-bytes)"
     )]
     TooLarge {
-        /// What it takes.
+        /// Size of the decoded value.
         bytes: u64,
-        /// What there is.
+        /// Size of the budget.
         bytes_max: u64,
     },
-    /// Others have it.
+    /// Others use too much of the budget.
     #[error("too much is being decoded at the moment: ask again in a moment, or allow more (--decoded-max-bytes)")]
     Taken,
 }
 
 impl Default for DecodedBudget {
-    /// Three of the largest endpoint slices at one time; the same as the ring of changes may take.
+    /// Enough for three of the largest endpoint slices at a time, and four times the limit of the
+    /// ring of changes ([`crate::feed::RING_BYTES_MAX`]).
     fn default() -> Self {
         Self::new(256 << 20)
     }
 }
 
 impl DecodedBudget {
-    /// Room for so many bytes.
+    /// Creates a budget of this number of bytes, rounded down to KiB.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
         // 4 TiB at most
@@ -66,25 +71,26 @@ impl DecodedBudget {
         Self { room: Arc::new(Semaphore::new(permits)), units, wait: WAIT_MAX }
     }
 
-    /// The number of bytes that everything may take together.
+    /// Returns the size of the budget in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
         u64::from(self.units) * UNIT
     }
 
-    /// Waits for room, for as long as it takes. What is larger than all of it gets all of it: it has come already.
+    /// Waits for a permit without a time limit. A value larger than the whole budget gets all of
+    /// it, because it has already been received.
     pub async fn hold(&self, bytes: u64) -> DecodedRoom {
         if bytes < SMALL_BYTES {
             return DecodedRoom(None);
         }
-        // it is never closed
+        // the semaphore is never closed
         DecodedRoom(Arc::clone(&self.room).acquire_many_owned(units_of(bytes).min(self.units)).await.ok())
     }
 
-    /// Waits for room for a request, on a thread that may block.
+    /// Waits for a permit for a request. Must be called on a thread that may block.
     ///
     /// # Errors
-    /// [`NoDecodedRoom`] where there is none for too long, or never.
+    /// [`NoDecodedRoom`] if the value is larger than the budget, or the wait takes too long.
     pub fn hold_blocking(&self, bytes: u64) -> Result<DecodedRoom, NoDecodedRoom> {
         if bytes < SMALL_BYTES {
             return Ok(DecodedRoom(None));
@@ -119,7 +125,7 @@ mod tests {
         assert!(budget.hold(600 << 10).now_or_never().is_none());
         assert!(budget.hold(SMALL_BYTES - 1).now_or_never().is_some());
         drop(first);
-        // what is larger than all has all, alone
+        // a value larger than the budget gets all of it, alone
         let all = budget.hold(1 << 30).await;
         assert!(budget.hold(SMALL_BYTES).now_or_never().is_none());
         drop(all);

@@ -1,8 +1,9 @@
-//! Keeps the mirror small: what changed is packed again, off the writer's way.
+//! Folds changed records into chunks on a thread of its own, so that the mirror stays small.
 //!
-//! The writer hands out one job at a time and takes its result in with a later batch; a thread of its own does the packing. It rests between
-//! jobs as long as little is not packed, and where it falls behind, the writer waits for it, so that what is not packed stays bounded.
-//! It also unpacks what the ring's announcements say of before, which else would keep every form that the chunks had.
+//! The committer hands out one job at a time and applies its result with a later batch. The thread
+//! rests between jobs while few records are unpacked. If it falls behind, the committer waits for
+//! it, so the number of unpacked records is bounded. The thread also decodes the old values of the
+//! ring's announcements, which would otherwise keep every earlier form of the chunks in memory.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -12,60 +13,68 @@ use crate::feed::Feed;
 use crate::model::{Announcement, Sequence};
 use crate::view::{FoldJob, Folded, View};
 
-/// With more records than this not packed, folding goes on without rest. About 1 KB each, objects that the ring shares included. A fold is
-/// 0.7 ms; by arithmetic one takes some 35 changes in then at 20,000/s over a million keys, which makes 570 folds/s, 40 % of a core.
+/// Number of unpacked records above which folding continues without rest. A record uses about 1 KB,
+/// including objects that the ring shares.
+///
+/// A fold takes 0.7 ms. At 20,000 changes/s over a million keys it then covers about 35 changes by
+/// calculation, which makes 570 folds/s and uses 40 % of a core.
 const UNPACKED_MAX: usize = 16_384;
 
-/// How many chunks one urgent job packs before the writer is asked again, which comes by some 170 times a second.
+/// Maximum number of chunks in an urgent job. The committer can hand out about 170 jobs per second.
 const URGENT_FOLDS_MAX: usize = 4;
 
-/// With fewer than this nothing is folded: a fold costs the same for a few changes as for many, and this is 4 MB.
+/// Number of unpacked or deleted records below which nothing is folded. A fold costs the same for
+/// few changes as for many, and this number of records uses 4 MB.
 const UNPACKED_MIN: usize = 4_096;
 
-/// Between these two, folding rests this many times as long as the job before took: it has a fifth of a core at most, and what is not
-/// packed follows the rate of changes: at 1,000/s over a million keys some 6,000, at 5,000/s more than the most.
+/// Rest after a job, as a multiple of its duration, while the number of unpacked records is between
+/// the two limits. Folding then uses at most a fifth of a core, and the number of unpacked records
+/// follows the rate of changes: about 6,000 at 1,000/s over a million keys, more than the limit at
+/// 5,000/s.
 const REST_FACTOR: u32 = 4;
 
-/// How long folding rests after a job that gained nothing, as where all that was packed has changed meanwhile.
+/// Rest after a job without a gain, for example if all packed records have changed meanwhile.
 const FRUITLESS_REST: Duration = Duration::from_secs(10);
 
-/// How soon a writer that has nothing else to do asks for a result, which takes 2 to 3 ms.
+/// Interval at which an idle committer checks for a result. A job takes 2 to 3 ms.
 const RESULT_INTERVAL: Duration = Duration::from_millis(5);
 
-/// With more revisions and leases than this beside their chunks, folding begins. 24 B each; a relist of everything touches all.
+/// Number of revisions and leases stored outside their chunks above which folding is urgent. They
+/// use 24 B each; listing everything again affects all records.
 const RESTAMPED_MAX: usize = 262_144;
 
-/// What the worker does at a time.
+/// One job of the packing thread.
 #[derive(Debug)]
 struct Job {
     folds: Vec<FoldJob>,
-    /// What was announced since the job before: each may keep a chunk that is not in the mirror any more, 50 KB for a few records.
+    /// Announcements since the job before. Each may keep a chunk alive that is no longer in the
+    /// mirror, 50 KB for a few records.
     announced: Vec<Arc<Announcement>>,
 }
 
-/// The writer's end.
+/// The committer's end of folding.
 #[derive(Debug)]
 pub struct Folder {
     jobs: SyncSender<Job>,
     results: Receiver<(Vec<Folded>, Duration)>,
-    /// Up to where announcements were handed out.
+    /// Sequence up to which announcements were handed out.
     announced: Sequence,
-    /// Whether a job is out.
+    /// True while a job is being packed.
     busy: bool,
     rested_at: Instant,
     unpacked_max: usize,
     unpacked_min: usize,
 }
 
-/// The packing end: give its [`FoldWorker::run`] a thread.
+/// The packing end, whose [`FoldWorker::run`] needs its own thread.
 #[derive(Debug)]
 pub struct FoldWorker {
     jobs: Receiver<Job>,
-    /// With how long each took.
+    /// Results with the duration of each job.
     results: SyncSender<(Vec<Folded>, Duration)>,
 }
 
-/// Makes both ends.
+/// Creates both ends of folding.
 #[must_use]
 pub fn folder() -> (Folder, FoldWorker) {
     // one job at a time
@@ -78,14 +87,15 @@ pub fn folder() -> (Folder, FoldWorker) {
 }
 
 impl Folder {
-    /// A folder that begins with fewer unpacked records.
+    /// Sets the number of unpacked records at which folding begins.
     #[cfg(test)]
     #[must_use]
     pub fn beginning_at(self, unpacked_max: usize) -> Self {
         Self { unpacked_max, unpacked_min: unpacked_max.min(self.unpacked_min), ..self }
     }
 
-    /// When to call [`Folder::attend`] next, whatever comes; `None` while there is nothing to do.
+    /// Returns the time until [`Folder::attend`] must be called again even without commands. `None`
+    /// while there is nothing to do.
     pub fn due_in(&self, view: &View) -> Option<Duration> {
         if self.busy {
             return Some(RESULT_INTERVAL);
@@ -93,8 +103,10 @@ impl Folder {
         self.is_worthwhile(view).then(|| self.rested_at.saturating_duration_since(Instant::now()))
     }
 
-    /// Takes in what is done, and hands out what is to do. Waits only while twice as much is unpacked as should be, and folding helps.
-    /// Returns whether anything was taken in.
+    /// Applies a finished job and hands out the next one. Returns whether anything was applied.
+    ///
+    /// Waits for the thread only while the number of unpacked records is more than twice the limit
+    /// and folding reduces it.
     pub fn attend(&mut self, view: &mut View, feed: &Feed) -> bool {
         let mut taken_in = self.collect(view, false);
         loop {
@@ -113,7 +125,8 @@ impl Folder {
         }
     }
 
-    /// Whether folding would bring something. What is gone counts here alone: it takes some 60 B a record, so a writer need not wait for that.
+    /// Returns whether folding is worth its cost. Deleted records count only here: they use about
+    /// 60 B each, so the committer need not wait for them.
     fn is_worthwhile(&self, view: &View) -> bool {
         view.unpacked_count() + view.gone_count() > self.unpacked_min
     }
@@ -126,14 +139,15 @@ impl Folder {
         match result {
             Err(TryRecvError::Empty) => return false,
             Ok((folded, took)) => self.take_in(view, folded, took),
-            // the worker is gone: the next job is done here
+            // the worker has ended: the next job runs on this thread
             Err(TryRecvError::Disconnected) => {}
         }
         self.busy = false;
         true
     }
 
-    /// Hands a job out; does it here where the worker is gone. Returns whether its result was taken in.
+    /// Hands out a job, or runs it on this thread if the worker has ended. Returns whether a result
+    /// was applied.
     fn hand_out(&mut self, view: &mut View, feed: &Feed, folds_max: usize) -> bool {
         let folds = view.fold_jobs(folds_max);
         if folds.is_empty() {
@@ -165,7 +179,7 @@ impl Folder {
 }
 
 impl FoldWorker {
-    /// Packs until the writer has ended. Blocks.
+    /// Packs until the committer has ended. Blocks.
     pub fn run(self) {
         while let Ok(job) = self.jobs.recv() {
             if self.results.send(timed(job)).is_err() {
@@ -175,7 +189,7 @@ impl FoldWorker {
     }
 }
 
-/// Runs a job, and says how long it took.
+/// Runs a job and measures its duration.
 fn timed(job: Job) -> (Vec<Folded>, Duration) {
     let begun = Instant::now();
     job.announced.iter().for_each(|announcement| announcement.let_rows_go());
@@ -257,7 +271,8 @@ mod tests {
         }
         while let Some(due) = folder.due_in(&view) {
             assert!(due < FRUITLESS_REST, "a fold gained nothing");
-            // what is due is not waited for, so that the test does not depend on how long a fold takes
+            // do not wait until it is due, so that the test does not depend on the duration of a
+            // fold
             folder.rested_at = Instant::now();
             folder.attend(&mut view, &no_feed());
         }
@@ -282,7 +297,7 @@ mod tests {
         assert_eq!((fold(), fold()), (Some(true), None));
     }
 
-    /// A cluster that was removed must not take room for ever because the others are quiet.
+    /// A removed cluster must not use memory for ever because the other clusters are quiet.
     #[test]
     fn what_was_deleted_is_let_go_though_nothing_else_changes() {
         let (mut folder, worker) = folder();
@@ -316,7 +331,7 @@ mod tests {
         assert_eq!(view.unpacked_count(), 1);
     }
 
-    /// One record, for holders that keep it.
+    /// Rows with one record, which stay alive as long as an announcement refers to them.
     struct OneRow(Record);
 
     impl Rows for OneRow {
@@ -325,7 +340,8 @@ mod tests {
         }
     }
 
-    /// A chunk that was packed anew for five changes would stay 16,384 announcements long.
+    /// Otherwise a chunk that was packed again for five changes would stay in memory for 16,384
+    /// announcements.
     #[test]
     fn what_was_told_keeps_no_rows_once_its_chunk_may_be_packed_anew() {
         let (folder, worker) = folder();
@@ -343,7 +359,7 @@ mod tests {
             }
             folder.attend(&mut view, &feed);
             let kept = rows.iter().filter(|rows| Arc::strong_count(rows) > 1).count();
-            // those of a job that is under way, and those since it was handed out
+            // the announcements of the job in progress, and those since it was handed out
             assert!(kept <= 50, "{kept} of {} keep their rows", rows.len());
         }
         let before = feed.recent_after(Sequence(0)).map(|announcement| Arc::clone(&announcement.old.as_ref().unwrap().bytes().value));
@@ -381,7 +397,7 @@ mod tests {
         let writer = std::thread::spawn(move || committer.run(queue));
         let count = |published: &Published| published.view.records_from(&EntryKey::lowest()).count();
         let folded = subscriber.wait_for(|published| count(published) == 400 && published.view.unpacked_count() <= 10);
-        // only so that it fails, and does not stand still, where the writer does not wake
+        // fails, instead of hanging, if the committer does not wake up
         let folded = tokio::time::timeout(Duration::from_secs(60), folded).await.expect("must be folded");
         assert!(folded.view.packed_size().0 > 0);
         drop(commands);

@@ -1,4 +1,5 @@
-//! What waits for the store: groups merged into one, the newest state of each key, and how many bytes that is.
+//! Changes that wait for the store: groups merged into one, with the newest state of each key and
+//! the total size.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,19 +9,19 @@ use std::sync::Arc;
 use crate::model::{EntryKey, Record};
 use crate::store::Group;
 
-/// About what a cursor, tombstone or another small thing of a group takes.
+/// Approximate memory of a cursor, a tombstone or another small part of a group.
 const SMALL_BYTES: usize = 200;
 
-/// Changes that gather.
+/// Merged groups.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     group: Group,
-    /// How many bytes the records take.
+    /// Bytes of the records in the group.
     record_bytes: usize,
 }
 
 impl Gathered {
-    /// Adds a group that came after what is there.
+    /// Adds a group that is newer than the current changes.
     pub(super) fn add(&mut self, mut newer: Group) {
         let records = take(&mut newer.records);
         let mut all = take(&mut self.group.records);
@@ -43,7 +44,7 @@ impl Gathered {
         self.group = newer;
     }
 
-    /// Puts a group below what came since it was taken.
+    /// Puts back a group that is older than the current changes.
     pub(super) fn put_back(&mut self, mut older: Group) {
         let newer = take(&mut self.group);
         *self = Self::default();
@@ -52,23 +53,23 @@ impl Gathered {
         self.add(newer);
     }
 
-    /// Takes everything.
+    /// Moves out all changes.
     pub(super) fn take(&mut self) -> Group {
         take(self).group
     }
 
-    /// How many keys of the store it writes.
+    /// Returns the number of keys of the store that the changes write.
     pub(super) fn len(&self) -> usize {
         self.group.len()
     }
 
-    /// About how many bytes it takes.
+    /// Returns the approximate memory of the changes.
     pub(super) fn bytes(&self) -> usize {
         self.record_bytes + (self.group.len() - self.group.records.len()) * SMALL_BYTES
     }
 }
 
-/// About how many bytes a change of a key takes, with the object that the record keeps.
+/// Returns the approximate memory of a changed key, with the object that its record keeps.
 fn byte_count(key: &EntryKey, record: Option<&Arc<Record>>) -> usize {
     let of_record = |record: &Arc<Record>| {
         let good_value = record.good_value.as_ref().map_or(0, |value| value.len());

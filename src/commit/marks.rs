@@ -1,4 +1,5 @@
-//! How full each queue on a change's way ever was, how long its steps take, and how many changes there were.
+//! High-water marks of the queues between remotes and store, the duration of the steps, and counts
+//! of changes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,56 +7,58 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::model::{Announcement, Histogram, Scope};
 
-/// Of how many kinds of clusters changes are counted: those of the largest mesh (511, each with 9 kinds, itself, what is derived from nodes and what looks wrong among them), and as many again that have gone. Above that all are counted from zero
-/// again, as after a start.
+/// Maximum number of scopes whose changes are counted. The largest mesh has 511 clusters with 9
+/// kinds each, including the cluster itself, node-derived entries and findings; the limit allows as
+/// many again for removed clusters. Above it all counts restart from zero, as after a start.
 const COUNTED_SCOPES_MAX: usize = 2 * 511 * 9;
 
-/// How many changes a kind of a cluster had since the start.
+/// Number of changes in a scope since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ChangeCounts {
-    /// Keys that came or changed.
+    /// Keys that were added or updated.
     pub upserts: u64,
-    /// Keys that went.
+    /// Keys that were deleted.
     pub deletes: u64,
 }
 
-/// The highest fill of a queue since the start.
+/// Highest fill of a queue since the start.
 #[derive(Debug, Default)]
 pub struct HighWaterMark(AtomicUsize);
 
-/// The queues between the config directory, the remotes and the store.
+/// High-water marks, durations and counts on the way from the config directory and the remotes to
+/// the store.
 #[derive(Debug, Default)]
 pub struct QueueMarks {
-    /// Commands for the writer, of [`super::QUEUE_LENGTH_MAX`].
+    /// Commands in the committer's queue, of at most [`super::QUEUE_LENGTH_MAX`].
     pub commands: HighWaterMark,
-    /// Their bytes, of [`super::QUEUE_BYTES_MAX`].
+    /// Bytes of these commands, of at most [`super::QUEUE_BYTES_MAX`].
     pub command_bytes: HighWaterMark,
     /// Changes that wait for the store.
     pub changes: HighWaterMark,
-    /// Their bytes.
+    /// Bytes of the changes that wait for the store.
     pub change_bytes: HighWaterMark,
-    /// Bytes of the feed's ring, with the objects that it keeps.
+    /// Bytes of the feed's ring, including the objects that it keeps.
     pub ring_bytes: HighWaterMark,
-    /// Events of the config directory for the registry.
+    /// Events of the config directory that wait for the registry.
     pub directory_events: HighWaterMark,
-    /// From when the first command of a batch came until readers see all of it.
+    /// Times from the first command of a batch until the batch is published.
     pub publish: Histogram,
-    /// What applying a batch takes, from its commands to its snapshot.
+    /// Times to apply a batch, up to its snapshot.
     pub commit: Histogram,
     changes_counted: Mutex<BTreeMap<Scope, ChangeCounts>>,
     stored: OnceLock<Arc<Histogram>>,
-    /// Whether the newest changes could not be written to the log at once.
+    /// True while the newest changes cannot be written to the log.
     pub log_fails: AtomicBool,
 }
 
 impl QueueMarks {
-    /// Counts what a batch announces.
+    /// Counts the announcements of a batch by scope.
     pub(super) fn count<'a>(&self, announcements: impl Iterator<Item = &'a Announcement>) {
         let mut all = self.changes_counted.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() > COUNTED_SCOPES_MAX {
             all.clear();
         }
-        // what comes together is mostly of one kind of one cluster
+        // neighbouring announcements mostly have the same scope
         let mut run: Option<(Scope, ChangeCounts)> = None;
         let mut add = |run: Option<(Scope, ChangeCounts)>| {
             let Some((scope, more)) = run else { return };
@@ -76,19 +79,19 @@ impl QueueMarks {
         add(run);
     }
 
-    /// How many changes each kind of each cluster had.
+    /// Returns the number of changes by scope.
     #[must_use]
     pub fn changes_counted(&self) -> BTreeMap<Scope, ChangeCounts> {
         self.changes_counted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes the histogram of how long changes take until they are stored.
+    /// Sets the histogram of the times until changes are stored.
     pub(super) fn stored_in(&self, times: Arc<Histogram>) {
-        // there is one writer
+        // there is only one committer
         let _ = self.stored.set(times);
     }
 
-    /// From when the first change of a group came until all of it is stored.
+    /// Returns the times from the first change of a group until the group is stored.
     #[must_use]
     pub fn stored(&self) -> Option<&Histogram> {
         self.stored.get().map(Arc::as_ref)
@@ -96,12 +99,12 @@ impl QueueMarks {
 }
 
 impl HighWaterMark {
-    /// The queue holds so many now.
+    /// Records the current fill of the queue.
     pub fn note(&self, length: usize) {
         self.0.fetch_max(length, Ordering::Relaxed);
     }
 
-    /// The most that it ever held.
+    /// Returns the highest fill so far.
     #[must_use]
     pub fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)

@@ -1,10 +1,13 @@
-//! The only writer: what the clusters' tasks send becomes visible, is announced, and is stored.
+//! The committer: the one thread that applies changes to the mirror, numbers them, logs them and
+//! publishes the result.
 //!
-//! Receives [`Command`]s through one bounded queue. Emits a new [`Published`] snapshot for each batch, then hands the batch's
-//! effects to the `persist` half, which stores them in groups. Both halves run on threads of their own, because sled blocks.
-//! Invariants kept here: entries and cursors of one command are stored in one atomic group (1); a sequence is handed out once,
-//! from blocks that were reserved in the store ahead, and everything
-//! is in the log before anybody hears of it (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.
+//! The tasks of the clusters send [`Command`]s through one bounded queue. For each batch the
+//! [`Committer`] publishes a new [`Published`] snapshot, then hands the changes to `persist`, which
+//! stores them in groups on a thread of its own, because sled blocks.
+//!
+//! It keeps two invariants (docs/develop/invariants.md). Entries and cursors of one command are
+//! stored in one atomic group (1). A sequence is used only once, from blocks that are reserved in
+//! the store beforehand, and each change is in the log before it is announced (6).
 
 mod decoded;
 mod folding;
@@ -33,35 +36,40 @@ pub use persist::{PersistState, Persistence, Persister, Unsynced, persister};
 use queue::Batch;
 pub use queue::{CommandQueue, CommandSender, WeakCommandSender, WriterGone, command_queue};
 
-/// Between two snapshots, where commands come one by one: each costs some 40 µs, and readers of streams are woken less often anyway. A
-/// change that comes alone is shown at once.
+/// Minimum time between two snapshots while commands arrive one by one. A snapshot costs about 40
+/// µs, and stream readers are woken less often anyway. A change that comes alone is published at
+/// once.
 const PUBLISH_INTERVAL_MIN: Duration = Duration::from_millis(2);
 
-/// Number of sequences that are reserved at once. At 20,000 changes/s they last 3 s, and the store is some 40 ms behind. A start counts from the
-/// clock in microseconds, so they are also 66 ms of the clock: a start that follows another one sooner cannot count from it (`runtime/plan.rs`).
+/// Number of sequences that are reserved at a time. At 20,000 changes/s they last 3 s, while the
+/// store is about 40 ms behind.
+///
+/// A start counts from the clock in microseconds, so a block corresponds to 66 ms of the clock. A
+/// start that follows another one sooner cannot count from the clock (`runtime/plan.rs`).
 const RESERVED_BLOCK: u64 = 1 << 16;
 
-/// Everything a reader may ask for, as of one moment. Immutable.
+/// Immutable snapshot of everything that readers can query.
 #[derive(Debug, Clone)]
 pub struct Published {
     /// The mirror.
     pub view: View,
     /// The order of changes.
     pub feed: Feed,
-    /// The epoch of this start.
+    /// Epoch of this run of meshkeep.
     pub epoch: Epoch,
-    /// Earlier starts whose positions can be honoured, and how far.
+    /// Earlier runs whose positions are still valid, and up to which sequence.
     pub earlier: Arc<[EpochSpan]>,
 }
 
 impl Published {
-    /// The position of this moment.
+    /// Returns the position of this snapshot.
     #[must_use]
     pub fn position(&self) -> Position {
         Position { epoch: self.epoch, sequence: self.feed.head() }
     }
 
-    /// What changed after a position, newest change of each key only, `count` of them at most, in order of sequence.
+    /// Returns the keys that changed after a position, each with its newest change, in order of
+    /// sequence. At most `count` of them.
     #[must_use]
     pub fn changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<EntryKey>)> {
         let named = |changed| match changed {
@@ -71,7 +79,8 @@ impl Published {
         self.lacked_after(position, count).into_iter().map(|(sequence, changed)| (sequence, named(changed))).collect()
     }
 
-    /// What changed after a position, newest change of each key only, with places in the view instead of keys, for a reader of this moment's records.
+    /// Returns the entries that changed after a position, like [`Published::changes_after`], but
+    /// with indices into this view instead of keys.
     #[must_use]
     pub fn lacked_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<Live>)> {
         let live = self.view.live_after(position, count).into_iter().map(|(sequence, live)| (sequence, Changed::Live(live)));
@@ -89,26 +98,26 @@ impl Published {
     }
 }
 
-/// The newest change of a key.
+/// Newest change of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Changed<L> {
-    /// The key exists and last changed here.
+    /// The key exists.
     Live(L),
-    /// The key went away here.
+    /// The key was deleted.
     Gone(EntryKey, DeleteReason),
 }
 
-/// The writer's half of what readers see.
+/// The committer's end of the publication.
 #[derive(Debug)]
 pub struct Publisher {
     current: Arc<ArcSwap<Published>>,
     head: watch::Sender<Sequence>,
-    /// Counts snapshots, those without announcements included.
+    /// Number of snapshots, including those without announcements.
     count: watch::Sender<u64>,
     marks: Arc<QueueMarks>,
 }
 
-/// The readers' half: the newest snapshot, and a signal for each new one.
+/// The readers' end of the publication: the newest snapshot and signals for new ones.
 #[derive(Debug, Clone)]
 pub struct Subscriber {
     current: Arc<ArcSwap<Published>>,
@@ -118,19 +127,19 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// The newest snapshot.
+    /// Returns the newest snapshot.
     #[must_use]
     pub fn current(&self) -> Arc<Published> {
         self.current.load_full()
     }
 
-    /// How full each queue ever was.
+    /// Returns the high-water marks of all queues, with other counters.
     #[must_use]
     pub fn marks(&self) -> &QueueMarks {
         &self.marks
     }
 
-    /// Waits for a snapshot that fulfils a condition. Forever, if the writer ends before.
+    /// Waits for a snapshot that fulfils a condition. Never returns if the committer ends before.
     pub async fn wait_for(&self, mut condition: impl FnMut(&Published) -> bool) -> Arc<Published> {
         let mut count = self.count.clone();
         loop {
@@ -145,14 +154,14 @@ impl Subscriber {
         }
     }
 
-    /// A signal of its own: changes whenever a newer snapshot with new changes is there.
+    /// Returns a receiver that changes when a snapshot with new changes is published.
     #[must_use]
     pub fn signal(&self) -> watch::Receiver<Sequence> {
         self.head.clone()
     }
 }
 
-/// Makes both halves around a first snapshot.
+/// Creates both ends of the publication of a first snapshot.
 #[must_use]
 pub fn publication(first: Published) -> (Publisher, Subscriber) {
     let (head, head_receiver) = watch::channel(first.feed.head());
@@ -164,7 +173,7 @@ pub fn publication(first: Published) -> (Publisher, Subscriber) {
 }
 
 impl Publisher {
-    /// Shows a snapshot.
+    /// Publishes a snapshot.
     pub fn publish(&self, published: Published) {
         let head = published.feed.head();
         self.current.store(Arc::new(published));
@@ -177,40 +186,44 @@ impl Publisher {
     }
 }
 
-/// The writer's state.
+/// State of the committer's thread.
 #[derive(Debug)]
 pub struct Committer {
     state: Published,
     publisher: Publisher,
     persister: Persister,
     log: Option<Arc<Log>>,
-    /// With the runtime whose clock wakes the writer while there is something to fold and no command comes.
+    /// Folder, with the runtime whose timer wakes the committer when a fold is due and no command
+    /// comes.
     folder: Option<(Folder, Handle)>,
     reserved: Sequence,
 }
 
 impl Committer {
-    /// A writer that goes on from `state`, in which no sequence above `reserved` may be handed out before the next block is stored.
+    /// Creates a committer that continues from `state`. It uses no sequence above `reserved` before
+    /// the next block is stored.
     #[must_use]
     pub fn new(state: Published, publisher: Publisher, persister: Persister, reserved: Sequence) -> Self {
         publisher.marks.stored_in(persister.times());
         Self { state, publisher, persister, log: None, folder: None, reserved }
     }
 
-    /// Writes everything to the log before anybody hears of it.
+    /// Makes the committer append each group to a log before it publishes the changes.
     #[must_use]
     pub fn with_log(self, log: Arc<Log>) -> Self {
         Self { log: Some(log), ..self }
     }
 
-    /// Packs what changed again and again, so that the mirror stays small. `runtime` must have its clock enabled, and [`Committer::run`]
-    /// must not be called on one of its own threads that drive tasks.
+    /// Makes the committer fold changed records into chunks, so that the mirror stays small.
+    /// `runtime` needs an enabled timer, and [`Committer::run`] must not be called on one of its
+    /// worker threads.
     #[must_use]
     pub fn with_folder(self, folder: Folder, runtime: Handle) -> Self {
         Self { folder: Some((folder, runtime)), ..self }
     }
 
-    /// Runs until every sender is gone and everything that they sent is visible and handed over. Blocks: give it a thread.
+    /// Runs until every sender is dropped and all their commands are published and handed to
+    /// `persist`. Blocks, so it needs its own thread.
     pub fn run(mut self, mut commands: CommandQueue) {
         let mut published = Instant::now();
         loop {
@@ -234,7 +247,7 @@ impl Committer {
         self.persister.finish();
     }
 
-    /// Waits for commands, and folds meanwhile. Returns whether there are any; else every sender is gone.
+    /// Waits for commands and folds meanwhile. Returns false once every sender is dropped.
     fn receive(&mut self, commands: &mut CommandQueue, batch: &mut Batch) -> bool {
         loop {
             let due = self.folder.as_ref().and_then(|(folder, runtime)| Some((folder.due_in(&self.state.view)?, runtime)));
@@ -248,21 +261,22 @@ impl Committer {
         }
     }
 
-    /// Returns whether the view has changed its form.
+    /// Folds what is due. Returns whether the form of the view changed.
     fn fold(&mut self) -> bool {
         self.folder.as_mut().is_some_and(|(folder, _)| folder.attend(&mut self.state.view, &self.state.feed))
     }
 
-    /// Applies a batch of commands, writes what changed to the log, shows and announces it, and hands it over to be stored, in that order.
+    /// Applies a batch of commands, appends the changes to the log, publishes them and hands them
+    /// to `persist`, in this order.
     fn commit(&mut self, batch: Vec<Command>) {
         let now = SystemTime::now();
         let Effects { announcements, records, cursors, clusters } = self.state.view.apply_all(batch, now);
         let mut group = Group { records: records.into_iter().collect(), cursors, clusters, ..Group::default() };
-        // notices are no changes of the mirror
+        // notices are not changes of the mirror
         self.publisher.marks.count(announcements.iter().filter(|announcement| announcement.key.kind != Kind::Notice));
         for announcement in announcements {
             let effects = self.state.feed.announce(announcement, now);
-            // findings are made anew by each start, which knows nothing of those before
+            // each start computes its findings again, so their tombstones are not stored
             let is_kept = |tombstone: &Option<Tombstone>| tombstone.as_ref().is_none_or(|one| one.key.kind != Kind::Problem);
             group.tombstones.extend(effects.tombstones.into_iter().filter(|(_, tombstone)| is_kept(tombstone)));
             group.floor = effects.floor.or(group.floor);
@@ -290,7 +304,8 @@ impl Committer {
     }
 }
 
-/// The first block of sequences above everything that may have been handed out before. Store it before the first is used.
+/// Returns the end of the first block of sequences above all that may have been used before. It
+/// must be stored before the first sequence is used.
 #[must_use]
 pub fn first_reservation(stored: Sequence) -> Sequence {
     Sequence(stored.0 + RESERVED_BLOCK)

@@ -1,8 +1,9 @@
-//! The half of the writer that stores: syncs what is in the log in groups, and lets the store take it in.
+//! The storing half of the committer: syncs the log in groups, and lets the store apply them.
 //!
-//! What waits to be stored is kept merged by key, so it is never more than the newest state of what changed. A store that fails
-//! (a full disk) is tried again with everything that waits; serving goes on meanwhile. What is stored is always the state of one
-//! moment, so a loss only means that the remotes are read again from an older cursor.
+//! Changes that wait to be stored are merged by key, so they are at most the newest state of all
+//! changed keys. If the store fails, for example on a full disk, everything is tried again while
+//! serving continues. A group is always the state of one moment, so a loss only means that the
+//! remotes are read again from an older cursor.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,71 +14,81 @@ use super::gathered::Gathered;
 use crate::model::{Causes, Due, Histogram, REMINDER_INTERVAL, Reminders, in_words};
 use crate::store::{Group, Store, StoreError};
 
-/// How long changes gather before they are stored together: docs/develop/measurements.md §1.1 found 25 ms at high rates, and longer at low ones, where a
-/// group costs the disk more than what is in it.
+/// Time for which changes gather before they are stored together. docs/develop/measurements.md §1.1
+/// found 25 ms at high rates. At low rates it is longer, because a group costs the disk more than
+/// its content.
 const GROUP_WINDOW: Duration = Duration::from_millis(25);
 
-/// How long changes gather while they are few: a change is to be durable within 60 ms, of which storing takes up to 20.
+/// Time for which changes gather while they are few. A change must be durable within 60 ms, of
+/// which storing takes up to 20.
 const CALM_GROUP_WINDOW: Duration = Duration::from_millis(40);
 
-/// The rate above which changes are no longer few, per [`GROUP_WINDOW`]: 5,000 a second.
+/// Number of changes per [`GROUP_WINDOW`] below which changes count as few: 5,000 per second.
 const CALM_CHANGES_MAX: usize = 125;
 
-/// Above this many changes the writer waits for the store, so that one batch stays within some 10 MB (300 B a key).
+/// Number of waiting changes above which the committer waits for the store, so that a group has at
+/// most about 10 MB (300 B per key).
 const WAITING_CHANGES_MAX: usize = 32_768;
 
-/// The bytes above which the writer waits for the store, decoded objects included: twice what [`WAITING_CHANGES_MAX`] usual changes take, of some 0.9 KB each.
+/// Bytes of waiting changes, including decoded objects, above which the committer waits for the
+/// store. Twice the size of [`WAITING_CHANGES_MAX`] usual changes of about 0.9 KB.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// While the store fails, so many changed keys are kept for it: as many as the largest set of a mesh of 255 clusters has
-/// (620k keys: 255 clusters with 50,000 nodes and 500,000 pods), at most some 300 MB. Above that storing stops until the next start.
+/// Maximum number of changed keys that wait while the store fails; above it storing stops until the
+/// next start.
+///
+/// The largest set of a mesh of 255 clusters fits (620k keys: 50,000 nodes and 500,000 pods). At
+/// 300 B per key the limit is about 300 MB.
 const WAITING_WHILE_FAILING_MAX: usize = 1_000_000;
 
-/// The bound by bytes while the store fails, decoded objects included: half of the keys of that set if each has 0.9 KB; the mirror shares those that are not
-/// packed.
+/// Maximum size of the changes that wait while the store fails, including decoded objects: about
+/// 600,000 keys of 0.9 KB. The mirror shares the objects that are not packed.
 const WAITING_BYTES_WHILE_FAILING_MAX: usize = 512 << 20;
 
-/// How long a failed store is left alone before the next try.
+/// Wait after a failure before the store is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After so long without a change the store is tidied. Not measured: long enough that a mesh in which something changes every few
-/// seconds does not write whole chunks for each change.
+/// Time without a change after which the store is tidied. Not measured: long enough that a mesh
+/// with a change every few seconds does not write whole chunks for each change.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// How often the store is looked after while nothing comes, and for how long after the last group or the start: sled goes on emptying segments
-/// of its log, by itself, and keeps what it reads for that. After an open with a million keys it was done after 12 s.
+/// Interval and total time of the calls of [`Persistence::rest`] after the last group or the start.
+/// sled continues to empty segments of its log, and keeps what it reads for that in memory. After
+/// opening a store with a million keys this took 12 s.
 const REST_INTERVAL: Duration = Duration::from_secs(1);
 const REST_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How long tidying may keep a group waiting that comes meanwhile.
+/// Maximum delay of a new group by tidying.
 const TIDY_TIME_MAX: Duration = Duration::from_millis(20);
 
-/// What was logged lately about storing: a disk that is full at one moment and not at the next must not fill the log.
+/// Recently logged messages about storing. A disk that alternates between full and not full must
+/// not fill the log.
 static TOLD: Causes = Causes::new();
 
-/// Something that stores groups: the store, or a failing one in tests.
+/// A store of groups: [`Store`], or a test's replacement.
 pub trait Persistence: Send + 'static {
-    /// Stores a group, all of it or none, durably.
+    /// Stores a group durably, all of it or nothing.
     ///
     /// # Errors
-    /// Whatever the disk says; nothing of the group is stored then.
+    /// An error of the disk. Nothing of the group is stored then.
     fn persist(&self, group: &Group) -> Result<(), StoreError>;
 
-    /// Does what is due after a group was stored, before the next one, which may come then.
+    /// Does the work that is due after a group was stored. The next group may come at the given
+    /// instant.
     ///
     /// # Errors
-    /// Whatever the disk says; nothing that was stored is lost.
+    /// An error of the disk. Nothing that was stored is lost.
     fn tend(&self, _until: Instant) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Does what is due each second while nothing comes, for a minute.
+    /// Does the work that is due each second during the first minute without changes.
     fn rest(&self) {}
 
-    /// Does what can be done when nothing has come for 10 s. Returns whether there is more to do.
+    /// Does the work that is due after 10 s without changes. Returns whether more is left to do.
     ///
     /// # Errors
-    /// Whatever the disk says; nothing that was stored is lost.
+    /// An error of the disk. Nothing that was stored is lost.
     fn tidy(&self) -> Result<bool, StoreError> {
         Ok(false)
     }
@@ -107,39 +118,41 @@ fn tell_unmoved(error: &StoreError) {
     }
 }
 
-/// How storing goes.
+/// State of storing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PersistState {
     /// The last group was stored.
     Healthy,
-    /// The last try failed, or what is stored stays in the log alone; it is tried again.
+    /// The last attempt failed, or stored changes are only in the log. It is tried again.
     Failing {
-        /// What the store said.
+        /// Error of the store.
         error: String,
     },
-    /// The log is full, and nothing is stored until the engine takes changes again; or too much waited, and nothing is stored until the next
-    /// start, which begins with what was stored before.
+    /// Nothing is stored any more.
+    ///
+    /// Either the log is full, which lasts until the engine accepts changes again. Or too many
+    /// changes waited, which lasts until the next start; that start begins with what was stored
+    /// before.
     Stopped {
-        /// What the store said last.
+        /// Last error of the store.
         error: String,
     },
 }
 
-/// What the storing end does next.
+/// Next work of the storing thread.
 enum Next {
-    /// Store this.
     Group {
         group: Box<Group>,
-        /// When its first change came.
+        /// Time of the group's first change.
         since: Option<Instant>,
-        /// Nothing comes behind it.
+        /// True if no group follows.
         last: bool,
     },
-    /// Nothing has come for a second.
+    /// A second has passed without changes.
     Rest,
-    /// Nothing has come for a while.
+    /// [`QUIET`] has passed without changes.
     Quiet,
-    /// Nothing will come.
+    /// The committer has finished.
     End,
 }
 
@@ -147,9 +160,9 @@ enum Next {
 struct Waiting {
     gathered: Gathered,
     since: Option<Instant>,
-    /// How many changes the writer is writing to the log.
+    /// Number of changes that the committer is appending to the log.
     writing: usize,
-    /// What the store is busy with: how many changes, and since when they wait.
+    /// Group that is being stored: number of changes, and the time of the first.
     storing: Option<(usize, Option<Instant>)>,
     failing: bool,
     stopped: bool,
@@ -160,17 +173,17 @@ struct Waiting {
 struct Shared {
     waiting: Mutex<Waiting>,
     changed: Condvar,
-    /// From when the first change of a group came until all of it is stored.
+    /// Times from the first change of a group until the group is stored.
     times: Arc<Histogram>,
 }
 
-/// The writer's end: takes groups, waits while too much is waiting.
+/// The committer's end: accepts groups, and blocks while too much is waiting.
 #[derive(Debug)]
 pub struct Persister {
     shared: Arc<Shared>,
 }
 
-/// The storing end: give its [`PersistWorker::run`] a thread.
+/// The storing end, whose [`PersistWorker::run`] needs its own thread.
 #[derive(Debug)]
 pub struct PersistWorker<P> {
     shared: Arc<Shared>,
@@ -179,21 +192,22 @@ pub struct PersistWorker<P> {
     reminders: Mutex<Reminders<()>>,
 }
 
-/// Tells at any time what is not synced, without waiting for the store.
+/// Reports the changes that are not synced, without waiting for the store.
 #[derive(Debug, Clone)]
 pub struct Unsynced(Arc<Shared>);
 
-/// What is not synced at one moment.
+/// Changes that are not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnsyncedChanges {
-    /// The number of keys, cursors and tombstones that the writer has applied and that are not known to be synced.
+    /// Number of keys, cursors and tombstones that the committer has applied and that are not known
+    /// to be synced.
     pub changes: usize,
-    /// Since when the oldest of them waits.
+    /// Time since which the oldest of these changes waits.
     pub since: Option<Instant>,
 }
 
 impl Unsynced {
-    /// What is not synced now.
+    /// Returns the current counts.
     #[must_use]
     pub fn now(&self) -> UnsyncedChanges {
         let waiting = self.0.lock();
@@ -202,7 +216,7 @@ impl Unsynced {
     }
 }
 
-/// Makes both ends; `state` is told how it goes.
+/// Creates both ends. `state` receives the state of storing.
 pub fn persister<P: Persistence>(persistence: P, state: watch::Sender<PersistState>) -> (Persister, PersistWorker<P>) {
     let shared = Arc::new(Shared::default());
     (
@@ -212,14 +226,15 @@ pub fn persister<P: Persistence>(persistence: P, state: watch::Sender<PersistSta
 }
 
 impl Waiting {
-    /// Takes what waits, to store it.
+    /// Moves out the waiting changes in order to store them.
     fn take(&mut self) -> (Group, Option<Instant>) {
         let since = self.since.take();
         self.storing = Some((self.gathered.len(), since));
         (self.gathered.take(), since)
     }
 
-    /// How long to wait until it is looked at again, if it has waited so long; `None` once it is time.
+    /// Returns the time left until the waiting changes must be stored, if the first of them has
+    /// waited for `waited`. `None` if it is time.
     fn left(&self, waited: Duration) -> Option<Duration> {
         let is_calm = waited >= GROUP_WINDOW && self.gathered.len() < CALM_CHANGES_MAX;
         let window = if self.failing {
@@ -229,17 +244,18 @@ impl Waiting {
         } else {
             GROUP_WINDOW
         };
-        // more than may wait is tried at once: it is stored, or what waits is given up
+        // above the limit the store is tried at once: either it accepts the changes, or they are
+        // dropped
         let must_go = if self.failing { self.is_too_much() } else { self.is_full() };
         window.checked_sub(waited).filter(|left| !left.is_zero() && !must_go)
     }
 
-    /// Whether a healthy store is too far behind.
+    /// Returns whether a healthy store is too far behind.
     fn is_full(&self) -> bool {
         self.gathered.len() > WAITING_CHANGES_MAX || self.gathered.bytes() > WAITING_BYTES_MAX
     }
 
-    /// Whether a failing store is too far behind.
+    /// Returns whether a failing store is too far behind.
     fn is_too_much(&self) -> bool {
         self.gathered.len() > WAITING_WHILE_FAILING_MAX || self.gathered.bytes() > WAITING_BYTES_WHILE_FAILING_MAX
     }
@@ -259,12 +275,15 @@ impl Shared {
 }
 
 impl Persister {
-    /// Notes that the log is being written with a group, which may take any time and is followed by [`Self::push`].
+    /// Records that the committer is appending a group to the log. This may take any time and is
+    /// followed by [`Self::push`].
     pub fn note_writing(&self, group: &Group) {
         self.shared.lock().writing = group.len();
     }
 
-    /// Adds a group to what waits, and says how many changes and bytes wait now. Blocks while a healthy store is too far behind; never for a failing one.
+    /// Adds a group to the waiting changes. Returns the number of waiting changes and their bytes.
+    ///
+    /// Blocks while a healthy store is too far behind, but never for a failing one.
     pub fn push(&self, group: Group) -> (usize, usize) {
         let mut waiting = self.shared.lock();
         waiting.writing = 0;
@@ -275,8 +294,8 @@ impl Persister {
             return (0, 0);
         }
         waiting.gathered.add(group);
-        // the thread that waits for the window to end needs no call for what joins it, which at some thousand batches a second would cost
-        // more than they do
+        // the storing thread waits for the end of the window and need not be woken by changes that
+        // join it: at some thousand batches per second the calls would cost more than the changes
         if waiting.since.is_none() || waiting.is_full() {
             waiting.since.get_or_insert_with(Instant::now);
             self.shared.changed.notify_all();
@@ -284,12 +303,12 @@ impl Persister {
         (waiting.gathered.len(), waiting.gathered.bytes())
     }
 
-    /// From when the first change of a group came until all of it is stored.
+    /// Returns the times from the first change of a group until the group is stored.
     pub(super) fn times(&self) -> Arc<Histogram> {
         Arc::clone(&self.shared.times)
     }
 
-    /// Says that nothing more will come.
+    /// Announces that no group will follow.
     pub fn finish(&self) {
         self.shared.lock().finished = true;
         self.shared.changed.notify_all();
@@ -303,14 +322,15 @@ impl Drop for Persister {
 }
 
 impl<P: Persistence> PersistWorker<P> {
-    /// Does something else with what stores, before all groups.
+    /// Runs `work` with the store before the first group.
     #[must_use]
     pub fn after(self, work: impl FnOnce(&P)) -> Self {
         work(&self.persistence);
         self
     }
 
-    /// Tries what could not be stored before again, before and with all that comes.
+    /// Adds changes that could not be stored before, so that they are tried again before and
+    /// together with new ones.
     #[must_use]
     pub fn owing(self, owed: Option<(Group, StoreError)>) -> Self {
         if let Some((group, error)) = owed {
@@ -319,12 +339,13 @@ impl<P: Persistence> PersistWorker<P> {
         self
     }
 
-    /// Changes that are not synced yet; the end of the process logs them.
+    /// Returns a counter of the changes that are not synced. The end of the process logs it.
     pub fn unsynced(&self) -> Unsynced {
         Unsynced(Arc::clone(&self.shared))
     }
 
-    /// Stores groups until the writer has finished and nothing waits, or the last try fails. Gives the store back.
+    /// Stores groups until the committer has finished and nothing waits, or the last attempt fails.
+    /// Returns the store.
     pub fn run(self) -> P {
         let mut untidy = true;
         let (mut calm_since, mut rested) = (Instant::now(), Instant::now());
@@ -341,14 +362,14 @@ impl<P: Persistence> PersistWorker<P> {
                 }
                 Next::Quiet => {
                     untidy = self.tidy();
-                    // what failed is tried again after as long
+                    // a failed attempt is repeated after the same time
                     calm_since = Instant::now();
                     continue;
                 }
                 Next::End => break,
             };
             untidy = true;
-            // the window of the next group begins with its first change, no earlier than now
+            // the window of the next group begins with its first change, which is not before now
             let next_at = Instant::now() + GROUP_WINDOW;
             let outcome = self.persistence.persist(&group);
             self.shared.lock().storing = None;
@@ -376,7 +397,7 @@ impl<P: Persistence> PersistWorker<P> {
         self.persistence
     }
 
-    /// Does what can be done while nothing comes; returns whether something is left to do.
+    /// Tidies the store while no group comes. Returns whether something is left to do.
     fn tidy(&self) -> bool {
         while !self.is_wanted() {
             let outcome = self.persistence.tidy();
@@ -389,13 +410,13 @@ impl<P: Persistence> PersistWorker<P> {
         true
     }
 
-    /// Whether a group waits, or the end.
+    /// Returns whether a group waits or the committer has finished.
     fn is_wanted(&self) -> bool {
         let waiting = self.shared.lock();
         waiting.finished || waiting.since.is_some()
     }
 
-    /// Waits for a group whose window is over, or until it is time for something else.
+    /// Waits for a group whose window is over, or until other work is due.
     fn next_group(&self, rest_at: Option<Instant>, quiet_at: Option<Instant>) -> Next {
         let mut waiting = self.shared.lock();
         loop {
@@ -428,7 +449,7 @@ impl<P: Persistence> PersistWorker<P> {
         }
     }
 
-    /// Says how it goes, where nothing waits to be stored and that is how the store was tended.
+    /// Publishes the state after the store was tended, unless storing has stopped.
     fn tended(&self, outcome: Result<(), StoreError>) {
         if self.shared.lock().stopped {
             return;
@@ -441,12 +462,12 @@ impl<P: Persistence> PersistWorker<P> {
         });
     }
 
-    /// For how long it is failing, where somebody should be reminded of it.
+    /// Returns how long storing has been failing, if a reminder is due.
     fn remind(&self, failing: bool) -> Vec<((), Duration)> {
         self.reminders.lock().unwrap_or_else(PoisonError::into_inner).due(failing.then_some(()), Instant::now())
     }
 
-    /// Puts the group back below what came meanwhile.
+    /// Puts the group back below the newer changes, and publishes the failure.
     fn failed(&self, group: Group, error: &StoreError) {
         let mut waiting = self.shared.lock();
         if !waiting.failing

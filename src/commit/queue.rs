@@ -1,4 +1,5 @@
-//! The writer's queue: commands that wait, bounded in number and in bytes, so that reading pauses while the writer is behind.
+//! The committer's queue of commands, limited in number and bytes. When it is full, reading from
+//! the remotes pauses.
 
 use std::mem::{size_of, take};
 use std::sync::Arc;
@@ -11,22 +12,23 @@ use tokio::time::timeout;
 use super::marks::QueueMarks;
 use crate::model::{Change, Command, FindingChange, Object};
 
-/// How many commands may wait. One is at most a page of a list (256 keys) or one watch message, so 128 commands are some
-/// 32,000 keys or 10 MB: a second of work for the writer at the speed that etcd lists. Behind that, reading pauses.
+/// Maximum number of queued commands. A command is at most a page of a list (256 keys) or one watch
+/// message, so 128 commands are about 32,000 keys or 10 MB. That is a second of work at the rate at
+/// which etcd lists.
 pub const QUEUE_LENGTH_MAX: usize = 128;
 
-/// How many bytes the commands that wait take, those that are being applied included: as many as 128 pages of usual keys do, which have some
-/// 0.8 KB each with what they mean. A command that is larger by itself waits until it is alone.
+/// Maximum size of the queued commands and those that are being applied: 128 pages of usual keys,
+/// which have about 0.8 KB each with the decoded object. A larger command waits until it is alone.
 pub const QUEUE_BYTES_MAX: usize = 32 << 20;
 
-/// How many commands make one batch at most: enough to amortise publishing, few enough that readers see changes within
-/// milliseconds.
+/// Maximum number of commands in a batch: enough to amortise publishing, few enough that readers
+/// see changes within milliseconds.
 const BATCH_COMMANDS_MAX: usize = 32;
 
-/// How many bytes a batch has, its last command left out: as many as 32 pages of usual keys.
+/// Size above which a batch accepts no further command: 32 pages of usual keys.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// The end of the queue that clusters send to. Cheap to clone.
+/// The sending end of the queue. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct CommandSender {
     commands: mpsc::Sender<Queued>,
@@ -34,7 +36,8 @@ pub struct CommandSender {
     bytes_max: usize,
 }
 
-/// A sender that does not keep the writer running, for what has a command now and then. Cheap to clone.
+/// A sender that does not keep the committer running, for tasks that rarely send a command. Cheap
+/// to clone.
 #[derive(Debug, Clone)]
 pub struct WeakCommandSender {
     commands: mpsc::WeakSender<Queued>,
@@ -42,7 +45,7 @@ pub struct WeakCommandSender {
     bytes_max: usize,
 }
 
-/// The writer's end.
+/// The committer's end of the queue.
 #[derive(Debug)]
 pub struct CommandQueue {
     commands: mpsc::Receiver<Queued>,
@@ -50,44 +53,44 @@ pub struct CommandQueue {
     bytes_max: usize,
 }
 
-/// A place in the queue for one command.
+/// Reserved slot in the queue for one command.
 #[derive(Debug)]
 pub struct QueuePlace<'a> {
     place: mpsc::Permit<'a, Queued>,
     room: OwnedSemaphorePermit,
 }
 
-/// The writer is gone.
+/// Error: the committer has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the writer has ended")]
 pub struct WriterGone;
 
-/// A command with the room that it takes until it was applied.
+/// A command with a permit for its bytes, which is released when the command is applied.
 #[derive(Debug)]
 struct Queued {
     command: Command,
-    /// When it came.
+    /// Time at which the command was queued.
     came: Instant,
     room: OwnedSemaphorePermit,
 }
 
-/// Commands that are applied together. Their room is free again when this is dropped.
+/// Commands that are applied together. Dropping the batch releases their bytes.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     commands: Vec<Command>,
-    /// When the first of them came.
+    /// Time at which the first command was queued.
     came: Option<Instant>,
     rooms: Vec<OwnedSemaphorePermit>,
     bytes: usize,
 }
 
-/// Makes both ends.
+/// Creates a queue with the default limits.
 #[must_use]
 pub fn command_queue() -> (CommandSender, CommandQueue) {
     queue_of(QUEUE_LENGTH_MAX, QUEUE_BYTES_MAX)
 }
 
-/// Makes both ends with other bounds.
+/// Creates a queue with other limits.
 pub(super) fn queue_of(length_max: usize, bytes_max: usize) -> (CommandSender, CommandQueue) {
     let (sender, commands) = mpsc::channel(length_max);
     let bytes = Arc::new(Semaphore::new(bytes_max));
@@ -95,29 +98,32 @@ pub(super) fn queue_of(length_max: usize, bytes_max: usize) -> (CommandSender, C
 }
 
 impl CommandSender {
-    /// Waits for a place for a command. May be cut off: then nothing is taken. Whoever came first is served first, whatever the size, so a
-    /// large command is not passed by small ones for ever, nor one cluster by others.
+    /// Waits for a slot for a command. Cancelling the wait is safe: it reserves nothing.
+    ///
+    /// Slots are granted in the order of the calls, whatever the size of the command. A large
+    /// command is therefore never overtaken by small ones, nor one cluster by others.
     ///
     /// # Errors
-    /// The writer has ended.
+    /// The committer has ended.
     pub async fn reserve(&self, command: &Command) -> Result<QueuePlace<'_>, WriterGone> {
         let bytes = u32::try_from(byte_count(command).min(self.bytes_max)).unwrap_or(u32::MAX);
-        // what waits for a place in the queue has its bytes already: it goes on as the writer does, which waits for nobody
+        // a command that waits for a slot already has its bytes: it depends only on the committer,
+        // which waits for no command in particular
         let room = Arc::clone(&self.bytes).acquire_many_owned(bytes).await.map_err(|_| WriterGone)?;
         let place = self.commands.reserve().await.map_err(|_| WriterGone)?;
         Ok(QueuePlace { place, room })
     }
 
-    /// A sender of the same queue that does not keep the writer running.
+    /// Returns a sender of the same queue that does not keep the committer running.
     #[must_use]
     pub fn downgrade(&self) -> WeakCommandSender {
         WeakCommandSender { commands: self.commands.downgrade(), bytes: Arc::clone(&self.bytes), bytes_max: self.bytes_max }
     }
 
-    /// Sends a command, once there is a place for it.
+    /// Sends a command as soon as there is a slot for it.
     ///
     /// # Errors
-    /// The writer has ended.
+    /// The committer has ended.
     pub async fn send(&self, command: Command) -> Result<(), WriterGone> {
         self.reserve(&command).await?.send(command);
         Ok(())
@@ -125,10 +131,10 @@ impl CommandSender {
 }
 
 impl WeakCommandSender {
-    /// Sends a command, once there is a place for it.
+    /// Sends a command as soon as there is a slot for it.
     ///
     /// # Errors
-    /// The writer has ended, or all that keep it running have.
+    /// The committer has ended, or all senders that keep it running are dropped.
     pub async fn send(&self, command: Command) -> Result<(), WriterGone> {
         let commands = self.commands.upgrade().ok_or(WriterGone)?;
         CommandSender { commands, bytes: Arc::clone(&self.bytes), bytes_max: self.bytes_max }.send(command).await
@@ -136,26 +142,28 @@ impl WeakCommandSender {
 }
 
 impl QueuePlace<'_> {
-    /// Sends the command that the place was reserved for.
+    /// Sends the command that the slot was reserved for.
     pub fn send(self, command: Command) {
         self.place.send(Queued { command, came: Instant::now(), room: self.room });
     }
 }
 
 impl CommandQueue {
-    /// Waits for a command and puts it into the batch; blocks. False if every sender is gone.
+    /// Waits for a command and adds it to the batch. Blocks. Returns false once every sender is
+    /// dropped.
     pub(super) fn wait(&mut self, batch: &mut Batch) -> bool {
         let received = self.commands.blocking_recv();
         received.is_some_and(|queued| batch.push(queued))
     }
 
-    /// Waits for a command for `time_max` at most, by the clock of a runtime; `None` where none came, `Some(false)` where none can come.
+    /// Waits for a command for at most `time_max` by a runtime's timer. Returns `None` if none
+    /// came, and `Some(false)` once every sender is dropped.
     pub(super) fn wait_for(&mut self, time_max: Duration, runtime: &Handle, batch: &mut Batch) -> Option<bool> {
         let received = runtime.block_on(async { timeout(time_max, self.commands.recv()).await });
         received.ok().map(|received| received.is_some_and(|queued| batch.push(queued)))
     }
 
-    /// Puts what has come into the batch, as far as it takes more.
+    /// Adds queued commands to the batch until it is full.
     pub(super) fn fill(&mut self, batch: &mut Batch) {
         while batch.takes_more()
             && let Ok(queued) = self.commands.try_recv()
@@ -168,7 +176,7 @@ impl CommandQueue {
         self.commands.is_empty()
     }
 
-    /// Notes how full the queue is, with a batch that was just taken from it.
+    /// Records how full the queue was before `batch` was taken from it.
     pub(super) fn note(&self, batch: &Batch, marks: &QueueMarks) {
         marks.commands.note(batch.commands.len() + self.commands.len());
         marks.command_bytes.note(self.bytes_max - self.bytes.available_permits().min(self.bytes_max));
@@ -176,7 +184,7 @@ impl CommandQueue {
 }
 
 impl Batch {
-    /// Always true, so that a receiver can return it.
+    /// Adds a command. Always returns true, so that a receiver can return the result.
     fn push(&mut self, Queued { command, came, room }: Queued) -> bool {
         self.came.get_or_insert(came);
         self.bytes += room.num_permits();
@@ -189,26 +197,27 @@ impl Batch {
         self.commands.len() < BATCH_COMMANDS_MAX && self.bytes < BATCH_BYTES_MAX
     }
 
-    /// When the first of the commands came.
+    /// Returns the time at which the first command was queued.
     pub(super) fn came(&self) -> Option<Instant> {
         self.came
     }
 
-    /// The commands, whose room stays taken as long as the batch is there.
+    /// Returns the commands. Their bytes stay reserved until the batch is dropped.
     pub(super) fn take(&mut self) -> Vec<Command> {
         take(&mut self.commands)
     }
 }
 
-/// What an ipcache entry takes that is made of a node: a record, an announcement with its key, and a row of the group to be stored.
+/// Memory of an ipcache entry that is derived from a node: a record, an announcement with its key,
+/// and a row of the group to be stored.
 const MADE_ENTRY_BYTES: usize = 600;
 
-/// What an object takes, with what is made of it where it is applied.
+/// Returns the memory of an object and of the entries that are derived from it when it is applied.
 fn of_object(object: &Object) -> usize {
     object.footprint() + object.as_node().map_or(0, |node| node.entry_count_max() * MADE_ENTRY_BYTES)
 }
 
-/// About how many bytes a command takes.
+/// Returns the approximate memory of a command.
 fn byte_count(command: &Command) -> usize {
     let of_change = |change: &Change| match change {
         Change::Put { key, value, decoded, .. } => {
@@ -235,7 +244,7 @@ mod tests {
     use super::*;
     use crate::model::{ClusterName, EntryKey, Kind, Node, Scope, SourceStamp};
 
-    /// A command of so many bytes, and some more.
+    /// A command of a little more than this number of bytes.
     fn command(bytes: usize) -> Command {
         let cluster = ClusterName::parse("paris").unwrap();
         let key = EntryKey::new(Kind::Service, cluster.clone(), "shop/cart");
@@ -311,7 +320,7 @@ mod tests {
         assert_eq!(sender.bytes.available_permits(), 10_000);
     }
 
-    /// 14 bytes of a node's value are an entry that takes 40 times that.
+    /// 14 bytes of a node's value become an entry that uses 40 times as much.
     #[test]
     fn a_node_takes_what_is_made_of_it() {
         let net = |number: u32| ipnet::Ipv4Net::new(number.into(), 32).unwrap().into();

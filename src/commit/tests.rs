@@ -1,4 +1,4 @@
-//! The writer with a store behind it.
+//! The committer with a store behind it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::model::{
 use crate::store::{Store, StoreError};
 use crate::wire::{self, Context};
 
-/// Stores nothing: what is on disk is what the log had before anybody heard of it.
+/// Stores nothing, so that the disk has only the log.
 struct Nowhere;
 
 impl Persistence for Nowhere {
@@ -47,7 +47,8 @@ fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
-/// The case to beat (docs/develop/invariants.md, 6): what was announced, and lost in a crash, stays with a reader for ever.
+/// Each announced change is in the log (docs/develop/invariants.md, 6). A change that is announced
+/// and then lost in a crash would stay in a reader's copy for ever.
 #[tokio::test]
 async fn what_readers_see_is_in_the_log_already() {
     let directory = tempfile::tempdir().unwrap();
@@ -63,7 +64,7 @@ async fn what_readers_see_is_in_the_log_already() {
         let (id, puts) = if number % 6 == 3 { (100 + number, true) } else { (number / 2, number % 2 == 0) };
         commands.send(change(id, puts)).await.unwrap();
         let expected = subscriber.wait_for(|published| published.feed.head() > Sequence(u64::from(number))).await;
-        // as a kill would leave it
+        // the state that a kill would leave behind
         let copy = tempfile::tempdir().unwrap();
         copy_directory(directory.path(), copy.path());
         let (killed, opened) = Store::open(copy.path(), Duration::ZERO).unwrap();
@@ -92,13 +93,13 @@ impl Persistence for Kept {
     }
 }
 
-/// A first snapshot that keeps one tombstone.
+/// A first snapshot that keeps at most one tombstone.
 fn nothing_yet() -> Published {
     let feed = Feed::starting_at(Sequence(0), Retention { count_max: 1, age_max: Duration::from_secs(3600) });
     Published { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier: Arc::default() }
 }
 
-/// A finding that appears, or is over.
+/// Adds a finding, or resolves it.
 fn finding(is_there: bool) -> Command {
     let clusters = vec!["paris".to_owned()];
     let told = ToldFinding {
@@ -116,8 +117,8 @@ fn finding(is_there: bool) -> Command {
     Command::Findings(vec![(key, is_there.then(|| Arc::new(Object::Finding(told.into()))))])
 }
 
-/// Entries, tombstones, the floor that went up with a tombstone that was dropped, and more sequences before the first of them is used; of findings,
-/// which each start makes anew, nothing.
+/// The groups have entries, tombstones, the floor that a dropped tombstone raised, and a block of
+/// sequences before its first use. They have no findings, because each start computes those again.
 #[tokio::test]
 async fn what_is_committed_is_handed_over_to_be_stored() {
     let (publisher, _subscriber) = publication(nothing_yet());
@@ -139,17 +140,19 @@ async fn what_is_committed_is_handed_over_to_be_stored() {
     }
     let records: Vec<(EntryKey, bool)> = stored.records.into_iter().map(|(key, record)| (key, record.is_some())).collect();
     assert_eq!(records, [(key(1), false), (key(2), false), (key(3), true)]);
-    // the first tombstone went as the second came, and that as the finding's came, of which nothing is stored
+    // the second tombstone replaced the first and the finding's tombstone the second; nothing of
+    // findings is stored
     assert!(stored.tombstones.values().all(Option::is_none), "{:?}", stored.tombstones);
     assert_eq!((stored.floor, stored.sequence_reserved), (Some(Sequence(5)), Some(Sequence(10 + RESERVED_BLOCK))));
 }
 
-/// After a crash what is announced meanwhile would be lost, so it is told.
+/// A failing log is reported, because changes that are announced meanwhile would be lost in a
+/// crash.
 #[tokio::test]
 async fn a_log_that_cannot_be_written_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
-    // a file is where its next file would be
+    // a file exists in place of the log's directory
     fs::remove_dir_all(directory.path().join("log")).unwrap();
     fs::write(directory.path().join("log"), b"").unwrap();
     let (publisher, subscriber) = publication(nothing_yet());

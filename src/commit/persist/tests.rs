@@ -1,17 +1,18 @@
+//! The storing half with stores that fail, are slow or report what they are asked.
 use std::path::Path;
 use std::sync::mpsc;
 
 use super::*;
 use crate::model::{ClusterName, ClusterRecord, EntryKey, Kind, Record, Sequence, SourceStamp};
 
-/// What a store is asked to do.
+/// Call of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Persist,
     Rest,
 }
 
-/// Tells what it is asked.
+/// Reports each call.
 struct Told(mpsc::SyncSender<Asked>);
 
 impl Persistence for Told {
@@ -27,7 +28,7 @@ impl Persistence for Told {
 
 #[test]
 fn a_store_is_looked_after_while_nothing_comes_and_ends_all_the_same() {
-    // a rest each second, for a minute after the start and one after the group
+    // a rest each second, for a minute after the start and for a minute after the group
     let (asks, asked) = mpsc::sync_channel(128);
     let (persister, worker) = persister(Told(asks), watch::channel(PersistState::Healthy).0);
     let worker = std::thread::spawn(move || worker.run());
@@ -39,7 +40,7 @@ fn a_store_is_looked_after_while_nothing_comes_and_ends_all_the_same() {
     worker.join().unwrap();
 }
 
-/// A group of so many changes.
+/// A group of this number of changes.
 fn group(count: usize) -> Group {
     let clusters = (0..count).map(|number| (ClusterName::parse(&format!("c{number}")).unwrap(), Some(ClusterRecord::default())));
     Group { clusters: clusters.collect(), ..Group::default() }
@@ -58,7 +59,7 @@ fn few_changes_gather_longer_and_what_fails_waits_a_second() {
     assert_eq!(all(CALM_CHANGES_MAX, true), [Some(1_000), Some(976), Some(975), Some(961), Some(960), None]);
 }
 
-/// A change of one key, of so many bytes.
+/// A change of one key with this number of bytes.
 fn large(number: u64, length: usize) -> Group {
     let key = EntryKey::new(Kind::Service, ClusterName::parse("paris").unwrap(), format!("shop/{number}"));
     let record = Record {
@@ -76,7 +77,7 @@ fn large(number: u64, length: usize) -> Group {
     Group { records: [(key, Some(Arc::new(record)))].into(), covered: Some(Sequence(number)), ..Group::default() }
 }
 
-/// Asks before each try how it shall go.
+/// Waits for the result of each attempt from the test, and reports the size of the group.
 struct Asking(mpsc::Receiver<Result<(), StoreError>>, mpsc::SyncSender<usize>);
 
 impl Persistence for Asking {
@@ -90,7 +91,7 @@ fn disk_full() -> StoreError {
     StoreError::NotWritable { directory: "/".into(), cause: std::io::ErrorKind::StorageFull.into() }
 }
 
-/// Whether a thread sleeps, by its place below `/proc` (proc(5), `stat`): behind the name in brackets.
+/// Returns whether a thread sleeps, by the field after its name in `/proc/…/stat` (proc(5)).
 fn sleeps(thread: &Path) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(thread).join("stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
@@ -105,7 +106,7 @@ fn a_writer_waits_while_too_much_waits_for_a_store_that_is_slow() {
         let worker = std::thread::spawn(move || worker.run());
         persister.push(large(0, 1));
         assert_eq!(asking.recv(), Ok(1));
-        // the store does not answer, and one group more is taken however much it has
+        // the store does not answer; one more group is accepted, whatever its size
         persister.push(too_much);
         let (places, place) = mpsc::sync_channel(1);
         let writer = std::thread::spawn(move || {
@@ -113,7 +114,7 @@ fn a_writer_waits_while_too_much_waits_for_a_store_that_is_slow() {
             persister.push(large(2, 3));
         });
         let place = place.recv().unwrap();
-        // there is nothing else that it could wait for
+        // the thread has nothing else to wait for
         while !sleeps(&place) {
             assert!(!writer.is_finished(), "the writer goes on");
             std::thread::yield_now();
@@ -137,7 +138,7 @@ fn storing_stops_when_a_store_that_fails_is_too_many_bytes_behind() {
     persister.push(large(0, 1));
     asking.recv().unwrap();
     outcomes.send(Err(disk_full())).unwrap();
-    // the next try comes after a second, or once too much waits
+    // the next attempt comes after a second, or when too much waits
     let value: Arc<[u8]> = vec![0; 64 << 20].into();
     let mut number = 0;
     let mut most = 0;
@@ -145,7 +146,7 @@ fn storing_stops_when_a_store_that_fails_is_too_many_bytes_behind() {
         number += 1;
         let mut group = large(number, 1);
         for record in group.records.values_mut().flatten() {
-            // the values are one, so that the test needs no such memory
+            // all records share one value, so that the test needs little memory
             *record = Arc::new(Record { value: Arc::clone(&value), ..Record::clone(record) });
         }
         most = most.max(persister.push(group).1);
@@ -161,7 +162,7 @@ fn storing_stops_when_a_store_that_fails_is_too_many_bytes_behind() {
     worker.join().unwrap();
 }
 
-/// Changes that take few bytes.
+/// Changes that use few bytes.
 fn small(count: usize) -> Waiting {
     let mut waiting = Waiting::default();
     waiting.gathered.add(Group { tombstones: (0..count as u64).map(|number| (Sequence(number), None)).collect(), ..Group::default() });
@@ -205,7 +206,7 @@ fn what_could_not_be_stored_waits_with_what_comes() {
     assert_eq!(persister.push(group(1)), (3, 3 * 200));
 }
 
-/// Fails to tend, and has something to tidy twice.
+/// Fails to tend, and has work to tidy twice.
 #[derive(Default)]
 struct Untidy(Mutex<Vec<&'static str>>);
 
@@ -247,7 +248,7 @@ fn a_quiet_store_is_tidied_until_nothing_is_left_to_do_or_a_group_comes() {
     assert_eq!(worker.persistence.0.lock().unwrap().len(), 2);
 }
 
-/// Keeps what is logged.
+/// Keeps the log messages.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);
 
