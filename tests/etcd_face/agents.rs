@@ -1,4 +1,4 @@
-//! What an agent reads: the keys of a KVStoreMesh, at once after every start.
+//! Reads as Cilium's agents make them: the keys of a KVStoreMesh, served at once after every start.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::harness::meshkeep::{Home, http};
 use crate::harness::scene::settles;
 use crate::harness::truth::Truth;
 
-/// Keys with bytes, create revision, mod revision and version.
+/// Value, create revision, mod revision and version by key.
 type Keys = BTreeMap<String, (Vec<u8>, i64, i64, i64)>;
 
 async fn keys(client: &mut Client, prefix: &str) -> Keys {
@@ -48,7 +48,7 @@ async fn agents_find_what_a_kvstoremesh_would_write_and_find_it_again_after_a_st
     let header = list(&mut face, "cilium/cluster-config/").await.header().unwrap().clone();
     assert!(header.cluster_id() != 0 && header.revision() >= all.values().map(|kv| kv.2).max().unwrap());
 
-    // again, with nothing but the disk
+    // again, with only the data on disk
     meshkeep.stop().await;
     remote.proxy.cut().await;
     let meshkeep = home.start().await;
@@ -62,14 +62,14 @@ async fn agents_find_what_a_kvstoremesh_would_write_and_find_it_again_after_a_st
     let after = list(&mut face, "cilium/cluster-config/").await.header().unwrap().clone();
     assert_eq!(after.cluster_id(), header.cluster_id());
     assert!(after.revision() > header.revision());
-    // and whoever watched before goes on without a list, as nothing but the heartbeat is told
+    // a client that watched before continues without a list: only the heartbeat has changed
     let options = WatchOptions::new().with_prefix().with_start_revision(header.revision() + 1);
     let mut watch = face.watch("cilium/", Some(options)).await.unwrap();
     assert!(watch.message().await.unwrap().unwrap().created());
     let told = watch.message().await.unwrap().unwrap();
     let told: Vec<&str> = told.events().iter().map(|event| event.kv().unwrap().key_str().unwrap()).collect();
     assert_eq!(told, ["cilium/.heartbeat"]);
-    // a store that is lost is another history
+    // after the loss of the store the history is a new one
     meshkeep.stop().await;
     std::fs::remove_dir_all(home.data_directory()).unwrap();
     let _meshkeep = home.start().await;
@@ -99,7 +99,7 @@ async fn what_writes_is_refused_and_what_cannot_be_read_is_said_in_etcds_words()
     let future = (tonic::Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision".to_owned());
     assert_eq!(code(face.get("cilium/", at(head + 1_000_000)).await.unwrap_err()), future);
     assert_eq!(code(face.get("", None).await.unwrap_err()).1, "etcdserver: key is not provided");
-    // leases are harmless
+    // a lease has no effect, but is granted
     let lease = face.lease_grant(900, None).await.unwrap();
     assert_eq!(lease.ttl(), 900);
     let (mut keeper, mut kept) = face.lease_keep_alive(lease.id()).await.unwrap();
@@ -118,7 +118,7 @@ async fn what_writes_is_refused_and_what_cannot_be_read_is_said_in_etcds_words()
     }
 }
 
-/// Pages of a list are read at its first moment, whatever changes meanwhile.
+/// All pages of a list are read at the revision of the first page, regardless of later changes.
 #[tokio::test]
 async fn a_list_that_goes_on_is_of_one_moment() {
     let Mirrored { mut remote, home: _home, meshkeep, mut face } = Mirrored::start().await;
@@ -214,10 +214,11 @@ async fn a_meshkeep_mirrors_what_another_serves() {
     }
 }
 
-/// The moment of a list is kept where the newest changes do not reach back to it any more.
+/// The revision of a list in progress stays readable even if the remembered changes no longer reach
+/// back to it.
 #[tokio::test]
 async fn a_list_goes_on_over_more_changes_than_are_remembered() {
-    // some of them have the same network; more than 16,384 are left
+    // some networks occur twice, but more than 16,384 different ones remain
     const ADDED: u32 = 18_000;
     let Mirrored { mut remote, home: _home, meshkeep: _meshkeep, mut face } = Mirrored::start().await;
     let before = keys(&mut face, "cilium/cache/").await;
@@ -235,7 +236,7 @@ async fn a_list_goes_on_over_more_changes_than_are_remembered() {
     let rest = face.get([first.kvs().last().unwrap().key(), &[0]].concat(), Some(page(revision).with_limit(1_000))).await.unwrap();
     let found = first.kvs().iter().chain(rest.kvs()).map(|kv| (kv.key_str().unwrap().to_owned(), kv.mod_revision()));
     assert_eq!(found.collect::<BTreeMap<_, _>>(), before.iter().map(|(key, kv)| (key.clone(), kv.2)).collect());
-    // a moment of which nobody lists is not
+    // a revision that no list uses is not kept
     let unknown = code(face.get("cilium/cache/", Some(page(revision - 1))).await.unwrap_err());
     assert_eq!(unknown, (tonic::Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted".to_owned()));
 }

@@ -1,4 +1,5 @@
-//! What one client may have, and that others go on without it.
+//! Limits of one client of the etcd face, and that other clients are not affected by a client that
+//! reaches them.
 
 use std::net::IpAddr;
 
@@ -10,7 +11,7 @@ use super::watches::message;
 use super::{Mirrored, face_url, list};
 use crate::harness::PATIENCE;
 
-/// A client of an address of its own, as clients are told apart by those.
+/// Connects a client from its own address, because clients are distinguished by address.
 pub(super) async fn client_at(url: &str, address: [u8; 4]) -> Client {
     let endpoint = Endpoint::from_shared(url.to_owned()).unwrap().local_address(Some(IpAddr::from(address)));
     Client::from_channel(Channel::Tonic(endpoint.connect().await.unwrap()), None).await.unwrap()
@@ -22,7 +23,7 @@ async fn watches_of_one_client_keep_16_mib_of_keys_and_say_why_there_is_no_more(
     let Mirrored { mut remote, home, meshkeep: _meshkeep, face: _ } = Mirrored::start().await;
     let url = face_url(&home);
     let mut greedy = client_at(&url, [127, 0, 0, 2]).await;
-    // key and range_end together are larger than a request of etcd may be
+    // `key` and `range_end` together are larger than a request to etcd may be
     let range = WatchOptions::new().with_range(vec![b'l'; 1 << 20]);
     let mut watch = greedy.watch(vec![b'k'; (1 << 19) + 1], Some(range)).await.unwrap();
     let refused = message(&mut watch).await;
@@ -39,7 +40,7 @@ async fn watches_of_one_client_keep_16_mib_of_keys_and_say_why_there_is_no_more(
     };
     assert!(refused.cancel_reason().contains("this client's watches"), "{refused:?}");
     assert_eq!(watches.len(), 15, "16 MiB with what is kept beside the keys");
-    // others go on
+    // other clients continue
     let mut other = client_at(&url, [127, 0, 0, 3]).await;
     let from = list(&mut other, "cilium/cache/ip/").await.header().unwrap().revision();
     let options = WatchOptions::new().with_prefix().with_start_revision(from + 1);
@@ -48,7 +49,7 @@ async fn watches_of_one_client_keep_16_mib_of_keys_and_say_why_there_is_no_more(
     let key = remote.clusters[0].keys_of("ip/v1").swap_remove(0);
     remote.change(|cluster| cluster.delete(&key)).await;
     assert_eq!(message(&mut live).await.events()[0].event_type(), EventType::Delete);
-    // what is cancelled or ends is free again
+    // a cancelled or closed watch frees its slot
     watches[0].cancel(0).await.unwrap();
     assert!(message(&mut watches[0]).await.canceled());
     let mut one = greedy.watch(vec![b'k'; KEY_BYTES], None).await.unwrap();
@@ -65,7 +66,7 @@ async fn watches_of_one_client_keep_16_mib_of_keys_and_say_why_there_is_no_more(
     tokio::time::timeout(PATIENCE, freed).await.expect("must be free again");
 }
 
-/// A transaction of so many inner ones, each of so many ranges.
+/// Builds a transaction with `inner` nested transactions of `ranges` ranges each.
 fn tree(inner: usize, ranges: usize) -> Txn {
     let inner_one = || TxnOp::txn(Txn::new().and_then(vec![TxnOp::get("cilium/.heartbeat", None); ranges]));
     Txn::new().and_then((0..inner).map(|_| inner_one()).collect::<Vec<_>>())
@@ -74,7 +75,7 @@ fn tree(inner: usize, ranges: usize) -> Txn {
 #[tokio::test]
 async fn a_transaction_has_1024_operations_in_its_whole_tree_and_128_along_a_path() {
     let Mirrored { remote: _remote, home: _home, meshkeep: _meshkeep, mut face } = Mirrored::start().await;
-    // 8, and 120 in each
+    // 8 nested transactions with 120 ranges each
     let answer = face.txn(tree(8, 120)).await.unwrap();
     let inner = answer.op_responses().into_iter().map(|response| match response {
         TxnOpResponse::Txn(inner) => inner.op_responses().len(),
@@ -85,7 +86,7 @@ async fn a_transaction_has_1024_operations_in_its_whole_tree_and_128_along_a_pat
         let Err(Error::GRpcStatus(refused)) = face.txn(too_large).await else { panic!("must be refused: {said}") };
         assert!(refused.code() == Code::InvalidArgument && refused.message().contains(said), "{refused}");
     }
-    // its keys have no more bytes than a request of etcd
+    // the keys together must be within etcd's maximum request size
     let long = vec![TxnOp::get(vec![b'k'; 1 << 20], None); 2];
     let Err(Error::GRpcStatus(refused)) = face.txn(Txn::new().and_then(long)).await else { panic!("must be refused") };
     assert_eq!(refused.message(), "etcdserver: request is too large");

@@ -1,4 +1,5 @@
-//! Clients of etcd as users have them: etcdctl of each release at hand, etcd's own client for Go, and Python's.
+//! The etcd clients that users have: etcdctl of every available release, etcd's Go client, and a
+//! Python client.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,14 @@ use crate::harness::eventually;
 use crate::harness::mesh::MeshCluster;
 use crate::stream_clients::client::{Client, Following, etcd_clients, python, source};
 
-/// Programs that follow a prefix beside those of this repository, of the same arguments and output: `scripts/nightly` has some that take long to build.
+/// Programs that follow a prefix, in addition to those of this repository, with the same arguments
+/// and output. `scripts/nightly` adds some that take long to build.
 const MORE_CLIENTS: &str = "ETCD_FACE_CLIENTS";
 
-/// The event that takes a key away, by etcd's number.
+/// Number of the delete event in etcd's JSON.
 const DELETE: u64 = 1;
 
-/// The etcdctl beside each etcd.
+/// Returns the etcdctl next to each etcd.
 fn etcdctls() -> Vec<PathBuf> {
     etcd_clients();
     etcd_binaries().into_iter().map(|etcd| etcd.with_file_name("etcdctl")).collect()
@@ -32,13 +34,13 @@ fn etcdctl(tool: &Path, url: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// What a tool says, and whether it is content.
+/// Runs a tool. Returns whether it succeeded, and its output.
 fn asked(tool: &Path, url: &str, arguments: &[&str]) -> (bool, String) {
     let output = etcdctl(tool, url, arguments).output().unwrap_or_else(|error| panic!("{tool:?} (see scripts/test): {error}"));
     (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
-/// Keys and values below a prefix, both in base64 as etcd's JSON has them.
+/// Returns keys and values below a prefix in base64, as in etcd's JSON.
 fn held(cluster: &MeshCluster, prefix: &str) -> BTreeMap<String, String> {
     let below = cluster.entries.iter().filter(|(key, _)| key.starts_with(prefix));
     below.map(|(key, value)| (BASE64.encode(key), BASE64.encode(value))).collect()
@@ -48,9 +50,9 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Applies what `etcdctl watch --prev-kv` has written so far.
+/// Applies the events that `etcdctl watch --prev-kv` has written so far.
 fn apply(held: &mut BTreeMap<String, String>, written: &str) {
-    // what follows the last line's end is still being written
+    // the last line may be incomplete
     let whole = &written[..written.rfind('\n').map_or(0, |end| end + 1)];
     for line in whole.lines() {
         let told: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -63,7 +65,7 @@ fn apply(held: &mut BTreeMap<String, String>, written: &str) {
     }
 }
 
-/// Something of everything that happens to keys.
+/// Adds, changes and deletes some keys.
 fn change(cluster: &mut MeshCluster) {
     let keys = cluster.keys_of("ip/v1");
     cluster.delete(&keys[0]);
@@ -88,17 +90,18 @@ async fn etcdctl_reads_and_believes_that_it_is_an_etcd() {
             (&["member", "list"], "meshkeep"),
             (&["alarm", "list"], ""),
         ] {
-            // 3.4 cannot count
+            // etcdctl 3.4 has no `--count-only`
             if arguments.contains(&"--count-only") && !help.contains("--count-only") {
                 continue;
             }
-            // 3.4 asks for a status with all that it was told in the place of host and port, which is refused as malformed (docs/operate/etcd.md)
+            // etcdctl 3.4 sends the whole URL in place of host and port when it requests a status,
+            // which is refused as malformed (docs/operate/etcd.md)
             let url = if arguments[0] == "endpoint" { url.trim_start_matches("http://") } else { &url };
             let (is_content, said) = asked(&tool, url, arguments);
             assert!(is_content && said.contains(words), "{tool:?} {arguments:?}: {said}");
         }
         let (is_content, said) = asked(&tool, &url, &["get", "cilium/cache/ip/", "--prefix", "-w=json"]);
-        // what it complains of comes behind the one line of its answer
+        // warnings follow the one line of the answer
         let listed: Value = serde_json::from_str(said.lines().next().unwrap_or_default()).unwrap();
         let kvs = listed["kvs"].as_array().unwrap().iter().map(|kv| (text(&kv["key"]), text(&kv["value"])));
         assert_eq!((is_content, kvs.collect()), (true, ips.clone()), "{tool:?}");
@@ -132,7 +135,7 @@ async fn etcdctl_watches_what_comes_and_what_came() {
     }
 }
 
-/// Go's and Python's, and those that the environment names.
+/// Starts the Go and Python clients and those that the environment names.
 fn followers(url: &str) -> Vec<Client> {
     let mut script = Command::new(python());
     // the package's generated code is older than protobuf 4

@@ -1,7 +1,8 @@
-//! Equal questions to a real etcd and to the face, which hold the same history: every field of every answer must be the same, but ids, leases, and
-//! revisions, which are compared by what they mean.
+//! Conformance of the etcd face: random requests to a real etcd and to the face, which have the
+//! same history. Every field of every answer must be equal, except ids, leases, and revisions,
+//! which are compared by their meaning.
 //!
-//! The etcd is made to hold what the face holds by doing there what a watch of the face tells, change by change.
+//! The etcd gets the face's history by replaying the events of a watch, change by change.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +14,26 @@ use super::Mirrored;
 use super::watches::message;
 use crate::harness::etcd::{Etcd, etcd_binaries};
 
-/// How many questions are asked of each kind.
+/// Number of requests of each kind.
 const QUESTIONS: usize = 400;
 
-/// The face and an etcd of the same history.
+/// The face, and an etcd with the same history.
 struct Pair {
     face: Client,
     etcd: Client,
     copying: WatchStream,
-    /// The etcd's revision of each of the face's.
+    /// Revision of the etcd for each revision of the face.
     revisions: BTreeMap<i64, i64>,
     keys: Vec<Vec<u8>>,
 }
 
-/// A key-value with its revisions as the etcd has them.
+/// Key, value, create revision, mod revision and version, as the etcd has them.
 type Plain = (Vec<u8>, Vec<u8>, i64, i64, i64);
 
 impl Pair {
     async fn new(mut face: Client, etcd: &Etcd) -> Self {
-        // the revisions of a face begin with its first start, which a watch from before it is told of
+        // the face's revisions start at its first start; a watch from an earlier revision receives
+        // that one as the compact revision
         let options = |revision| WatchOptions::new().with_all_keys().with_start_revision(revision);
         let mut before = face.watch("", Some(options(1))).await.unwrap();
         assert!(message(&mut before).await.created());
@@ -41,7 +43,7 @@ impl Pair {
         Self { face, etcd: etcd.client().await, copying, revisions: BTreeMap::new(), keys: Vec::new() }
     }
 
-    /// Does in the etcd what the face tells, up to its head.
+    /// Replays the face's changes in the etcd, up to the face's current revision.
     async fn copy(&mut self) {
         let head = self.face.get("none", None).await.unwrap().header().unwrap().revision();
         self.copying.request_progress().await.unwrap();
@@ -68,7 +70,7 @@ impl Pair {
         self.keys = all.kvs().iter().map(|kv| kv.key().to_vec()).collect();
     }
 
-    /// Whether the heart of the face beat since it was copied, which it does once a minute.
+    /// Returns whether the face wrote a heartbeat since the last copy, which it does once a minute.
     async fn has_beaten(&mut self) -> bool {
         let beat = self.face.get("cilium/.heartbeat", None).await.unwrap();
         !self.revisions.contains_key(&beat.kvs()[0].mod_revision())
@@ -95,7 +97,7 @@ impl Pair {
         key
     }
 
-    /// Random options, once for the face and once for the etcd.
+    /// Returns random options, once with revisions of the face and once with those of the etcd.
     fn options(&self, random: &mut StdRng) -> (Vec<u8>, [GetOptions; 2]) {
         let key = self.bound(random);
         let mut both = [GetOptions::new(), GetOptions::new()];
@@ -139,7 +141,7 @@ impl Pair {
             });
         }
         if random.random_bool(0.3) {
-            // what is equal for several keys has no order in etcd
+            // etcd does not define the order of keys that are equal in the sorted field
             let target = [SortTarget::Key, SortTarget::Create, SortTarget::Mod][random.random_range(0..3)];
             let order = [SortOrder::None, SortOrder::Ascend, SortOrder::Descend][random.random_range(0..3)];
             each(&|options, _| options.with_sort(target, order));
@@ -172,7 +174,7 @@ fn plain_of_etcd(kvs: &[KeyValue]) -> Vec<Plain> {
     kvs.iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec(), kv.create_revision(), kv.mod_revision(), kv.version())).collect()
 }
 
-/// A face whose source changes, and an etcd that follows.
+/// Starts a face whose source changes, and an etcd with its history.
 async fn pair(etcd: &Etcd) -> (Mirrored, Pair) {
     let mirrored = Mirrored::start().await;
     let mut pair = Pair::new(mirrored.face.clone(), etcd).await;
@@ -245,7 +247,7 @@ async fn watches_tell_what_those_of_an_etcd_tell() {
         if face.canceled() {
             continue;
         }
-        // how many there are is asked of the etcd's own history
+        // the etcd's own history gives the number of expected events
         let holds = |key_: &[u8]| key_ >= key.as_slice() && key_ < end.as_slice();
         let mut expected = Vec::new();
         let mut all = pair.etcd.watch("", Some(WatchOptions::new().with_all_keys().with_start_revision(from_etcd))).await.unwrap();
@@ -265,7 +267,7 @@ async fn watches_tell_what_those_of_an_etcd_tell() {
         while told_etcd.len() < expected.len() {
             told_etcd.extend(events(&message(&mut of_etcd).await));
         }
-        // the heart may have beaten since
+        // ignore later events: the face may have written a heartbeat since
         let of_face: Vec<_> = told_face[..expected.len()]
             .iter()
             .map(|event| {

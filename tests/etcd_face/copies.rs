@@ -1,5 +1,5 @@
-//! Copies of the data directory: a client that goes on from the revision that it knows ends with the truth or is told to list anew, whichever
-//! copy it reaches.
+//! Copies of the data directory. A client that continues from the revision that it knows ends with
+//! the correct state or is asked to list again, whichever copy it reaches.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::harness::truth::Truth;
 
 const PREFIX: &str = "cilium/cache/";
 
-/// What a client of etcd does: it lists, follows the changes, and lists anew where a watch is compacted.
+/// An etcd client that lists, follows the changes, and lists again if its watch was compacted.
 struct Reflector {
     held: BTreeMap<Vec<u8>, Vec<u8>>,
     revision: i64,
@@ -38,7 +38,7 @@ impl Reflector {
         (self.held, self.revision, self.lists) = (values(&listed), listed.header().unwrap().revision(), self.lists + 1);
     }
 
-    /// Goes on from the newest revision that it knows, until it has been told all there is.
+    /// Continues from the newest revision that it knows until it has received all changes.
     async fn follow(&mut self, face: &mut Client) {
         let mut watch = face.watch(PREFIX, Some(WatchOptions::new().with_prefix().with_start_revision(self.revision + 1))).await.unwrap();
         assert!(message(&mut watch).await.created());
@@ -70,7 +70,7 @@ impl Reflector {
     }
 }
 
-/// What some changes do: entries go, others change.
+/// Deletes some entries and changes others.
 async fn churn(remote: &mut Remote) {
     let keys = remote.clusters[0].keys_of("ip/v1");
     let change = |cluster: &mut MeshCluster| {
@@ -93,7 +93,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Directories of another sidecar that begins with a copy of the store.
+/// Creates the directories of another sidecar that starts with a copy of the store.
 fn copied(remote: &Remote, data: &Path) -> Home {
     let home = Home::new().with_flags(&[FLAG]);
     home.write_cluster("c01", &remote.client_file());
@@ -138,7 +138,8 @@ async fn a_restored_backup_goes_on_from_what_it_knows_and_from_nothing_that_came
             churn(&mut remote).await;
         }
         let (meshkeep, mut face) = started(&mut home, &remote, "a restored backup").await;
-        // more changes than came after the backup was made, so that counting would have reached the revisions of then
+        // more changes than there were after the backup, so that plain counting would have reached
+        // those revisions again
         for _ in 0..8 {
             churn(&mut remote).await;
         }
@@ -172,7 +173,7 @@ async fn a_client_may_change_between_copies_that_run_side_by_side() {
     assert!(reflector.lists > 4, "{} lists", reflector.lists);
 }
 
-/// A volume snapshot is of one moment, in which the process runs.
+/// A volume snapshot captures one moment, at which the process runs.
 #[tokio::test]
 async fn a_snapshot_of_a_running_store_knows_what_was_announced_before_it() {
     let Mirrored { mut remote, home, meshkeep, mut face } = Mirrored::start().await;
@@ -194,7 +195,8 @@ async fn a_snapshot_of_a_running_store_knows_what_was_announced_before_it() {
     }
 }
 
-/// The store has seen a time that is still to come: copies cannot tell what others announce, so each is another cluster.
+/// The store contains a time in the future. Copies then cannot know which revisions others
+/// announce, so each gets its own cluster id.
 #[tokio::test]
 async fn copies_whose_clock_was_set_back_are_other_clusters() {
     let Mirrored { remote, mut home, meshkeep, mut face } = Mirrored::start().await;
@@ -213,7 +215,7 @@ async fn copies_whose_clock_was_set_back_are_other_clusters() {
     reflector.follow(&mut second.1).await;
     reflector.has_the_truth(&mut second.1).await;
     assert_eq!(reflector.lists, 1, "what was announced before is known");
-    // what the first announced is none of the second's
+    // revisions of the first are unknown to the second
     reflector.list(&mut first.1).await;
     reflector.follow(&mut second.1).await;
     reflector.has_the_truth(&mut second.1).await;

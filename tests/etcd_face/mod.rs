@@ -1,4 +1,4 @@
-//! The etcd face against the clients of etcd, and against etcd itself.
+//! Tests of the etcd face with etcd's clients, and compared with a real etcd.
 
 mod agents;
 mod bounds;
@@ -18,10 +18,11 @@ use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::{Remote, settles};
 use crate::harness::truth::Truth;
 
-/// The flag that switches it on.
+/// Flag that enables the face.
 const FLAG: &str = "--etcd-listen=127.0.0.1:0";
 
-/// The cluster `c01` with something of every kind, a sidecar that mirrors all of it and serves it as an etcd, and a client of that.
+/// The cluster `c01` with objects of every kind, a sidecar that mirrors it and serves it as an
+/// etcd, and a client of that face.
 struct Mirrored {
     remote: Remote,
     home: Home,
@@ -46,12 +47,13 @@ impl Mirrored {
         mirrored
     }
 
-    /// Waits until all that its cluster has is served.
+    /// Waits until everything in the cluster is served.
     async fn settles(&self, after: &str) {
         settles(&self.meshkeep, &Truth::of(&self.remote.clusters).expected(), after).await;
     }
 
-    /// `kill -9`, changes while it is away, and a start that serves all of it.
+    /// Kills the sidecar, changes the cluster while it is down, and starts it again until
+    /// everything is served.
     async fn killed_and_started(mut self, meanwhile: impl FnMut(&mut MeshCluster)) -> Self {
         self.meshkeep.kill();
         self.remote.change(meanwhile).await;
@@ -61,13 +63,13 @@ impl Mirrored {
         self
     }
 
-    /// Where it is served as an etcd.
+    /// Returns the URL of the face.
     fn url(&self) -> String {
         face_url(&self.home)
     }
 }
 
-/// Where a sidecar that has just started serves it.
+/// Returns the URL of the face of a sidecar that has just started.
 fn face_url(home: &Home) -> String {
     let output = home.output();
     let line = output.lines().find_map(|line| line.strip_prefix("listening on ")?.strip_suffix(" as an etcd"));
@@ -78,12 +80,11 @@ async fn client(url: &str) -> Client {
     Client::connect([url], Some(ConnectOptions::new())).await.unwrap()
 }
 
-/// Everything below a prefix.
+/// Lists everything below a prefix.
 async fn list(client: &mut Client, prefix: &str) -> GetResponse {
     client.get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap()
 }
 
-/// Values by key.
 fn values(listed: &GetResponse) -> BTreeMap<Vec<u8>, Vec<u8>> {
     listed.kvs().iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec())).collect()
 }

@@ -1,4 +1,5 @@
-//! With certificates: who has one may read what Cilium's role `local` may, who has none cannot connect.
+//! Access to the face with certificates: a client with a certificate may read what Cilium's role
+//! `local` may, and a client without one cannot connect.
 
 use std::fs;
 
@@ -22,7 +23,8 @@ async fn connect(url: &str, authority: &Authority, pair: Option<&Pair>) -> Resul
     Client::connect([url], Some(ConnectOptions::new().with_tls(tls))).await
 }
 
-/// A page reaches a loopback address through a name of its own (DNS rebinding), and can send what it likes there, over HTTP/1.1.
+/// A web page can reach a loopback address through a name of its own (DNS rebinding) and send any
+/// HTTP/1.1 request to it.
 #[tokio::test]
 async fn a_page_in_a_browser_reads_nothing() {
     let remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
@@ -36,7 +38,7 @@ async fn a_page_in_a_browser_reads_nothing() {
         assert_eq!(ask("evil.example").await.unwrap().status(), 421, "{path}");
         assert_eq!(ask("localhost").await.unwrap().status(), 200, "{path}");
     }
-    // a range of everything as gRPC frames it: the keys from cilium/ on and below cilium0
+    // a range of everything, framed as gRPC: the keys from `cilium/` to below `cilium0`
     let message = b"\x0a\x07cilium/\x12\x07cilium0";
     let body = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()][..], message].concat();
     let asked = browser.post(format!("{url}/etcdserverpb.KV/Range")).header("content-type", "application/grpc").body(body).send();
@@ -57,7 +59,7 @@ async fn who_has_a_certificate_reads_what_the_role_local_may_and_nothing_else() 
         format!("--tls-key={}", path(&server.key)),
         format!("--client-ca={}", path(authority.certificate())),
     ];
-    // HTTP over a socket, which needs none of that
+    // HTTP over a unix socket, which needs no certificates
     let socket = format!("--listen=unix://{}", directory.path().join("http.sock").display());
     let mut home = Home::new().with_only_flags(&[&socket, FLAG]).with_flags(&flags.each_ref().map(String::as_str));
     home.write_cluster("c01", &remote.client_file());
@@ -92,7 +94,7 @@ async fn who_has_a_certificate_reads_what_the_role_local_may_and_nothing_else() 
     assert_eq!(refused.cancel_reason(), "rpc error: code = PermissionDenied desc = etcdserver: permission denied");
     watch.watch("cilium/cluster-config/c01", None).await.unwrap();
     assert!(!message(&mut watch).await.canceled());
-    // a stranger
+    // a client without a certificate
     let stranger = connect(&url, &authority, None).await;
     let asked = match stranger {
         Ok(mut stranger) => stranger.get("cilium/cluster-config/c01", None).await.map(drop),

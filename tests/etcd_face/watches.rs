@@ -1,4 +1,5 @@
-//! Watches: what they are told live, from a revision, and where the past is gone.
+//! Watches: live events, events from a revision, and revisions whose history is no longer
+//! available.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +29,7 @@ async fn a_watch_is_told_each_change_once_and_its_progress_is_never_ahead() {
     let first = listed.header().unwrap().revision();
     let options = || WatchOptions::new().with_prefix().with_start_revision(first + 1);
     let mut watch = from(&mut face, "cilium/cache/ip/", options().with_prev_key()).await;
-    // the second on the same stream has deletes alone
+    // the second watch on the same stream receives only deletes
     watch.watch("cilium/cache/ip/", Some(options().with_filters([WatchFilterType::NoPut]))).await.unwrap();
     let second = message(&mut watch).await;
     assert!(second.created() && second.watch_id() == 1);
@@ -74,7 +75,8 @@ async fn a_watch_is_told_each_change_once_and_its_progress_is_never_ahead() {
     assert!(canceled.canceled() && canceled.watch_id() == 0 && canceled.cancel_reason().is_empty());
 }
 
-/// From a revision of an earlier start: the newest state of each key that changed, in order, and what went.
+/// From a revision of an earlier start, a watch receives the newest state of each changed key, in
+/// order, and the deletes.
 #[tokio::test]
 async fn a_watch_from_before_a_start_ends_with_the_truth() {
     let mut mirrored = Mirrored::start().await;
@@ -113,7 +115,7 @@ async fn a_watch_from_before_a_start_ends_with_the_truth() {
 
 #[tokio::test]
 async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_the_future() {
-    // the newest delete alone is remembered
+    // only the newest delete is remembered
     let Mirrored { mut remote, mut home, meshkeep, mut face } = Mirrored::with_flags(&[FLAG, "--tombstone-max-count=1"]).await;
     let first = list(&mut face, "cilium/cache/").await.header().unwrap().revision();
     let keys = remote.clusters[0].keys_of("ip/v1");
@@ -132,7 +134,8 @@ async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_th
     settles(&meshkeep, &expected, "a start").await;
     let mut face = client(&face_url(&home)).await;
     let mut compacted = 0;
-    // at a delete that is forgotten, at those before it: never nothing
+    // a watch at or before a forgotten delete reports the compaction or a delete that is
+    // remembered, and never stays silent
     for revision in first + 1..=deleted {
         let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(revision)).await;
         let told = message(&mut watch).await;
@@ -152,7 +155,7 @@ async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_th
     let metrics = meshkeep.text("/metrics").await;
     assert!(metrics.contains(&format!("meshkeep_etcd_watches_compacted_total {compacted}\n")), "{metrics}");
     let head = list(&mut face, "cilium/cache/").await.header().unwrap().revision();
-    // a heartbeat or two may come meanwhile
+    // heartbeats may arrive meanwhile
     let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(head + 100)).await;
     let told = message(&mut watch).await;
     assert!(told.canceled() && told.compact_revision() > 0 && told.events().is_empty(), "{told:?}");
@@ -161,7 +164,8 @@ async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_th
     assert!(!message(&mut watch).await.canceled());
 }
 
-/// Of what one answer has no room for: neither the head of an answer nor progress is ahead of an event that comes later.
+/// Events that do not fit into one answer: neither the revision in an answer's header nor a
+/// progress notification is ahead of an event that follows.
 #[tokio::test]
 async fn a_watch_that_is_told_in_pieces_has_no_head_and_no_progress_ahead_of_them() {
     const ADDED: u32 = 3_000;
@@ -169,7 +173,7 @@ async fn a_watch_that_is_told_in_pieces_has_no_head_and_no_progress_ahead_of_the
     let first = list(&mut mirrored.face, "cilium/cache/ip/").await.header().unwrap().revision();
     mirrored.remote.change(|cluster| cluster.add_endpoints(ADDED)).await;
     mirrored.settles("many new ones").await;
-    // along the newest changes, then from the store's
+    // from the newest changes in memory first, then from the store
     for _ in 0..2 {
         let options = WatchOptions::new().with_prefix().with_start_revision(first + 1);
         let mut watch = mirrored.face.watch("cilium/cache/ip/", Some(options)).await.unwrap();
