@@ -1,4 +1,4 @@
-//! The page in a browser: what is seen, which keys are pressed, what the console says, and pictures.
+//! A browser with the page: visible text, key presses, console messages and screenshots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::harness::eventually;
 use crate::stream_clients::chromium::Chromium;
 
-/// The widths that are looked at: a desk's and a phone's.
+/// Tested widths in pixels: a desktop's and a phone's.
 pub(super) const WIDTHS: [u32; 2] = [1_440, 390];
 
-/// The themes, as the system says which is wanted.
+/// Tested colour schemes, as the system announces them.
 pub(super) const THEMES: [&str; 2] = ["light", "dark"];
 
-/// What a text and what is behind it may look like at least (WCAG 2.2, 1.4.3), computed over all texts that are seen.
+/// Script that returns all visible texts with less contrast than WCAG 2.2 requires (1.4.3).
 const CONTRAST: &str = include_str!("contrast.js");
 
 /// An open page.
@@ -33,17 +33,16 @@ impl Page {
         page
     }
 
-    /// Goes to a part, `#/mesh` and so on.
+    /// Opens a part, `#/mesh` and so on.
     pub(super) async fn go(&self, hash: &str) {
         self.chromium.run(&format!("location.hash = {}", json!(hash))).await;
     }
 
-    /// Loads it anew.
     pub(super) async fn reload(&self) {
         self.chromium.ask("refresh", &json!({})).await;
     }
 
-    /// A theme, and a width.
+    /// Sets colour scheme and width.
     pub(super) async fn looks(&self, theme: &str, width: u32) {
         let features =
             json!({"features": [{"name": "prefers-color-scheme", "value": theme}, {"name": "prefers-reduced-motion", "value": "reduce"}]});
@@ -52,12 +51,12 @@ impl Page {
         self.chromium.devtools("Emulation.setDeviceMetricsOverride", size).await;
     }
 
-    /// All that is read on it.
+    /// Returns all visible text.
     pub(super) async fn text(&self) -> String {
         self.chromium.run("return document.body.innerText").await.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Waits until all of these are read on it.
+    /// Waits until all of these texts are visible.
     pub(super) async fn says(&self, words: &[&str]) {
         let mut last = String::new();
         let deadline = std::time::Instant::now() + crate::harness::PATIENCE;
@@ -74,7 +73,7 @@ impl Page {
         }
     }
 
-    /// What a script in it returns, once it is true.
+    /// Waits until a script returns a true value, and returns it.
     pub(super) async fn becomes(&self, what: &str, script: &str) -> Value {
         eventually(what, || async {
             let value = self.chromium.run(script).await;
@@ -98,13 +97,13 @@ impl Page {
         self.chromium.ask("actions", &json!({"actions": [{"type": "key", "id": "keys", "actions": each.collect::<Vec<_>>()}]})).await;
     }
 
-    /// Types a text into what has the focus.
+    /// Types a text into the focused element.
     pub(super) async fn types(&self, text: &str) {
         let keys: Vec<String> = text.chars().map(String::from).collect();
         self.press(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
 
-    /// Nothing sticks out at the side, and every text can be read.
+    /// Checks that nothing extends beyond the right edge, and that every text has enough contrast.
     pub(super) async fn is_readable(&self, what: &str) {
         let beyond = self.chromium.run("return document.documentElement.scrollWidth - innerWidth").await;
         assert!(beyond.as_i64().is_some_and(|pixels| pixels <= 0), "{what}: {beyond} pixels beyond the edge");
@@ -112,7 +111,7 @@ impl Page {
         assert_eq!(pale, json!([]), "{what}: these texts have too little contrast");
     }
 
-    /// A picture, in target/page.
+    /// Saves a screenshot in `target/page`.
     pub(super) async fn picture(&self, name: &str) {
         let directory = pictures();
         let answer = self.chromium.devtools("Page.captureScreenshot", json!({"format": "png"})).await;
@@ -120,7 +119,8 @@ impl Page {
         fs::write(directory.join(format!("{name}.png")), bytes).unwrap();
     }
 
-    /// Errors and warnings of the console since the last call, but for requests that failed for a reason that the test knows.
+    /// Returns errors and warnings of the console since the last call, except for requests that
+    /// failed for a reason that the test expects.
     pub(super) async fn complaints(&self, known: &[&str]) -> Vec<String> {
         let log = self.chromium.ask("se/log", &json!({"type": "browser"})).await;
         let lines = log.as_array().into_iter().flatten();
@@ -129,7 +129,7 @@ impl Page {
         texts.filter(|text| !known.iter().any(|known| text.contains(known))).collect()
     }
 
-    /// No request went anywhere else than to the page's own server.
+    /// Checks that every request went to the page's own server.
     pub(super) async fn asked_nobody_else(&self) {
         let names = self.chromium.run("return performance.getEntriesByType('resource').map((entry) => entry.name)").await;
         for name in names.as_array().unwrap() {
@@ -138,7 +138,6 @@ impl Page {
     }
 }
 
-/// Where pictures go.
 fn pictures() -> PathBuf {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/page");
     fs::create_dir_all(&directory).unwrap();

@@ -1,4 +1,5 @@
-//! What a remote chooses, on the page: characters that a browser acts on, texts that run from right to left, errors, and services that are too large.
+//! Texts on the page that a remote controls: characters that a browser acts on, right-to-left
+//! texts, errors, and services that are too large.
 
 use serde_json::json;
 
@@ -9,16 +10,16 @@ use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish, put_leased};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::slices::write_large;
 
-/// A namespace that is read from right to left.
+/// A namespace in a right-to-left script.
 const HEBREW: &str = "\u{5e9}\u{5dc}\u{5d5}\u{5dd}";
 
-/// An address of a pod with these names.
+/// Returns key and value of a pod's address.
 fn address(ip: &str, namespace: &str, pod: &str) -> (String, Vec<u8>) {
     let value = json!({ "IP": ip, "Mask": null, "HostIP": "172.18.1.1", "ID": 65_700, "Key": 0, "Metadata": "", "K8sNamespace": namespace, "K8sPodName": pod });
     (format!("cilium/state/ip/v1/default/{ip}"), value.to_string().into_bytes())
 }
 
-/// A mesh of one cluster, with more entries.
+/// Starts a mesh of one cluster with additional entries.
 async fn mesh(entries: Vec<(String, Vec<u8>)>) -> (Etcd, Home, Meshkeep) {
     let etcd = Etcd::start().await;
     publish(&etcd, Form::State, &[MeshCluster::generate(1, EVERY_KIND)], "2026-01-12T09:31:07Z").await;
@@ -47,7 +48,7 @@ async fn characters_that_a_browser_acts_on_are_shown_as_escapes() {
         is_escaped(&page).await;
         page.picture(&format!("hostile-{}", part.replace(['/', '%'], "-"))).await;
     }
-    // as one types, and as it changes
+    // while typing, and while it changes
     page.press(&["/"]).await;
     page.types("10.1.99.1").await;
     page.becomes("the suggestion", "return document.querySelector('#found')?.innerText.includes('u001b')").await;
@@ -57,7 +58,7 @@ async fn characters_that_a_browser_acts_on_are_shown_as_escapes() {
     put_leased(&etcd, [address("10.1.99.3", HOSTILE_TEXT, HOSTILE_TEXT)]).await;
     page.becomes("a line", "return document.querySelectorAll('.change').length === 1").await;
     assert!(is_tame(&page.text().await));
-    // the error of a remote is its own words
+    // the error text comes from the remote
     let hostile = Hostile::start(Mode::ErrorText).await;
     home.write_cluster("c02", &hostile.client_file());
     page.go("#/mesh/c02").await;
@@ -65,7 +66,8 @@ async fn characters_that_a_browser_acts_on_are_shown_as_escapes() {
     assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
 }
 
-/// Without isolation the digits would stand left of the namespace, as if they were one.
+/// Without bidirectional isolation the digits would appear to the left of the namespace, as if they
+/// were part of it.
 #[tokio::test]
 async fn a_name_from_right_to_left_changes_the_order_of_nothing_next_to_it() {
     let (_etcd, _home, meshkeep) = mesh(vec![address("10.1.99.2", HEBREW, "123")]).await;

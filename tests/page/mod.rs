@@ -1,5 +1,6 @@
-//! The page at `/` in a real Chromium: each part with data and without, while clusters die and meshkeep is killed under it, behind a token,
-//! and with 255 clusters that change all the time. Pictures of each part go to `target/page`.
+//! Tests of the page at `/` in a real Chromium: each part with and without data, while clusters
+//! fail and meshkeep is killed, with a token, and with 255 clusters that change all the time.
+//! Screenshots of each part are saved in `target/page`.
 
 mod browser;
 mod hostile;
@@ -21,14 +22,14 @@ use crate::harness::proxy::Proxy;
 use crate::harness::scene::Scene;
 use crate::stream_clients::client::end_group;
 
-/// What a browser says by itself when nobody listens any more, or a store is still being read.
+/// Console messages of the browser while meshkeep does not listen or still reads its store.
 const NOBODY_LISTENS: [&str; 4] =
     ["ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE"];
 
-/// How many clusters a mesh has at most, for most.
+/// Maximum number of clusters in a mesh of the default size.
 const CLUSTERS: usize = 255;
 
-/// How fast a mesh of that size changes (docs/develop/measurements.md).
+/// Changes per second in a mesh of that size (docs/develop/measurements.md).
 const CHANGES_PER_SECOND: usize = 325;
 
 async fn scene() -> Scene {
@@ -41,13 +42,13 @@ fn port_of(url: &str) -> u16 {
     url.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap()
 }
 
-/// An address that a pod of the first cluster has.
+/// Returns an IPv4 address of a pod of the first cluster.
 fn address(scene: &Scene) -> String {
     let key = scene.remotes[0].clusters[0].keys_of("ip/v1").into_iter().find(|key| !key[key.rfind('/').unwrap()..].contains(':')).unwrap();
     key.rsplit('/').next().unwrap().to_owned()
 }
 
-/// The namespace and name of a service of the first cluster.
+/// Returns namespace and name of a service of the first cluster.
 fn service(scene: &Scene) -> String {
     let key = scene.remotes[0].clusters[0].keys_of("services/v1").remove(0);
     key.split('/').skip(5).collect::<Vec<_>>().join("/")
@@ -80,7 +81,7 @@ async fn each_part_shows_what_the_mesh_has_in_both_themes_and_on_a_phone() {
     }
     page.looks("light", WIDTHS[0]).await;
 
-    // a change is there at once, and its line leads to what it is about
+    // a change appears at once, and its line links to the changed object
     page.go("#/changes?kind=ipcache").await;
     page.says(&["Nothing has changed since this was opened"]).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(3)).await;
@@ -92,7 +93,7 @@ async fn each_part_shows_what_the_mesh_has_in_both_themes_and_on_a_phone() {
             page.picture(&format!("changes-{theme}-{width}")).await;
         }
     }
-    // paused it counts on, and shows what came when it goes on
+    // while paused it keeps counting, and shows the new changes when it continues
     page.press(&["p"]).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(2)).await;
     page.says(&["paused: 2 since"]).await;
@@ -130,7 +131,8 @@ async fn it_is_walked_through_with_the_keyboard_alone() {
         page.press(&["g", key]).await;
         page.becomes(words, &format!("return document.querySelector('main').outerHTML.includes({})", json!(words))).await;
     }
-    // what a reader of screens needs: one main, one banner, a name for each control, a place for news
+    // needs of screen readers: one `main`, one `banner`, a name for each control, a region for
+    // announcements
     let nameless = "return [...document.querySelectorAll('button, a, input, select')].filter((one) => \
         !one.textContent.trim() && !one.getAttribute('aria-label') && !one.title && !one.labels?.length).length";
     assert_eq!(page.chromium.run(nameless).await, json!(0));
@@ -237,7 +239,8 @@ async fn when_meshkeep_is_killed_the_page_keeps_what_it_had_and_goes_on_by_repla
     assert_eq!(page.complaints(&NOBODY_LISTENS).await, Vec::<String>::new());
 }
 
-/// Behind a proxy a connection may stay open though nothing comes any more: bookmarks would show it after 35 s, the page's clock does sooner.
+/// Behind a proxy a connection may stay open without any data. Bookmarks would reveal that after 35
+/// s; the page's own timer does sooner.
 #[tokio::test]
 async fn a_connection_that_falls_silent_is_found_out() {
     let mut home = Home::new();
@@ -274,7 +277,7 @@ async fn it_asks_for_the_token_and_keeps_it_in_memory_alone() {
     page.types("sesame").await;
     page.press(&["Enter"]).await;
     page.says(&["No cluster is configured", "following"]).await;
-    // also by the parts that open streams and lists of their own
+    // the parts that open their own streams and lists show it too
     page.go("#/changes").await;
     page.says(&["Nothing has changed since this was opened"]).await;
     let kept = "return JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href, document.body.outerHTML]).includes('sesame')";
@@ -284,7 +287,7 @@ async fn it_asks_for_the_token_and_keeps_it_in_memory_alone() {
     assert_eq!(page.complaints(&["401"]).await, Vec::<String>::new());
 }
 
-/// A mesh that is made up (`tests/page/fake.mjs`), with the page of a real meshkeep before it.
+/// A simulated mesh (`tests/page/fake.mjs`) with the page of a real meshkeep.
 struct MadeUp {
     child: Child,
     url: String,
@@ -316,7 +319,7 @@ async fn two_hundred_and_fifty_five_clusters_that_change_all_the_time_stay_reada
     let page = Page::open(&made_up.url).await;
     page.becomes("all rows", &format!("return document.querySelectorAll('tbody tr').length === {CLUSTERS}")).await;
     page.becomes("all squares", &format!("return document.querySelectorAll('.square').length === {CLUSTERS}")).await;
-    // the worst first: never read, then lost, then on their way, then what is live
+    // sorted by severity: never read, lost, connecting, live
     let ages = page.chromium.run("return [...document.querySelectorAll('tbody .age')].map((cell) => cell.textContent)").await;
     assert_eq!((&ages[0], &ages[6]), (&json!("never read"), &json!("never read")));
     let height = page.chromium.run("return document.querySelectorAll('tbody tr')[100].getBoundingClientRect().height").await;
@@ -334,7 +337,7 @@ async fn two_hundred_and_fifty_five_clusters_that_change_all_the_time_stay_reada
         }
     }
     page.looks("light", WIDTHS[0]).await;
-    // at most ten times a second, whatever comes, and never more lines than one can read
+    // at most ten updates a second at any rate of changes, and a readable number of lines
     page.go("#/changes").await;
     page.becomes("lines", "return document.querySelectorAll('.change').length === 100").await;
     let busy = "const before = window.meshkeepPage.drawn, started = performance.now(); \

@@ -1,4 +1,5 @@
-//! Names that the page does not know: before it says that nothing is called so, it asks meshkeep for exactly that name.
+//! Names that the page has not loaded: before it reports that nothing has a name, it asks meshkeep
+//! for exactly that name.
 
 use serde_json::json;
 
@@ -8,13 +9,13 @@ use crate::harness::eventually;
 use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_leased};
 use crate::harness::meshkeep::{Home, Meshkeep};
 
-/// More than the page reads for completion (`NAMES_MAX` in `src/page/assets/meant.js`).
+/// More services than the page reads for completion (`NAMES_MAX` in `src/page/assets/meant.js`).
 const SERVICES: usize = 10_100;
 
-/// The last of them: behind the first 10,000 names.
+/// Name of the last service, which is after the first 10,000 names.
 const LAST: &str = "svc-10099";
 
-/// A mesh with many services, all of them in the last namespace.
+/// Starts a mesh with many services, all of them in the last namespace.
 async fn mesh() -> (Etcd, Home, Meshkeep) {
     let etcd = Etcd::start().await;
     publish(&etcd, Form::State, &[MeshCluster::generate(1, SMALL)], "2026-01-12T09:31:07Z").await;
@@ -40,7 +41,7 @@ async fn a_name_behind_the_first_ten_thousand_is_found_and_none_is_denied_withou
     let page = Page::open(meshkeep.url()).await;
     page.says(&["c01", "1/1 live"]).await;
     let row = format!("zoo/{LAST}");
-    // while it is typed
+    // while typing
     page.press(&["/"]).await;
     page.types(LAST).await;
     page.becomes("the suggestion", &format!("return document.querySelector('#found')?.innerText.includes({})", json!(row))).await;
@@ -59,7 +60,7 @@ async fn a_name_behind_the_first_ten_thousand_is_found_and_none_is_denied_withou
     page.says(&["No pod, shared service, node or cluster of this mesh is called so", "the first 10,000"]).await;
     page.go("#/find/svc-*").await;
     page.says(&["names are exact"]).await;
-    // the filter of services looks at those that were read, and says so
+    // the filter of services searches only the ones that were read, and says so
     page.go("#/services").await;
     page.becomes("the list", "return document.querySelectorAll('.items li').length === 500").await;
     page.chromium.run("document.querySelector('.filter').focus()").await;
