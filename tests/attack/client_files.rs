@@ -1,4 +1,5 @@
-//! Client files that are made to stop their reader: what lookups take meanwhile, and whether a cluster that is added then is mirrored.
+//! Client files that are designed to block their reader: measures lookups meanwhile, and checks
+//! that a cluster that is added then is mirrored.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,16 +12,17 @@ use crate::harness::mesh::SMALL;
 use crate::harness::meshkeep::Meshkeep;
 use crate::harness::scene::Scene;
 
-/// How many lookups are measured unless `MESHKEEP_ATTACK_CLIENT_FILES` says otherwise.
+/// Number of measured lookups, unless `MESHKEEP_ATTACK_CLIENT_FILES` sets it.
 const LOOKUPS: usize = 200;
 
-/// Of each form of file, how many there are in the attack; one in a test.
+/// Number of files of each form in the attack. A test uses one.
 const COPIES: usize = 20;
 
-/// What 99 of 100 lookups may take. A thread that parses one of these files without bounds answers nobody for a minute.
+/// Maximum time of 99 % of the lookups. A thread that parses one of these files without limits
+/// would block for a minute.
 const LOOKUP_MAX: Duration = Duration::from_millis(500);
 
-/// Texts, each with the words that its cluster's last error must have.
+/// Returns file contents, each with the words that its cluster's last error must contain.
 fn texts() -> Vec<(&'static str, String, &'static str)> {
     let fill = |text: &str| text.repeat(900_000 / text.len());
     let laughs: String =
@@ -39,7 +41,7 @@ fn texts() -> Vec<(&'static str, String, &'static str)> {
     ]
 }
 
-/// What can be opened and never read to an end.
+/// Creates files that can be opened but never read to an end.
 fn put_endless_files(directory: &Path) {
     assert!(Command::new("mkfifo").arg(directory.join("fifo")).status().unwrap().success());
     symlink("/dev/zero", directory.join("zero")).unwrap();
@@ -60,14 +62,14 @@ async fn client_files_that_are_hard_to_read_stop_nothing() {
     let (lookups, copies) = wanted.map_or((LOOKUPS, 1), |lookups| (lookups, COPIES));
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
-    // comes back while the others are being read
+    // added again while the other files are being read
     scene.home.remove_cluster("c02");
     let removed = scene.remotes[1].clusters.remove(0);
     scene.settles("the removal of a file").await;
 
     put_endless_files(&scene.home.config_directory());
     for (name, text, _) in texts() {
-        // the certificates of this one never end
+        // the certificate file of this one never ends
         scene.home.write_cluster(
             "ca",
             &format!("endpoints: ['https://127.0.0.1:1']\ntrusted-ca-file: {}/fifo\n", scene.home.config_directory().display()),
@@ -102,7 +104,7 @@ async fn client_files_that_are_hard_to_read_stop_nothing() {
     let invalid = &status["directory"]["invalidFiles"];
     assert!(invalid["sparse"].as_str().is_some_and(|reason| reason.starts_with("larger than")), "{invalid}");
 
-    // and over a start with them
+    // and after a start with these files
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
     scene.settles("a start beside them").await;

@@ -1,5 +1,6 @@
-//! One client of the etcd face that asks for all it can, and what another one's point reads take meanwhile. The attacker is a process of its own on one core,
-//! so that it takes none of the server's time but by what it asks for.
+//! One client of the etcd face that sends as many expensive requests as it can, and the times of
+//! another client's point reads meanwhile. The attacker is a process on one core, so that only its
+//! requests cost the server time.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -20,29 +21,33 @@ use crate::harness::meshkeep::Home;
 use crate::harness::scene::{Remote, settles};
 use crate::harness::truth::Truth;
 
-/// How many keys there are beside those of [`EVERY_KIND`]; at full size as many as `MESHKEEP_ATTACK_KEYS` says.
+/// Number of keys in addition to those of [`EVERY_KIND`]. At full size `MESHKEEP_ATTACK_KEYS` sets
+/// it.
 const KEYS: u32 = 2_000;
 
-/// How many point reads are measured, and for how long at least at full size, so that each attack has begun again and again.
+/// Number of measured point reads, and minimum duration of the measurement at full size, so that
+/// each attack repeats many times.
 const READS: usize = 400;
 const MEASURED_FOR: Duration = Duration::from_secs(10);
 
-/// What 99 of 100 point reads may take beside an attack, or five times of what they take without where that is more. In a test, which has other tests beside
-/// it, a multiple of that.
+/// Maximum time of 99 % of the point reads during an attack, or five times the time without an
+/// attack if that is more. A test allows a multiple, because other tests run at the same time.
 const READ_MAX: Duration = Duration::from_millis(20);
 const READ_MAX_OF_TEST: Duration = Duration::from_secs(1);
 
-/// What tells the process of the attacker what it does.
+/// Environment variable that names the attack for the attacker's process.
 const ATTACK: &str = "MESHKEEP_ATTACK_FACE";
 
-/// How many tasks of the attacker have asked.
+/// Number of the attacker's tasks that have sent a request.
 static ASKING: AtomicUsize = AtomicUsize::new(0);
 
-/// What the attacker says once all that it asks for is on its way.
+/// Line that the attacker prints once all of its requests have been sent.
 const BEGUN: &str = "the attack goes on";
 
-/// The attacks: answers about one key that are not read (of 64 KiB of room each they would take all), transactions of 29,791 ranges, those of as many as
-/// there may be at the newest and at earlier revisions, 200 sorted lists at once, 36 lists that are not read.
+/// The attacks: answers about one key that are never read (with 64 KiB reserved for each, they
+/// would use the whole budget); transactions of 29,791 ranges; transactions with the maximum number
+/// of ranges at the newest and at earlier revisions; 200 concurrent sorted lists; 36 lists that are
+/// never read.
 const ATTACKS: [&str; 6] = ["unread keys", "wide transactions", "transactions", "earlier transactions", "sorted lists", "unread lists"];
 
 async fn client(url: &str, address: [u8; 4], change: impl Fn(Endpoint) -> Endpoint) -> Client {
@@ -54,7 +59,7 @@ async fn attacker_client(url: &str) -> Client {
     client(url, [127, 0, 0, 2], |endpoint| endpoint).await
 }
 
-/// One that takes no byte of any answer's body.
+/// Connects a client that accepts no byte of any answer's body.
 async fn deaf_client(url: &str) -> Client {
     client(url, [127, 0, 0, 2], |endpoint| endpoint.initial_stream_window_size(Some(0))).await
 }
@@ -63,12 +68,12 @@ fn everything() -> GetOptions {
     GetOptions::new().with_all_keys()
 }
 
-/// The newest key of all: everything has to be looked at for it.
+/// Selects the newest of all keys, for which the server has to look at every key.
 fn newest() -> GetOptions {
     everything().with_sort(SortTarget::Mod, SortOrder::Descend).with_limit(1)
 }
 
-/// A tree of ranges, so many at each of its levels.
+/// Builds a tree of nested transactions with the given number of operations per level.
 fn tree(levels: &[usize], range: &mut impl FnMut() -> TxnOp) -> Txn {
     let operations: Vec<TxnOp> = match levels {
         [count] => (0..*count).map(|_| range()).collect(),
@@ -78,7 +83,7 @@ fn tree(levels: &[usize], range: &mut impl FnMut() -> TxnOp) -> Txn {
     Txn::new().and_then(operations)
 }
 
-/// Asks again and again, on so many tasks.
+/// Repeats a request on several tasks.
 fn again<F: Future<Output = Result<(), Error>> + Send + 'static>(
     tasks: &mut JoinSet<()>,
     count: usize,
@@ -89,7 +94,7 @@ fn again<F: Future<Output = Result<(), Error>> + Send + 'static>(
         tasks.spawn(async move {
             ASKING.fetch_add(1, Ordering::Relaxed);
             loop {
-                // whoever is refused comes back in a moment, as any client does
+                // a refused request is repeated after a moment, as usual clients do
                 if ask().await.is_err() {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
@@ -143,13 +148,13 @@ async fn attack(name: &str, url: &str) -> JoinSet<()> {
     tasks
 }
 
-/// The process of an attacker; nothing where no attack is asked for.
+/// The attacker's process. Does nothing unless an attack is requested.
 #[tokio::test]
 async fn attacker() {
     let Ok(wanted) = std::env::var(ATTACK) else { return };
     let (name, url) = wanted.split_once('@').unwrap();
     let mut tasks = attack(name, url).await;
-    // what was spawned runs until it waits for an answer
+    // a spawned task runs until it waits for an answer
     while ASKING.load(Ordering::Relaxed) < tasks.len() {
         tokio::task::yield_now().await;
     }
@@ -157,7 +162,7 @@ async fn attacker() {
     tasks.join_next().await;
 }
 
-/// Starts an attack in a process on the first core, and waits until it goes on.
+/// Starts an attack in a process on the first core, and waits until it is in progress.
 async fn begin(name: &str, url: &str) -> Child {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", "0"]).arg(std::env::current_exe().unwrap());
@@ -169,7 +174,7 @@ async fn begin(name: &str, url: &str) -> Child {
     child
 }
 
-/// What reads of one key take, the shortest first.
+/// Measures reads of single keys. Returns the times, the shortest first.
 async fn reads(face: &mut Client, keys: &[Vec<u8>], at_least: Duration) -> Vec<Duration> {
     let (mut took, began) = (Vec::new(), Instant::now());
     while took.len() < READS || began.elapsed() < at_least {

@@ -1,5 +1,6 @@
-//! Remotes that want to end everybody's lists: with keys of 20 KB, whose page tokens no request could carry, and with services whose endpoint slices
-//! no answer could decode. An honest cluster is listed whole beside them, page by page.
+//! Remotes that try to break lists for all clients: with keys of 20 KB, whose page tokens would not
+//! fit into a request, and with services whose endpoint slices are too large for the memory of any
+//! answer. An honest cluster next to them must be listed completely, page by page.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,14 @@ use crate::harness::truth::Truth;
 
 const STAMP: &str = "2026-01-12T09:31:07Z";
 
-/// Length of the hostile keys: etcd accepts up to 1.5 MiB, and Cilium's own keys have below 700 bytes.
+/// Length of the hostile keys. etcd accepts up to 1.5 MiB; Cilium's own keys have less than 700
+/// bytes.
 const KEY_BYTES: usize = 20_000;
 
 /// Maximum length of a page token (docs/use/api/paging.md).
 const TOKEN_MAX: usize = 512;
 
-/// The lists that a remote's keys are in.
+/// Lists that contain a remote's keys.
 const LISTS: [&str; 8] = [
     "/v1/entries?prefix=cilium/cache/",
     "/v1/rejected",
@@ -32,15 +34,16 @@ const LISTS: [&str; 8] = [
     "/v1/problems",
 ];
 
-/// Decoded size of a hostile slice, in its message: five times as much is reserved for it, so that four are more than `--decoded-max-bytes` (256 MiB).
+/// Decoded size of a hostile slice, in its message. Five times as much is reserved for it, so that
+/// four exceed `--decoded-max-bytes` (256 MiB).
 const UNPACKED_BYTES: usize = 15 << 20;
 
-/// `few` in a test, and the number that `scripts/attack lists` wants.
+/// Returns `few` in a test, and the number from `scripts/attack lists` otherwise.
 fn count(few: usize) -> usize {
     std::env::var("MESHKEEP_ATTACK_LISTS").map_or(few, |many| many.parse().expect("MESHKEEP_ATTACK_LISTS must be a number"))
 }
 
-/// What reading a list to its end took.
+/// Result of reading a list to its end.
 #[derive(Debug, Default)]
 struct Reading {
     items: Vec<Value>,
@@ -67,7 +70,7 @@ async fn read(meshkeep: &Meshkeep, list: &str, limit: usize) -> Reading {
     }
 }
 
-/// The honest cluster, which comes behind the hostile one in every list.
+/// Starts the honest cluster, which follows the hostile one in every list.
 async fn with_honest(hostile: &Etcd) -> (Etcd, MeshCluster, Home) {
     let etcd = Etcd::start().await;
     let honest = MeshCluster::generate(2, EVERY_KIND);
@@ -85,13 +88,13 @@ async fn keys_of_20_kb_end_no_list() {
     let (_etcd, honest, mut home) = with_honest(&hostile).await;
     let filling = "k".repeat(KEY_BYTES);
     let count = count(20);
-    // 40 of 20 KB are below etcd's limit for a request
+    // 40 keys of 20 KB are below etcd's maximum request size
     for from in (0..count).step_by(40) {
         for kind in ["nodes/v1/c01/", "services/v1/c01/shop/", "ip/v1/default/", "identities/v1/id/", "serviceexports/v1/c01/shop/"] {
             let key = |number| (format!("cilium/state/{kind}{number:05}{filling}"), b"{}".to_vec());
             put_leased(&hostile, (from..count.min(from + 40)).map(key)).await;
         }
-        // short keys with long names in their values, which findings name
+        // short keys with long names in their values, which findings contain
         let value = |number: usize| {
             json!({ "IP": format!("10.1.{}.{}", number / 250, number % 250 + 1), "Mask": null, "HostIP": "172.31.0.1", "ID": 65_800,
                 "K8sNamespace": filling, "K8sPodName": filling })
@@ -151,7 +154,7 @@ async fn services_that_are_too_large_to_decode_end_no_list() {
     assert_eq!(whole.items.iter().filter(|item| is_large(item)).count(), count);
     let paged = read(&meshkeep, "/v1/global-services", 7).await;
     assert_eq!(paged.items.len(), whole.items.len());
-    // of the honest cluster nothing is missing
+    // the honest cluster is complete
     let of_honest = read(&meshkeep, "/v1/global-services?cluster=c02", 1_000).await.items;
     assert!(!of_honest.is_empty() && !of_honest.iter().any(is_large));
     let expected = Truth::of([&honest]).expected().objects.len();

@@ -1,9 +1,9 @@
-//! Attacks that `scripts/attack` runs at full size, and the tests as small ones.
+//! Attacks on a sidecar. Tests run them small; `scripts/attack` runs them at full size.
 
 mod client_files;
 mod etcd_face;
 mod lists;
 mod strangers;
 
-/// Held by each test that measures times while it attacks: together they would measure one another.
+/// Held by each test that measures times during an attack, because they would disturb one another.
 static MEASURING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

@@ -1,4 +1,5 @@
-//! Clients without a token that hold all the connections they can, and what a lookup with the token takes meanwhile.
+//! Clients without a token that hold as many connections as they can, and the times of lookups with
+//! the token meanwhile.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,30 +13,35 @@ use tokio::task::JoinSet;
 use crate::harness::eventually;
 use crate::harness::meshkeep::Home;
 
-/// How many hold connections unless `MESHKEEP_ATTACK_STRANGERS` says otherwise: a tenth more than a test's places, so that each
-/// that is closed comes back at once. For the attack 12,000, as many as there are places, of which some are kept free.
+/// Number of clients that hold connections, unless `MESHKEEP_ATTACK_STRANGERS` sets it: a tenth
+/// more than the slots in a test, so that each closed connection is replaced at once. The attack
+/// uses 12,000, the number of slots, of which some are kept free.
 const STRANGERS: usize = 440;
 
-/// The limit of descriptors in a test, which leaves 400 places: 344 are kept for etcd and the store (docs of `--max-connected-clusters`).
+/// Limit of file descriptors in a test. It leaves 400 slots: 344 descriptors are reserved for etcd
+/// and the store (docs of `--max-connected-clusters`).
 const FEW_PLACES: &str = "ulimit -n 744";
 
-/// How many share an address: half of what one client may have where places are few.
+/// Number of clients per address: half of the connections that one client may have if there are few
+/// slots.
 const PER_ADDRESS: usize = 30;
 
-/// What of all places may be free while all are held: those that are kept free (5 % of few, 128 of many), and as many on their way in and out.
+/// Maximum share of free slots while all are occupied: those that are kept free (5 % of few, 128 of
+/// many), and as many that are being opened or closed.
 const FREE_MAX: f64 = 0.1;
 
-/// How many lookups are measured, each on a connection of its own, which is the hardest.
+/// Number of measured lookups. Each uses its own connection, which is the hardest case.
 const LOOKUPS: usize = 2_000;
 
-/// What 99 of 100 lookups may take: nobody who asks notices it.
+/// Maximum time of 99 % of the lookups: not noticeable for a user.
 const LOOKUP_MAX: Duration = Duration::from_millis(100);
 
-/// What they say before they fall silent: nothing, the beginning of HTTP/2, half of a request, a request without a token.
+/// Bytes that a client sends before it stays silent: nothing, the start of HTTP/2, half a request,
+/// a request without a token.
 const SAYINGS: [&[u8]; 4] =
     [b"", b"PRI ", b"GET /v1/status HTTP/1.1\r\nHost: local", b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n"];
 
-/// Connects, says something, waits to be closed, and connects again.
+/// Connects, sends something, waits until the connection is closed, and starts again.
 async fn stranger(number: usize, server: SocketAddr, held: Arc<AtomicUsize>) {
     let [.., network, host] = u32::try_from(number / PER_ADDRESS + 1).unwrap().to_be_bytes();
     loop {
@@ -52,7 +58,7 @@ async fn stranger(number: usize, server: SocketAddr, held: Arc<AtomicUsize>) {
     }
 }
 
-/// Asks with the token on a new connection.
+/// Sends a request with the token on a new connection.
 async fn ask(server: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(server).await.unwrap();
     let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sesame\r\nConnection: close\r\n\r\n");
@@ -62,7 +68,6 @@ async fn ask(server: SocketAddr, path: &str) -> String {
     answer
 }
 
-/// What a lookup takes.
 async fn lookup(server: SocketAddr) -> Duration {
     let began = Instant::now();
     let answer = ask(server, "/v1/ipcache/lookup?ip=10.1.2.3").await;
@@ -70,7 +75,7 @@ async fn lookup(server: SocketAddr) -> Duration {
     began.elapsed()
 }
 
-/// What the server counts itself: places taken, all of them, and strangers that it closed.
+/// Returns the server's own counters: slots in use, all slots, and closed anonymous connections.
 async fn places(server: SocketAddr) -> [f64; 3] {
     let metrics = ask(server, "/metrics").await;
     ["meshkeep_connections ", "meshkeep_connections_max ", "meshkeep_connections_evicted_total "].map(|name| {
@@ -119,9 +124,9 @@ async fn strangers_that_hold_all_they_can_lock_out_nobody() {
         at(99),
         took[LOOKUPS - 1]
     );
-    // full to the end
+    // all slots are occupied until the end
     assert!(taken >= all * (1.0 - FREE_MAX), "{taken} of {all}");
-    // lines of the log tell of an accept that failed
+    // the log would report a failed accept
     assert_eq!(meshkeep.log_lines_with(&["cannot accept"]), 0, "{}", meshkeep.log());
     assert!(at(99) <= LOOKUP_MAX, "p99 {:?}", at(99));
 }
