@@ -1,7 +1,6 @@
-//! Answers before everything of the store is in memory.
+//! Answers to single questions before the whole store is in memory.
 //!
-//! Owns: which questions can be asked so early, and what each waits for. Deliberately lacks: how the answers come about ([`Early`] is the
-//! runtime's).
+//! [`Handle::reading_for`] asks an [`Early`], which the runtime provides while the store loads.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,28 +12,29 @@ use super::{Handle, LOADING_WAIT_MAX, Loading, Reading};
 use crate::commit::Published;
 use crate::model::Question;
 
-/// Something that answers single questions while the store loads.
+/// Answers single questions while the store loads.
 pub trait Early: Debug + Send + Sync {
-    /// A snapshot that has all that a question needs, with what the records that answer it name, and answers it as the loaded store does; `None` where it has to wait for that.
-    /// Reads from the disk.
+    /// Returns a snapshot that answers `question` as the loaded store would, with everything that
+    /// the matching records refer to. `None` if the answer has to wait for the store. Reads from
+    /// the disk.
     fn published(&self, question: &Question) -> Option<Published>;
 }
 
-/// Set while there is one.
+/// The current [`Early`], if the store is loading.
 pub type EarlyWatch = watch::Receiver<Option<Arc<dyn Early>>>;
 
 impl Handle {
-    /// The handle, with early answers while the store loads.
+    /// Sets the source of early answers.
     #[must_use]
     pub fn with_early(self, early: EarlyWatch) -> Self {
         self.with(|shared| shared.early = Some(early))
     }
 
-    /// The newest snapshot; while the store loads one that answers this question, and possibly no other. Waits as [`Handle::reading`] does
-    /// where that cannot be.
+    /// Returns the newest snapshot. While the store loads, the snapshot answers this question and
+    /// possibly no other. Waits like [`Handle::reading`] if the question has no early answer.
     ///
     /// # Errors
-    /// [`Loading`] after that.
+    /// [`Loading`] after the wait.
     pub async fn reading_for(&self, question: Question) -> Result<Reading, Loading> {
         let deadline = Instant::now() + LOADING_WAIT_MAX;
         if let Some(reading) = self.try_reading() {
@@ -49,13 +49,14 @@ impl Handle {
         self.reading_until(deadline).await
     }
 
-    /// Waits for early answers; `None` where the store is loaded before, or neither comes in time.
+    /// Waits for early answers. Returns `None` if the store is loaded first, or neither happens
+    /// before `deadline`.
     async fn wait_for_early(&self, deadline: Instant) -> Option<Arc<dyn Early>> {
         let (mut early, mut loaded) = (self.0.early.clone()?, self.0.about.loaded.clone());
         tokio::select! {
             biased;
             _ = loaded.wait_for(Option::is_some) => None,
-            // an error says that there will be none: the store is loaded instead
+            // an error means that there will be no early answers: wait for the store
             Ok(early) = early.wait_for(Option::is_some) => early.clone(),
             () = tokio::time::sleep_until(deadline.into()) => None,
         }

@@ -1,4 +1,5 @@
-//! Which of the entries that cover an address an agent would use, and what becomes of the others.
+//! Explains a lookup: the entry for an address that an agent would use, and why it does not use the
+//! others.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -11,35 +12,36 @@ use super::{LookupMatch, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record};
 use crate::view::Weakness;
 
-/// What becomes of an entry that covers an address.
+/// Role of an entry that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// An agent uses it, for this reason.
+    /// An agent uses the entry, for this reason.
     Wins(Merit),
-    /// It is a CIDR of full length, and a host entry stands before it.
+    /// The entry is a CIDR of full length, and a host entry takes precedence.
     Shadowed,
-    /// A longer prefix covers the address: this one.
+    /// This longer prefix covers the address.
     LessSpecific(IpNet),
-    /// This cluster has the same prefix, and this is why it stands before.
+    /// This cluster has the same prefix, and its entry takes precedence for this reason.
     Outranked(ClusterName, Weakness),
 }
 
-/// Why an agent uses an entry that covers an address.
+/// Reason why an agent uses an entry that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Merit {
-    /// No other one covers the address.
+    /// No other entry covers the address.
     Only,
-    /// Its prefix is the longest, and no other cluster has it.
+    /// The entry has the longest prefix, and no other cluster has this prefix.
     MostSpecific,
-    /// It is a host entry, and a CIDR of full length stands behind it.
+    /// The entry is a host entry, and there is also a CIDR of full length.
     Host,
-    /// Of those for its prefix it is the strongest: the next one is this cluster's, and weaker for this.
+    /// The entry is the strongest for its prefix. The next one is this cluster's, and weaker for
+    /// this reason.
     Stronger(ClusterName, Weakness),
 }
 
 impl Reading {
-    /// Every entry of every cluster that covers an address, strongest first ([`Rank`](crate::view::Rank) says which of several for one prefix), and what becomes
-    /// of each.
+    /// Returns every entry of every cluster that covers `ip`, strongest first, with its role.
+    /// [`Rank`](crate::view::Rank) orders the entries for one prefix.
     #[must_use]
     pub fn explain(&self, ip: IpAddr) -> Vec<(LookupMatch, Verdict)> {
         let view = &self.published().view;
@@ -48,9 +50,10 @@ impl Reading {
             .filter_map(|key| view.record(&key))
             .filter_map(|record| Some((record.object.as_deref()?.as_ip()?.prefix, view.join(&record)?)))
             .collect();
-        // longest first, hosts first
+        // longest prefix first, host entries first
         found.sort_by_key(|(prefix, found)| (Reverse(prefix.net.prefix_len()), !prefix.host, self.rank(&found.record)));
-        // as an agent looks up: the host, else the longest prefix (`LookupByIP`, `pkg/ipcache/ipcache.go`)
+        // the order of an agent's lookup: the host entry, then the longest prefix (`LookupByIP`,
+        // `pkg/ipcache/ipcache.go`)
         let winner = found.first().map(|(prefix, _)| *prefix);
         let merit = self.merit(&found);
         let mut strongest: Option<(ObjectPrefix, Arc<Record>)> = None;
@@ -73,7 +76,8 @@ impl Reading {
         verdicts.collect()
     }
 
-    /// Why the first of what covers an address, strongest first, stands before the next one.
+    /// Returns the reason why the first entry precedes the next one. `found` is sorted, strongest
+    /// first.
     fn merit(&self, found: &[(ObjectPrefix, LookupMatch)]) -> Merit {
         let [(prefix, first), (other, next), ..] = found else { return Merit::Only };
         if prefix == other {
@@ -86,18 +90,19 @@ impl Reading {
         }
     }
 
-    /// The nodes that have an address.
+    /// Returns the nodes that have an address.
     pub fn nodes_at(&self, ip: IpAddr) -> impl Iterator<Item = std::sync::Arc<Record>> {
         self.published().view.nodes_at(ip)
     }
 
-    /// Whether a node of any cluster has an address.
+    /// Returns whether a node of any cluster has an address.
     #[must_use]
     pub fn has_any_node_at(&self, ip: IpAddr) -> bool {
         self.published().view.has_any_node_at(ip)
     }
 
-    /// The ip entries for an address, and for ranges around it, whose newest bytes were rejected: of each cluster, the most specific first.
+    /// Returns the ipcache entries for an address and for the ranges around it whose newest value
+    /// was rejected. They are sorted by cluster, the most specific first.
     #[must_use]
     pub fn rejected_at(&self, ip: IpAddr) -> Vec<Arc<Record>> {
         let view = &self.published().view;
@@ -107,7 +112,7 @@ impl Reading {
         let mut found = Vec::new();
         for cluster in self.cluster_names() {
             let start = EntryKey::new(Kind::Ip, cluster.clone(), "");
-            // as a rule a cluster has none
+            // most clusters have none
             if view.rejected_from(&start).next().is_none_or(|key| key.kind != Kind::Ip || key.cluster != cluster) {
                 continue;
             }
@@ -117,25 +122,26 @@ impl Reading {
         found
     }
 
-    /// Whether a cluster announces an identity.
+    /// Returns whether a cluster announces an identity.
     #[must_use]
     pub fn has_identity(&self, id: u32, cluster: &ClusterName) -> bool {
         self.published().view.has_identity(id, cluster)
     }
 
-    /// The clusters that have an entry for exactly a prefix.
+    /// Returns the clusters that have an entry for exactly this prefix.
     #[must_use]
     pub fn clusters_at(&self, prefix: ObjectPrefix) -> std::collections::BTreeSet<ClusterName> {
         self.published().view.clusters_at(prefix)
     }
 
-    /// The identity that a refused key names though its cluster may not have it, and those that the cluster may have.
+    /// Returns the identity in a rejected entry that is outside the cluster's range, with that
+    /// range.
     #[must_use]
     pub fn identity_out_of_range(&self, key: &EntryKey) -> Option<(u32, RangeInclusive<u32>)> {
         self.published().view.identity_out_of_range(key, self.max_connected_clusters())
     }
 
-    /// An ip entry of a cluster that names an identity.
+    /// Returns the key of an ipcache entry of a cluster that refers to an identity.
     #[must_use]
     pub fn ip_of_identity(&self, id: u32, cluster: &ClusterName) -> Option<EntryKey> {
         let start = EntryKey::new(Kind::Ip, cluster.clone(), "");

@@ -1,8 +1,9 @@
-//! What a change must have before a filter can be interested in it, as something to look up by.
+//! Facets: properties of changes by which interested filters are looked up.
 //!
-//! With a thousand different filters a change must not be held against each. A filter names the facets of which one must be there
-//! ([`Filter::facets`]); a change has some ([`facets_of`]). Filters that share none with a change have nothing to be told of it. A facet
-//! only excludes: [`Filter::matches`] decides.
+//! With a thousand different filters, each change must not be compared with each filter. A filter
+//! names facets of which a change must have at least one ([`Filter::facets`]), and [`facets_of`]
+//! lists those of a change. A filter that shares no facet with a change cannot match it. If it
+//! shares one, [`Filter::matches`] decides.
 
 use std::net::IpAddr;
 
@@ -11,31 +12,31 @@ use ipnet::IpNet;
 use super::Filter;
 use crate::model::{Announcement, ClusterName, EntryKey, Kind, Object};
 
-/// One thing that a change can have.
+/// Property of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Facet {
-    /// Every change has it.
+    /// Every change has this facet.
     Any,
-    /// It is of this kind, as lists know it.
+    /// Kind of the change, as in lists.
     Kind(Kind),
-    /// It is of this cluster.
+    /// Cluster of the change.
     Cluster(ClusterName),
-    /// A service or the pod of an ip entry is in this namespace.
+    /// Namespace of a service, or of the pod of an ipcache entry.
     Namespace(String),
-    /// A node or service has this name.
+    /// Name of a node or service.
     Name(String),
-    /// An ip entry is of the pod of this name.
+    /// Name of the pod of an ipcache entry.
     Pod(String),
-    /// An ip entry has this identity.
+    /// Identity of an ipcache entry.
     Identity(u32),
-    /// An ip entry is behind this host.
+    /// Host of an ipcache entry.
     Host(IpAddr),
-    /// An ip entry has exactly this prefix.
+    /// Prefix of an ipcache entry.
     Prefix(IpNet),
 }
 
 impl Filter {
-    /// The filter in its one canonical form: what `kind=a&kind=b` and `kind=b&kind=a` have in common.
+    /// Returns the filter in canonical form, so that `kind=a&kind=b` equals `kind=b&kind=a`.
     #[must_use]
     pub(crate) fn canonical(mut self) -> Self {
         self.kinds.sort_unstable();
@@ -45,7 +46,8 @@ impl Filter {
         self
     }
 
-    /// The facets of which a change must have one to be of interest: of the narrowest test that can be looked up.
+    /// Returns the facets of the narrowest test that can be looked up. A change must have one of
+    /// them to match.
     pub(crate) fn facets(&self) -> Vec<Facet> {
         let full_length = |cidr: &&IpNet| cidr.prefix_len() == cidr.max_prefix_len();
         if let Some(pod) = &self.pod {
@@ -73,7 +75,8 @@ impl Filter {
     }
 }
 
-/// Every facet of a change, of what the key held before and holds now. One may come twice.
+/// Calls `visit` with every facet of a change, from its old and its new object. A facet may come
+/// twice.
 pub(crate) fn facets_of(announcement: &Announcement, mut visit: impl FnMut(&Facet)) {
     let key = &announcement.key;
     visit(&Facet::Any);
@@ -84,7 +87,8 @@ pub(crate) fn facets_of(announcement: &Announcement, mut visit: impl FnMut(&Face
     }
 }
 
-/// Whether a change may interest any filter, whatever its facets: [`Filter::may_match`] lets a service pass whose key has no namespace.
+/// Returns whether a change may match any filter, whatever its facets: [`Filter::may_match`]
+/// accepts a service key without a namespace.
 pub(crate) fn concerns_all(announcement: &Announcement) -> bool {
     announcement.key.kind.is_namespaced() && !announcement.key.name.contains('/')
 }
@@ -93,13 +97,13 @@ fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Fac
     match object {
         Object::Node(_) => visit(&Facet::Name(key.name.to_string())),
         Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => {
-            // as in Filter::may_match, by the key
+            // by the key, as in `Filter::may_match`
             if let Some((namespace, name)) = key.name.split_once('/') {
                 visit(&Facet::Namespace(namespace.to_owned()));
                 visit(&Facet::Name(name.to_owned()));
             }
         }
-        // its key names no cluster where there are several
+        // the key of a finding about several clusters names none of them
         Object::Finding(finding) => {
             finding.clusters.iter().filter_map(|name| ClusterName::parse(name).ok()).for_each(|name| visit(&Facet::Cluster(name)));
         }
@@ -112,7 +116,8 @@ fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Fac
                 visit(&Facet::Host(host));
             }
         }
-        // named one by one: what has no facet here is told to no filter that asks for one
+        // listed explicitly: a kind without facets here never matches a filter that looks up one of
+        // them
         Object::Identity(_) | Object::Cluster(_) => {}
     }
 }

@@ -1,4 +1,4 @@
-//! Which objects a list or a stream is about. Every test looks at the object and its key alone.
+//! Filters for lists and streams. Each test uses only an object and its key.
 
 use std::net::IpAddr;
 
@@ -7,37 +7,39 @@ use ipnet::IpNet;
 use super::LabelSelector;
 use crate::model::{ClusterName, EntryKey, IdentityScope, IpEntry, Kind, Object};
 
-/// A filter: every test that is set must pass. A test that does not apply to a kind (a pod of a node) excludes that kind.
+/// A filter whose tests must all pass. A test that does not apply to a kind, such as a pod for
+/// nodes, excludes that kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Filter {
-    /// Any of these kinds; empty is all.
+    /// Any of these kinds; all if empty.
     pub kinds: Vec<Kind>,
-    /// Any of these clusters; empty is all.
+    /// Any of these clusters; all if empty.
     pub clusters: Vec<ClusterName>,
-    /// The Kubernetes namespace: of services, service exports and endpoint slices, and of the pod behind an ip entry.
+    /// Kubernetes namespace of services, service exports, endpoint slices and pods of ipcache
+    /// entries.
     pub namespace: Option<String>,
-    /// The name: of nodes, services, service exports and endpoint slices.
+    /// Name of nodes, services, service exports and endpoint slices.
     pub name: Option<String>,
-    /// Labels: of all but ip entries.
+    /// Labels of all kinds except for ipcache entries.
     pub labels: Option<LabelSelector>,
-    /// Whether a service is shared.
+    /// Shared or unshared services.
     pub shared: Option<bool>,
-    /// An address of a node.
+    /// Address of a node.
     pub ip: Option<IpAddr>,
-    /// The scope of an identity (docs/use/api/objects.md), as its name.
+    /// Scope of an identity (docs/use/api/objects.md).
     pub scope: Option<IdentityScope>,
-    /// A CIDR that an ip entry lies in.
+    /// CIDR that contains an ipcache entry.
     pub cidr: Option<IpNet>,
-    /// The identity of an ip entry.
+    /// Identity of an ipcache entry.
     pub identity: Option<u32>,
-    /// Any of these host addresses of an ip entry, each of its cluster; `None` is no test.
+    /// Any of these host addresses of an ipcache entry, each in its cluster.
     pub hosts: Option<Vec<(Option<ClusterName>, IpAddr)>>,
-    /// The pod behind an ip entry.
+    /// Pod of an ipcache entry.
     pub pod: Option<String>,
 }
 
 impl Filter {
-    /// The kinds that each test applies to, and whether it is set.
+    /// Returns for each test whether it is set, and the kinds that it applies to.
     fn tests(&self) -> [(bool, &'static [Kind]); 10] {
         use Kind::{EndpointSlice, Identity, Ip, Node, Service, ServiceExport};
         [
@@ -54,15 +56,15 @@ impl Filter {
         ]
     }
 
-    /// Whether objects of a kind can pass: it is asked for, and each test that is set applies to it. What looks wrong is told only where it is asked
-    /// for, and notices to nobody.
+    /// Returns whether objects of a kind can match: the kind is wanted, and each test that is set
+    /// applies to it. Findings match only if their kind is named, and notices never.
     fn is_about(&self, kind: Kind) -> bool {
         let kind = kind.listed_as();
         let is_wanted = if self.kinds.is_empty() { kind != Kind::Problem } else { self.kinds.contains(&kind) };
         kind != Kind::Notice && is_wanted && self.tests().iter().all(|(is_set, kinds)| !is_set || kinds.contains(&kind))
     }
 
-    /// Whether an object passes.
+    /// Returns whether an object matches.
     #[must_use]
     pub fn matches(&self, key: &EntryKey, object: &Object) -> bool {
         if !self.may_match(key) {
@@ -84,7 +86,7 @@ impl Filter {
                     && self.scope.is_none_or(|scope| scope == IdentityScope::of(identity.id))
             }
             Object::Ip(entry) => self.matches_ip(key, entry),
-            // its key is all that there is to ask for
+            // a cluster has only its key to compare
             Object::Cluster(_) => true,
             Object::Finding(finding) => self.clusters.is_empty() || finding.clusters.iter().any(|name| self.names_cluster(name)),
         }
@@ -101,7 +103,7 @@ impl Filter {
             && self.hosts.as_ref().is_none_or(on_host)
     }
 
-    /// False where the parts of the key alone (kind, cluster, namespace, name) already exclude everything that it may hold.
+    /// Returns false if the parts of the key (kind, cluster, namespace, name) exclude every object.
     #[must_use]
     pub fn may_match(&self, key: &EntryKey) -> bool {
         let part = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
@@ -112,12 +114,12 @@ impl Filter {
             }
             _ => true,
         };
-        // of several clusters the object alone knows which
+        // the key of a finding about several clusters does not name them, but its object does
         let by_cluster = self.clusters.is_empty() || key.cluster.is_none() || self.clusters.contains(&key.cluster);
         by_cluster && self.is_about(key.kind) && by_name()
     }
 
-    /// Whether what looks wrong is asked for, which is told only then.
+    /// Returns whether the filter names the kind of findings, without which none match.
     #[must_use]
     pub fn asks_for_problems(&self) -> bool {
         self.kinds.contains(&Kind::Problem)
@@ -132,7 +134,7 @@ impl Filter {
 mod tests {
     use super::*;
 
-    /// So that a cluster that went is not told to readers which were never told of it.
+    /// Otherwise a removed cluster would be reported to readers that have never seen it.
     #[test]
     fn a_cluster_s_key_says_whether_it_can_match() {
         let key = EntryKey::of_cluster(ClusterName::parse("paris").unwrap());
@@ -145,7 +147,7 @@ mod tests {
         assert_eq!(filters.map(|filter| filter.may_match(&key)), [true, true, false, false]);
     }
 
-    /// A test that does not apply to a kind excludes it, deletes of its keys included.
+    /// A test that does not apply to a kind excludes it, including deletes of its keys.
     #[test]
     fn a_filter_says_which_kinds_it_is_about() {
         use Kind::{Cluster, EndpointSlice, Identity, Ip, Node, NodeIp, Notice, Problem, Service, ServiceExport};

@@ -1,4 +1,4 @@
-//! Global services as one snapshot has them, and which backends of them a cluster would use.
+//! Global services of one snapshot, and the backends that a cluster's agents would use.
 
 use smol_str::SmolStr;
 
@@ -7,50 +7,51 @@ use crate::commit::{DecodedRoom, NoDecodedRoom};
 use crate::model::{ClusterName, EntryKey, Kind};
 use crate::view::{Affinity, GlobalService, LocalService, MergedExports, Selection, ServiceShare, select};
 
-/// What one cluster's agents would use of a global service.
+/// Backends of a global service that the agents of one cluster would use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Selected {
-    /// Which sides are used, and why.
+    /// Decision whether local and remote backends are used, with its rule.
     pub selection: Selection,
-    /// Whether the cluster's own services are known: that one is missing means nothing before.
+    /// True if the cluster's own services are known. Otherwise a missing one means nothing.
     pub is_local_known: bool,
-    /// The shares whose backends are used, the cluster's own included, in order of names. Backends without ports are left out.
+    /// Shares of the clusters whose backends are used, sorted by cluster name. They include the
+    /// cluster's own share, and leave out backends without ports.
     pub shares: Vec<ServiceShare>,
 }
 
-/// A global service as it can be answered.
+/// A global service, as far as its size allows.
 #[derive(Debug)]
 pub enum ServiceEntry {
-    /// Merged over the clusters that share it, with the memory that it takes.
+    /// Service merged over the clusters that share it, with the permit for its memory.
     Merged(GlobalService, #[allow(dead_code, reason = "held for its end")] DecodedRoom),
-    /// Not merged.
+    /// Service that is not merged because of its size.
     TooLarge(LargeService),
 }
 
-/// A global service whose endpoint slices would take more memory than all decoded values may. One cluster can make it so, and the other services are
-/// answered all the same.
+/// A global service whose endpoint slices would exceed the memory for decoded values. A single
+/// cluster can cause this, and it must not affect other services.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LargeService {
     /// Kubernetes namespace.
     pub namespace: String,
     /// Kubernetes name.
     pub name: String,
-    /// The cluster whose slices take the most.
+    /// Cluster whose slices are the largest.
     pub cluster: ClusterName,
-    /// The first of these slices.
+    /// First slice of that cluster.
     pub key: EntryKey,
-    /// Decoded size of all its slices.
+    /// Decoded size of all slices of the service.
     pub bytes: u64,
-    /// Upper bound on that (`--decoded-max-bytes`).
+    /// Maximum decoded size (`--decoded-max-bytes`).
     pub bytes_max: u64,
-    /// The clusters that have slices of it.
+    /// Clusters that have slices of the service.
     pub clusters: Vec<ClusterName>,
-    /// Its exports, which take little.
+    /// Merged exports of the service, which are small.
     pub exports: Option<MergedExports>,
 }
 
 impl ServiceEntry {
-    /// The merged exports of the service.
+    /// Returns the merged exports of the service.
     #[must_use]
     pub fn exports(&self) -> Option<&MergedExports> {
         match self {
@@ -61,9 +62,12 @@ impl ServiceEntry {
 }
 
 impl Reading {
-    /// Gives global services that pass a filter, from `<namespace>/<name>` on, to `take` until that refuses one. Clusters and labels are asked
-    /// of what each cluster has of the service (its service, export or slices); what passes is merged over all clusters. The labels of a service that
-    /// is too large are not read, so that it passes any filter for labels.
+    /// Passes the global services that match a filter to `take`, from `<namespace>/<name>` on,
+    /// until `take` returns false.
+    ///
+    /// The tests for clusters and labels apply to the objects of each cluster: its service, export
+    /// or slices. A match is then merged over all clusters. The labels of a service that is too
+    /// large are not read, so it passes every test for labels.
     pub fn scan_global_services(
         &self,
         filter: &Filter,
@@ -72,7 +76,7 @@ impl Reading {
         mut take: impl FnMut(&ServiceEntry) -> bool,
     ) -> Scanned<SmolStr> {
         let view = &self.published().view;
-        // a namespace lies together
+        // the services of a namespace are neighbours
         let namespace = filter.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
         let name = filter.name.as_deref().filter(|_| !namespace.is_empty()).unwrap_or_default();
         let start = start.unwrap_or_default().max(&*format!("{namespace}{name}")).to_owned();
@@ -88,7 +92,7 @@ impl Reading {
             if filter.name.as_ref().is_some_and(|wanted| wanted != found) {
                 continue;
             }
-            // before it is merged, which takes as long as its slices are large, and room for them
+            // tested before merging, which takes time and memory in proportion to the slices
             if !filter.clusters.is_empty() && !view.has_share_of(service, &filter.clusters) {
                 continue;
             }
@@ -102,10 +106,11 @@ impl Reading {
         Scanned::All
     }
 
-    /// One global service, by `<namespace>/<name>`. Waits for the memory that its slices take; on a thread that may block.
+    /// Returns one global service by `<namespace>/<name>`. Waits for the memory of its slices, so
+    /// it must be called on a thread that may block.
     ///
     /// # Errors
-    /// [`NoDecodedRoom`], if others have that memory for too long.
+    /// [`NoDecodedRoom`] if others use that memory for too long.
     pub fn global_service(&self, service: &str) -> Result<Option<ServiceEntry>, NoDecodedRoom> {
         let view = &self.published().view;
         let by_cluster = view.decoded_bytes_of(service);
@@ -126,25 +131,26 @@ impl Reading {
         }
     }
 
-    /// Upper bound on the decoded endpoint slices of one global service, in bytes.
+    /// Returns the maximum decoded size of the endpoint slices of a global service, in bytes.
     #[must_use]
     pub fn service_bytes_max(&self) -> u64 {
         self.decoded().bytes_max()
     }
 
-    /// The first endpoint slice that a cluster has of a global service.
+    /// Returns the first endpoint slice that a cluster has of a global service.
     #[must_use]
     pub fn first_slice_of(&self, service: &str, cluster: &ClusterName) -> Option<&EntryKey> {
         self.published().view.first_slice_of(service, cluster)
     }
 
-    /// The exports of a global service, by `<namespace>/<name>`, merged; `None` where no cluster exports it.
+    /// Returns the merged exports of a global service by `<namespace>/<name>`. `None` if no cluster
+    /// exports it.
     #[must_use]
     pub fn merged_exports(&self, service: &str) -> Option<MergedExports> {
         self.published().view.merged_exports(service)
     }
 
-    /// Which backends of a service the agents of a cluster would use.
+    /// Returns the backends of a service that the agents of a cluster would use.
     #[must_use]
     pub fn select_backends(&self, service: &GlobalService, from: &ClusterName, affinity: Affinity) -> Selected {
         let view = &self.published().view;
@@ -168,7 +174,7 @@ impl Reading {
     }
 }
 
-/// Whether a service is what a filter asks for; its name was seen to before.
+/// Returns whether a service passes the tests for clusters and labels.
 fn passes(filter: &Filter, service: &GlobalService) -> bool {
     let test = Filter { clusters: filter.clusters.clone(), labels: filter.labels.clone(), ..Filter::default() };
     let of_exports = service.exports.iter().flat_map(|exports| &exports.exports);

@@ -1,4 +1,5 @@
-//! What is known of an address that has no entry of its own: whose range it is in, what it was, and which clusters could not say.
+//! Explains why an address has no entry of its own: the ranges that contain it, its earlier
+//! entries, and the clusters that are not completely known.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -10,36 +11,40 @@ use super::{LookupMatch, Origin, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record, Tombstone};
 use crate::view::Within;
 
-/// How far around an address others are looked for: the pod network of a cluster is seldom larger.
+/// Shortest prefixes (IPv4 and IPv6) around an address that are searched for neighbours. The pod
+/// network of a cluster is seldom larger.
 const NEAR_IPV4: u8 = 16;
 const NEAR_IPV6: u8 = 48;
 
-/// Of how many entries around an address the nearest are told: where the smallest range that has any has more, they are many and say little.
+/// Maximum number of entries around an address from which the nearest are chosen. If the smallest
+/// non-empty range has more, they say little about the address.
 const NEAR_COUNT_MAX: usize = 64;
 
-/// How many of the nearest are told: one on each side, and one more.
+/// Maximum number of nearest entries in the answer: one on each side, and one more.
 const NEAREST_COUNT: usize = 3;
 
-/// What may explain that an address has no entry of its own.
+/// Possible reasons why an address has no entry of its own.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Miss {
-    /// Pod CIDRs of nodes that have the address in them, longest first, each with the key of its node.
+    /// Pod CIDRs that contain the address, longest first, with the keys of their nodes.
     pub pod_cidrs: Vec<(IpNet, EntryKey)>,
-    /// What was deleted for exactly this address, newest first, while its tombstones live.
+    /// Tombstones of entries for exactly this address, newest first.
     pub gone: Vec<Tombstone>,
-    /// The clusters that nothing is known of.
+    /// Clusters from which nothing was ever read.
     pub never_read: Vec<ClusterName>,
-    /// The clusters whose entries or nodes are from the store and not all confirmed.
+    /// Clusters with restored entries or nodes that are not all confirmed.
     pub restored: Vec<ClusterName>,
-    /// Where nothing covers the address: the clusters that have nodes whose values never could be used, each with the number of these (up to
-    /// [`REJECTED_COUNTED_MAX`]) and the first of them. Their addresses and pod CIDRs are not known.
+    /// Clusters with nodes that never had a usable value, if nothing covers the address. Each has
+    /// the number of these nodes (up to [`REJECTED_COUNTED_MAX`]) and the first of them. The
+    /// addresses and pod CIDRs of these nodes are not known.
     pub rejected_nodes: Vec<(usize, Arc<Record>)>,
-    /// Where nothing covers the address: the entries nearest to it.
+    /// Nearest entries, if nothing covers the address.
     pub nearest: Vec<(ObjectPrefix, Arc<Record>)>,
 }
 
 impl Reading {
-    /// What may explain that an address has no entry of its own; `None` where it has one. `covering` is what covers it, strongest first.
+    /// Returns possible reasons why `ip` has no entry of its own, or `None` if it has one.
+    /// `covering` has the entries that cover it, strongest first.
     #[must_use]
     pub fn miss<'a>(&self, ip: IpAddr, covering: impl Iterator<Item = &'a LookupMatch>) -> Option<Miss> {
         let full = IpNet::from(ip).prefix_len();
@@ -72,7 +77,7 @@ impl Reading {
         Some(miss)
     }
 
-    /// How many nodes of a cluster have no value that could be used, and the first of them.
+    /// Returns the number of a cluster's nodes without a usable value, and the first of them.
     fn rejected_nodes_of(&self, cluster: &ClusterName) -> Option<(usize, Arc<Record>)> {
         let view = &self.published().view;
         let start = EntryKey::new(Kind::Node, cluster.clone(), "");
@@ -82,7 +87,7 @@ impl Reading {
         Some((1 + records.count(), first))
     }
 
-    /// The entries nearest to an address that has none, of the smallest network around it that has any.
+    /// Returns the entries nearest to `ip`, from the smallest network around it that has any.
     fn nearest_to(&self, ip: IpAddr) -> Vec<(ObjectPrefix, Arc<Record>)> {
         let view = &self.published().view;
         let least = if ip.is_ipv4() { NEAR_IPV4 } else { NEAR_IPV6 };
@@ -104,7 +109,7 @@ fn prefix_of(record: &Record) -> Option<ObjectPrefix> {
     Some(record.object.as_deref()?.as_ip()?.prefix)
 }
 
-/// How many addresses lie between two of one family.
+/// Returns the distance between two addresses of one family.
 fn distance(one: IpAddr, other: IpAddr) -> u128 {
     match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => u32::from(one).abs_diff(other.into()).into(),

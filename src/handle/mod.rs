@@ -1,9 +1,10 @@
-//! The face of the library: everything that `api` may ask.
+//! The interface of the mirror for the APIs, findings and `reflect`.
 //!
-//! A [`Handle`] gives [`Reading`]s: immutable snapshots that answer lookups without waiting for the writer and without
-//! disturbing it. While the store is still loading a reading waits, up to a bound, and then says so, unless it is asked for one thing that the
-//! store answers at once; it is never partial (docs/develop/invariants.md, 9). Deliberately lacks: HTTP, JSON, and any way to change something but to have the
-//! writer announce what was found wrong.
+//! A [`Handle`] provides [`Reading`]s: immutable snapshots that answer queries without waiting for
+//! the committer. While the store loads, a request for a reading waits for up to 2 s and then
+//! fails, unless it asks one question that the store can answer at once. A reading is never partial
+//! (docs/develop/invariants.md, 9). The mirror cannot be changed through a handle, except that
+//! findings and heartbeats are sent to the committer.
 
 mod early;
 mod explain;
@@ -61,52 +62,52 @@ pub(crate) use subscribe::LOOKED_AT_MAX;
 pub use subscribe::{BackendsPatch, ByteCount, Departure, Item, LookBounds, Place, ResetReason, Stage, Start, Subscription, SyncMode};
 pub use survey::{Finding, Look, Survey};
 
-/// How long a request waits for the store to load (docs/use/api/errors.md: 2 s, then 503).
+/// Maximum time that a request waits for the store to load (docs/use/api/errors.md: 2 s, then 503).
 const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// The newest word of every cluster's task, by cluster.
+/// Status of every cluster, by name.
 pub type ClusterBoard = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
 
-/// What the process says of itself, beside the mirror.
+/// State of the process besides the mirror.
 #[derive(Debug, Clone)]
 pub struct About {
-    /// When it started.
+    /// Start of the process.
     pub started: Instant,
-    /// Set once the store is loaded.
+    /// Access to the mirror, set once the store is loaded.
     pub loaded: watch::Receiver<Option<Subscriber>>,
-    /// Each cluster that has a file.
+    /// Status of each cluster with a client file.
     pub clusters: watch::Receiver<ClusterBoard>,
-    /// The config directory.
+    /// State of the config directory.
     pub directory: watch::Receiver<DirectoryState>,
-    /// The own cluster, where it is named.
+    /// Name of the own cluster, if it is set.
     pub own_cluster: Option<ClusterName>,
-    /// The size of the mesh.
+    /// Maximum number of clusters in the mesh.
     pub max_connected_clusters: MaxConnectedClusters,
-    /// How storing goes.
+    /// State of storing.
     pub persistence: watch::Receiver<PersistState>,
-    /// The store that was found at the start.
+    /// Report about the store that was found at the start.
     pub store: watch::Receiver<StoreReport>,
-    /// Lines of the log that nobody can read.
+    /// Counter of lost log lines.
     pub lost_lines: LostLines,
 }
 
-/// How many lines of the log were lost so far. Cheap to clone.
+/// Counter of log lines that were lost since the start. Cheap to clone.
 #[derive(Clone)]
 pub struct LostLines(Arc<dyn Fn() -> u64 + Send + Sync>);
 
 impl LostLines {
-    /// Those that `count` counts.
+    /// Creates a counter that calls `count`.
     pub fn new(count: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(count))
     }
 }
 
-/// What measures the data directory, by class of files. Cheap to clone.
+/// Measurement of the data directory by class of files. Cheap to clone.
 #[derive(Clone)]
 pub struct DiskBytes(Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>);
 
 impl DiskBytes {
-    /// As `measure` says.
+    /// Creates a measurement that calls `measure`.
     pub fn new(measure: impl Fn() -> Vec<(&'static str, u64)> + Send + Sync + 'static) -> Self {
         Self(Arc::new(measure))
     }
@@ -119,7 +120,7 @@ impl fmt::Debug for DiskBytes {
 }
 
 impl Default for LostLines {
-    /// None, ever.
+    /// Always zero.
     fn default() -> Self {
         Self::new(|| 0)
     }
@@ -131,24 +132,25 @@ impl fmt::Debug for LostLines {
     }
 }
 
-/// What became of the store at the start.
+/// Report about the store that was found at the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreReport {
-    /// Where a store that could not be used was put, and why.
+    /// Path to which an unusable store was moved, and the reason.
     pub set_aside: Option<(String, String)>,
-    /// How many records could not be read and are fetched again.
+    /// Number of records that could not be read and are fetched again.
     pub damaged_count: u64,
-    /// How many keys were restored.
+    /// Number of restored keys.
     pub restored_count: u64,
-    /// What of the last start is not there any more, in words: a store that was set aside, records that cannot be read, an end that is gone.
+    /// Losses since the last start, as text: a store that was set aside, unreadable records, a
+    /// missing end of the log.
     pub losses: Vec<String>,
 }
 
-/// Everything that may be asked. One pointer: each request has a copy.
+/// Access to the mirror and to the state of the process. A single pointer, of which each request
+/// has a copy.
 #[derive(Debug, Clone)]
 pub struct Handle(Arc<Shared>);
 
-/// What a [`Handle`] points to.
 #[derive(Debug, Clone)]
 struct Shared {
     about: About,
@@ -164,13 +166,13 @@ struct Shared {
     no_clusters_clock: no_clusters::NoClustersClock,
 }
 
-/// The store is still loading after the longest wait.
+/// Error: the store is still loading after the longest wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the store is still loading: try again in a moment")]
 pub struct Loading;
 
 impl Handle {
-    /// A face over what the runtime built.
+    /// Creates a handle for what the runtime has built.
     #[must_use]
     pub fn new(about: About) -> Self {
         Self(Arc::new(Shared {
@@ -188,52 +190,52 @@ impl Handle {
         }))
     }
 
-    /// With some of it changed.
+    /// Returns the handle with a change.
     fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
     }
 
-    /// This face, taking room for large decoded values from what the whole process shares.
+    /// Sets the memory for large decoded values, which the whole process shares.
     #[must_use]
     pub fn with_decoded(self, decoded: DecodedBudget) -> Self {
         self.with(|shared| shared.decoded = decoded)
     }
 
-    /// This face, which can say by what settings it runs.
+    /// Sets the settings in force.
     #[must_use]
     pub fn with_settings(self, settings: Vec<Setting>) -> Self {
         self.with(|shared| shared.settings = settings.into())
     }
 
-    /// This face, which can say what was logged lately.
+    /// Sets the newest lines of the log.
     #[must_use]
     pub fn with_log(self, log: LogTail) -> Self {
         self.with(|shared| shared.log = log)
     }
 
-    /// What the etcd face counts of its calls.
+    /// Returns the call counters of the etcd API.
     #[must_use]
     pub fn etcd_counts(&self) -> &EtcdCounts {
         &self.0.etcd
     }
 
-    /// The newest lines of the log, the oldest of them first, and how many older ones there were.
+    /// Returns the newest lines of the log, oldest first, and the number of earlier lines.
     #[must_use]
     pub fn log_lines(&self) -> (Vec<String>, u64) {
         self.0.log.lines()
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     #[must_use]
     pub fn settings(&self) -> &[Setting] {
         &self.0.settings
     }
 
-    /// The newest snapshot; waits for the store to load, 2 s at most.
+    /// Returns the newest snapshot. Waits up to 2 s for the store to load.
     ///
     /// # Errors
-    /// [`Loading`] after that.
+    /// [`Loading`] after the wait.
     pub async fn reading(&self) -> Result<Reading, Loading> {
         self.reading_until(Instant::now() + LOADING_WAIT_MAX).await
     }
@@ -245,55 +247,56 @@ impl Handle {
         Ok(self.read(subscriber.current()))
     }
 
-    /// The newest snapshot, or `None` while the store loads.
+    /// Returns the newest snapshot, or `None` while the store loads.
     #[must_use]
     pub fn try_reading(&self) -> Option<Reading> {
         let subscriber = self.0.about.loaded.borrow().clone()?;
         Some(self.read(subscriber.current()))
     }
 
-    /// A signal that changes with every new snapshot; waits for the store like [`Handle::reading`].
+    /// Returns a signal that changes with every new snapshot. Waits for the store like
+    /// [`Handle::reading`].
     ///
     /// # Errors
-    /// [`Loading`] while there is none.
+    /// [`Loading`] after the wait.
     pub async fn signal(&self) -> Result<watch::Receiver<crate::model::Sequence>, Loading> {
         self.reading().await?;
         self.0.about.loaded.borrow().as_ref().map(Subscriber::signal).ok_or(Loading)
     }
 
-    /// Waits for the store to load, however long, for callers that follow the mirror; then the signal of [`Handle::signal`]. `None` where it never
-    /// will.
+    /// Returns the signal of [`Handle::signal`], and waits for the store without a limit. For
+    /// callers that follow the mirror. `None` if the store will never be loaded.
     pub async fn signal_once_loaded(&self) -> Option<watch::Receiver<crate::model::Sequence>> {
         let mut loaded = self.0.about.loaded.clone();
         let loaded = loaded.wait_for(Option::is_some).await.ok()?;
         loaded.as_ref().map(Subscriber::signal)
     }
 
-    /// Whether lookups answer: everything of the store is in memory.
+    /// Returns whether the store is loaded, so that every query is answered.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
         self.0.about.loaded.borrow().is_some()
     }
 
-    /// How long the process has been running.
+    /// Returns the time since the start of the process.
     #[must_use]
     pub fn uptime(&self) -> Duration {
         self.0.about.started.elapsed()
     }
 
-    /// The config directory.
+    /// Returns the state of the config directory.
     #[must_use]
     pub fn directory(&self) -> DirectoryState {
         self.0.about.directory.borrow().clone()
     }
 
-    /// How storing goes.
+    /// Returns the state of storing.
     #[must_use]
     pub fn persistence(&self) -> PersistState {
         self.0.about.persistence.borrow().clone()
     }
 
-    /// The most that each queue ever held, by name; empty while the store loads.
+    /// Returns the highest fill of each queue by name. Empty while the store loads.
     #[must_use]
     pub fn queue_marks(&self) -> Vec<(&'static str, usize)> {
         let loaded = self.0.about.loaded.borrow();
@@ -308,7 +311,7 @@ impl Handle {
         ]
     }
 
-    /// How long each step of a change's way takes, by name; empty while the store loads.
+    /// Returns the durations of each step of a change by name. Empty while the store loads.
     #[must_use]
     pub fn step_times(&self) -> Vec<(&'static str, Times)> {
         let loaded = self.0.about.loaded.borrow();
@@ -317,38 +320,40 @@ impl Handle {
         [("commit", marks.commit.times()), ("publish", marks.publish.times())].into_iter().chain(stored).collect()
     }
 
-    /// How many changes each kind of each cluster had since the start; empty while the store loads.
+    /// Returns the number of changes since the start by cluster and kind. Empty while the store
+    /// loads.
     #[must_use]
     pub fn changes_counted(&self) -> BTreeMap<Scope, ChangeCounts> {
         self.0.about.loaded.borrow().as_ref().map(|loaded| loaded.marks().changes_counted()).unwrap_or_default()
     }
 
-    /// How many bytes of the disk each class of files of the data directory takes. Asks the file system.
+    /// Measures the size of each class of files in the data directory. Reads from the file system.
     #[must_use]
     pub fn disk_bytes(&self) -> Vec<(&'static str, u64)> {
         self.0.disk.as_ref().map(|DiskBytes(measure)| measure()).unwrap_or_default()
     }
 
-    /// This face, which can say what the data directory takes.
+    /// Sets the measurement of the data directory.
     #[must_use]
     pub fn with_disk_bytes(self, disk: DiskBytes) -> Self {
         self.with(|shared| shared.disk = Some(disk))
     }
 
-    /// Whether the newest changes could not be written to the log at once.
+    /// Returns whether the newest changes cannot be written to the log.
     #[must_use]
     pub fn is_log_failing(&self) -> bool {
         let loaded = self.0.about.loaded.borrow();
         loaded.as_ref().is_some_and(|subscriber| subscriber.marks().log_fails.load(Ordering::Relaxed))
     }
 
-    /// How many lines of the log were lost: they could not be written, or too many waited for a reader that sleeps.
+    /// Returns the number of lost log lines: they could not be written, or too many waited for a
+    /// slow reader.
     #[must_use]
     pub fn lost_lines(&self) -> u64 {
         (self.0.about.lost_lines.0)()
     }
 
-    /// What became of the store at the start.
+    /// Returns the report about the store that was found at the start.
     #[must_use]
     pub fn store(&self) -> StoreReport {
         self.0.about.store.borrow().clone()

@@ -1,7 +1,7 @@
-//! Whether there is any remote cluster to mirror, and why not.
+//! Detects that there is no remote cluster to mirror, and why.
 //!
-//! A cluster counts if its client file in the config directory can be used. The own cluster does not count, neither with a file there, which is ignored,
-//! nor with `--local-etcd`.
+//! A cluster counts if its client file in the config directory can be used. The own cluster does
+//! not count, either with an ignored file there or with `--local-etcd`.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,17 +9,18 @@ use std::time::{Duration, SystemTime};
 
 use super::Handle;
 
-/// How long there may be no cluster before that is a finding: a Secret that is mounted anew, or a first cluster that is being added, takes less.
+/// Time without a cluster after which that is a finding. A Secret that is mounted again, or a first
+/// cluster that is being added, takes less.
 const NO_CLUSTERS_WAIT: Duration = Duration::from_secs(60);
 
-/// Where the client files of remote clusters are, and whether there must be any.
+/// Location of the client files of remote clusters, and whether there must be any.
 #[derive(Debug, Clone)]
 pub struct ClusterFiles {
-    /// The config directory.
+    /// Path of the config directory.
     pub directory: PathBuf,
-    /// `--allow-no-clusters`: meshkeep is meant to start before any cluster exists.
+    /// True if meshkeep may start before any cluster exists (`--allow-no-clusters`).
     pub may_be_none: bool,
-    /// How long there may be no cluster before that is a finding.
+    /// Time without a cluster after which that is a finding.
     pub wait: Duration,
 }
 
@@ -29,29 +30,29 @@ impl Default for ClusterFiles {
     }
 }
 
-/// Since when there is no cluster. Cheap to clone.
+/// Time since which there is no cluster. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NoClustersClock(Arc<Mutex<Option<SystemTime>>>);
 
-/// That there is no remote cluster to mirror, although there should be.
+/// State in which there is no remote cluster to mirror, although there should be one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoClusters {
-    /// Why: it names the directory.
+    /// Reason, which names the directory.
     pub reason: String,
-    /// When this was first seen.
+    /// Time at which this was first seen.
     pub since: SystemTime,
-    /// Whether it has lasted long enough for a finding.
+    /// True if it has lasted long enough for a finding.
     pub lasts: bool,
 }
 
 impl Handle {
-    /// Where the client files of remote clusters are.
+    /// Returns the location of the client files.
     #[must_use]
     pub fn cluster_files(&self) -> &ClusterFiles {
         &self.0.cluster_files
     }
 
-    /// This handle with the directory of client files.
+    /// Sets the location of the client files.
     #[must_use]
     pub fn with_cluster_files(self, files: ClusterFiles) -> Self {
         self.with(|shared| shared.cluster_files = files)

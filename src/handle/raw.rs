@@ -1,6 +1,8 @@
-//! The mirror as an etcd has it: whole keys and bytes in one order, with our sequences as revisions.
+//! The mirror as an etcd: whole keys and values in one order, with meshkeep's sequences as
+//! revisions.
 //!
-//! Owns: what a revision of ours means to a client that was told of an earlier one. Deliberately lacks: etcd's own interface (`etcd_api`).
+//! It also says which earlier revisions a client may continue from. etcd's gRPC interface is in
+//! `etcd_api`.
 
 use std::collections::BTreeMap;
 
@@ -11,38 +13,41 @@ use crate::commit::Changed;
 use crate::model::{Announcement, RawRecord, Sequence, Version};
 use crate::view::RawPlace;
 
-/// The newest change of a key.
+/// Newest change of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RawChange {
-    /// It has these bytes.
+    /// The key has this value.
     Put(RawRecord),
-    /// It is gone.
+    /// The key was deleted.
     Delete(SmolStr),
-    /// It is none that an etcd has.
+    /// An etcd has no such key.
     Nothing,
 }
 
-/// What keys had that changed since; `None` of those that were not there.
+/// Former values of the keys that have changed since a sequence. `None` for a key that did not
+/// exist.
 pub type RawPast = BTreeMap<SmolStr, Option<RawRecord>>;
 
 impl Reading {
-    /// A number of the history that the sequences belong to: the same after every start that goes on with what the store held, another one where the
-    /// store was lost or the clock was set back, and never 0.
+    /// Returns the id of the history that the sequences belong to; never 0. It is the same after
+    /// every start that continues from the store, and differs after the store was lost or the clock
+    /// was set back.
     #[must_use]
     pub fn lineage(&self) -> u64 {
         let published = self.published();
         published.earlier.first().map_or(published.epoch, |first| first.epoch).0.max(1)
     }
 
-    /// Whether a client that has seen everything up to a position can be told all that changed since: its deletes are known, and what was announced up to there
-    /// was recovered (docs/develop/invariants.md, 6).
+    /// Checks that a client at a position can get everything that changed since. Its deletes must
+    /// be known, and everything announced up to the position must have been recovered
+    /// (docs/develop/invariants.md, 6).
     ///
     /// # Errors
-    /// The lowest position of which that is true for all above, up to the newest.
+    /// The lowest position from which on this is true, up to the newest.
     pub fn raw_goes_on_from(&self, position: Sequence) -> Result<(), Sequence> {
         let (published, feed) = (self.published(), &self.published().feed);
         if position > feed.head() {
-            // another copy of the store has announced it
+            // another copy of the store has announced this position
             return Err(feed.start().max(feed.floor()));
         }
         if position < feed.floor() {
@@ -53,24 +58,25 @@ impl Reading {
         if is_recovered { Ok(()) } else { Err(feed.start().max(feed.floor())) }
     }
 
-    /// What exists of a key.
+    /// Returns the current value of a key.
     #[must_use]
     pub fn raw(&self, key: &str) -> Option<RawPlace<'_>> {
         self.published().view.raw(key)
     }
 
-    /// Every key from some bytes on, in order.
+    /// Returns every key from `start` on, in order.
     pub fn raw_from(&self, start: &[u8]) -> impl Iterator<Item = RawPlace<'_>> {
         self.published().view.raw_from(start)
     }
 
-    /// How many keys there are from some bytes on and below others.
+    /// Returns the number of keys from `start` on and below `end`.
     #[must_use]
     pub fn raw_count(&self, start: &[u8], end: Option<&[u8]>) -> usize {
         self.published().view.raw_count(start, end)
     }
 
-    /// What changed after a position, newest change of each key only, in order of sequence: so many are looked at.
+    /// Returns the newest change of each key after a position, in order of sequence. Reads `count`
+    /// changes at most.
     #[must_use]
     pub fn raw_changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, RawChange)> {
         let published = self.published();
@@ -81,8 +87,11 @@ impl Reading {
         published.lacked_after(position, count).into_iter().map(|(sequence, changed)| (sequence, change(changed))).collect()
     }
 
-    /// Adds what the keys had at an earlier sequence that pass a test and changed since, until the slice is over: then it goes on from the sequence that is
-    /// given back. `None` where it is not known any more.
+    /// Adds the former values, as of sequence `after`, of the keys that pass `test` and have
+    /// changed since.
+    ///
+    /// Returns `None` if they are not known any more. Otherwise returns the sequence from which to
+    /// continue if the slice is over, or `None` at the end.
     #[must_use]
     pub fn raw_past(
         &self,
@@ -93,7 +102,7 @@ impl Reading {
     ) -> Option<Option<Sequence>> {
         for announcement in self.announced_after(after)? {
             if let Some(key) = announcement.key.etcd_key().filter(|key| test(key)) {
-                // the first change since is the one that knows
+                // the first change since has the former value
                 past.entry(key).or_insert_with_key(|key| announcement.raw_old(key));
             }
             slice.look();
@@ -106,13 +115,13 @@ impl Reading {
 }
 
 impl Announcement {
-    /// What the key had before.
+    /// Returns the value of the key before the change.
     #[must_use]
     pub fn raw_old(&self, key: &SmolStr) -> Option<RawRecord> {
         self.old.as_ref().map(|version| raw_version(key, version))
     }
 
-    /// What it has now; `None` where it is gone.
+    /// Returns the value of the key after the change. `None` if it was deleted.
     #[must_use]
     pub fn raw_new(&self, key: &SmolStr) -> Option<RawRecord> {
         self.new.as_ref().map(|version| raw_version(key, version))

@@ -1,4 +1,4 @@
-//! One snapshot and everything that can be read from it.
+//! One snapshot and the queries on it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use crate::model::{
 };
 use crate::view::{LookupMatch, Rank};
 
-/// How many keys that cannot be used are counted of a kind of a cluster: more say no more, and each takes some 50 ns.
+/// Maximum number of rejected keys that are counted per kind and cluster. Higher counts say nothing
+/// more, and each key takes about 50 ns.
 pub const REJECTED_COUNTED_MAX: usize = 1_000;
 
-/// An immutable moment of the mirror, with what each cluster's task says about itself.
+/// Immutable snapshot of the mirror, with the status of each cluster.
 #[derive(Debug, Clone)]
 pub struct Reading {
     published: Arc<Published>,
@@ -29,51 +30,54 @@ pub struct Reading {
     now: Instant,
 }
 
-/// Whether the source has confirmed something since meshkeep started. The least certain comes first.
+/// Confirmation of mirrored data by its source since the start of meshkeep. The least certain comes
+/// first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Nothing was ever read of it.
+    /// Nothing was ever read.
     NeverRead,
-    /// From the store, not confirmed yet.
+    /// Restored from the store and not confirmed yet.
     Restored,
     /// Confirmed by the source.
     Live,
 }
 
 impl Origin {
-    /// What sources are as a whole: live only if all are, restored if any is. `None` of no sources at all.
+    /// Combines the origins of several sources: restored if any is, and live only if all are.
+    /// `None` without sources.
     pub fn of_all(origins: impl Iterator<Item = Self>) -> Option<Self> {
         origins.reduce(|all, one| if all == Self::Restored || one == Self::Restored { Self::Restored } else { all.min(one) })
     }
 }
 
-/// Where an answer comes from and how old it is (docs/develop/invariants.md, 10).
+/// Source and age of an answer (docs/develop/invariants.md, 10).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourceMeta {
-    /// The cluster.
+    /// Cluster of the source.
     pub cluster: ClusterName,
-    /// The kind.
+    /// Mirrored kind.
     pub kind: Kind,
-    /// Restored as long as anything of it is unconfirmed.
+    /// Origin, which is `Restored` while anything of it is unconfirmed.
     pub origin: Origin,
-    /// Where the cluster is in its life; `None` where it is not known.
+    /// Phase of the cluster, if known.
     pub phase: Option<Phase>,
-    /// When the source's etcd last answered.
+    /// Time of the last answer of the source's etcd.
     pub last_contact: Option<SystemTime>,
-    /// When the source's writer last put a heartbeat. `None` if it put none since meshkeep started.
+    /// Time of the last heartbeat of the source's writer. `None` if it put none since meshkeep
+    /// started.
     pub last_heartbeat: Option<SystemTime>,
-    /// How long ago the last contact was, on the monotonic clock where it was in this process; never negative. Once the writer is silent, how long ago its
-    /// last heartbeat was.
+    /// Time since the last contact, measured with the monotonic clock if it was in this process;
+    /// never negative. Once the writer is silent, the time since its last heartbeat.
     pub age: Option<Duration>,
-    /// The source's revision that the kind is complete up to.
+    /// Revision of the source up to which the kind is complete.
     pub revision: Option<Revision>,
-    /// Whether the source is itself a copy, made by a KVStoreMesh: then its own age is not known.
+    /// True if the source is a KVStoreMesh's copy, whose own age is not known.
     pub cached: bool,
-    /// Of a single record: the source has lost it, and it is kept all the same (docs/develop/invariants.md, 4).
+    /// True for a record that the source has lost and that is held (docs/develop/invariants.md, 4).
     pub held: bool,
 }
 
-/// How much is mirrored.
+/// Sizes of the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Keys, usable or not.
@@ -82,7 +86,7 @@ pub struct Counts {
     pub nodes: u64,
     /// Usable services.
     pub services: u64,
-    /// Names that some cluster shares or exports a service under.
+    /// Names under which a cluster shares or exports a service.
     pub global_services: u64,
     /// Usable service exports.
     pub service_exports: u64,
@@ -90,54 +94,55 @@ pub struct Counts {
     pub endpoint_slices: u64,
     /// Usable identities.
     pub identities: u64,
-    /// Usable ip entries, those derived from nodes included.
+    /// Usable ipcache entries, including those derived from nodes.
     pub ipcache: u64,
-    /// Keys whose newest bytes could not be used, cluster configs and keys that are no entries among them.
+    /// Keys whose newest value was rejected, including cluster configs and unreadable keys.
     pub rejected: u64,
 }
 
-/// How far back positions reach.
+/// Range of the positions that can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedReading {
-    /// The sequence of the newest change.
+    /// Sequence of the newest change.
     pub head: Sequence,
-    /// The oldest position that can be served.
+    /// Oldest position that can be served.
     pub floor: Sequence,
-    /// How many deleted keys are remembered.
+    /// Number of tombstones.
     pub tombstone_count: usize,
-    /// When the oldest of them was deleted.
+    /// Time of the oldest tombstone.
     pub oldest_tombstone: Option<SystemTime>,
-    /// Which bound took earlier ones away.
+    /// Number of tombstones that each limit has removed.
     pub trimmed: TrimmedCounts,
 }
 
-/// One cluster as a whole.
+/// State of one cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterReading {
-    /// Its name.
+    /// Name of the cluster.
     pub name: ClusterName,
-    /// Whether it is the own cluster (`--local-etcd`).
+    /// True for the own cluster (`--local-etcd`).
     pub is_local: bool,
-    /// Where it is in its life at this position, as the change stream tells it; `None` where no task has said so since the start.
+    /// Phase at this position, as in the change stream. `None` if no task has reported one since
+    /// the start.
     pub phase: Option<Phase>,
-    /// The newest word of its task; `None` where it has no file at the moment.
+    /// Current status of its task. `None` if it has no client file at the moment.
     pub status: Option<ClusterStatus>,
-    /// What is remembered of it.
+    /// Stored record of the cluster.
     pub record: ClusterRecord,
-    /// One for each kind, in the order of [`Kind::ALL`].
+    /// State of each kind, in the order of [`Kind::ALL`].
     pub resources: Vec<ResourceReading>,
 }
 
-/// One kind of one cluster.
+/// State of one kind of one cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResourceReading {
-    /// The kind.
+    /// Mirrored kind.
     pub kind: Kind,
-    /// Keys that are held.
+    /// Number of keys in the mirror.
     pub entry_count: u64,
-    /// Of these, from the store and not confirmed yet.
+    /// Number of these keys that are restored and not confirmed yet.
     pub restored_count: u64,
-    /// How old the kind is.
+    /// Source and age of the kind.
     pub source: SourceMeta,
 }
 
@@ -147,37 +152,37 @@ impl Reading {
         Self { published, board, own_cluster: None, max_connected_clusters, decoded, now: Instant::now() }
     }
 
-    /// This reading, taking room for large decoded values from what the process has.
+    /// Sets the memory for large decoded values.
     pub(super) fn with_decoded(self, decoded: DecodedBudget) -> Self {
         Self { decoded, ..self }
     }
 
-    /// Waits for the room that a record takes once it is decoded; on a thread that may block.
+    /// Waits for the memory of a decoded record. Must be called on a thread that may block.
     ///
     /// # Errors
-    /// [`NoDecodedRoom`].
+    /// [`NoDecodedRoom`] if the record is too large or the wait too long.
     pub fn room_for(&self, record: &Record) -> Result<DecodedRoom, NoDecodedRoom> {
         let slice = record.object.as_deref().and_then(Object::as_endpoint_slice);
         self.decoded.hold_blocking(slice.map_or(0, PackedSlice::decoded_bytes))
     }
 
-    /// Memory for large decoded values.
+    /// Returns the memory for large decoded values.
     pub(super) const fn decoded(&self) -> &DecodedBudget {
         &self.decoded
     }
 
-    /// The reading as a sidecar of this cluster in a mesh of this size reads it.
+    /// Sets the own cluster and the size of the mesh.
     pub(super) fn within(self, own_cluster: Option<ClusterName>, max_connected_clusters: MaxConnectedClusters) -> Self {
         Self { own_cluster, max_connected_clusters, ..self }
     }
 
-    /// The own cluster, where it is named (`--cluster-name`).
+    /// Returns the own cluster, if it is set (`--cluster-name`).
     #[must_use]
     pub fn own_cluster(&self) -> Option<&ClusterName> {
         self.own_cluster.as_ref()
     }
 
-    /// How many clusters the mesh can have (`--max-connected-clusters`).
+    /// Returns the maximum number of clusters in the mesh (`--max-connected-clusters`).
     pub(super) const fn max_connected_clusters(&self) -> MaxConnectedClusters {
         self.max_connected_clusters
     }
@@ -186,26 +191,29 @@ impl Reading {
         &self.published
     }
 
-    /// The position of this moment.
+    /// Returns the position of this snapshot.
     #[must_use]
     pub fn position(&self) -> Position {
         self.published.position()
     }
 
-    /// A number that moves with whatever answers tell of these kinds in these clusters, of all where none is named: objects, where they come from,
-    /// phases. Within one process it never comes back.
+    /// Returns a number that changes whenever answers about these kinds in these clusters may
+    /// change. No kinds or clusters means all.
+    ///
+    /// It covers objects, their sources and the phases. Within one process a number never comes
+    /// back.
     #[must_use]
     pub fn moved(&self, clusters: &[ClusterName], kinds: &[Kind]) -> u64 {
         self.published.view.moved(clusters, kinds)
     }
 
-    /// The record of a key, usable or not.
+    /// Returns the record of a key, usable or not.
     #[must_use]
     pub fn record(&self, key: &EntryKey) -> Option<Arc<Record>> {
         self.published.view.record(key)
     }
 
-    /// What of the sources could not be used beside their entries, in order.
+    /// Returns the keys of the sources that were refused and are not entries, in order.
     #[must_use]
     pub fn refused(&self, clusters: &[ClusterName]) -> Vec<(ClusterName, RefusedKey)> {
         let wanted = self.board.iter().filter(|(name, _)| clusters.is_empty() || clusters.contains(name));
@@ -214,29 +222,30 @@ impl Reading {
             .collect()
     }
 
-    /// The entries for the longest prefix that covers an address; the first one answers.
+    /// Returns the entries for the longest prefix that covers `ip`. The first one is the answer.
     #[must_use]
     pub fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
         self.published.view.lookup(ip, self.own_cluster.as_ref())
     }
 
-    /// How strong an ip entry is among those for its prefix.
+    /// Returns the strength of an ipcache entry among those for its prefix.
     #[must_use]
     pub fn rank(&self, record: &Record) -> Rank {
         Rank::of(record, self.own_cluster.as_ref())
     }
 
-    /// The ip entries for exactly this prefix, host entries first.
+    /// Returns the ipcache entries for exactly this prefix, host entries first.
     pub fn ips_at(&self, net: IpNet) -> impl Iterator<Item = Arc<Record>> {
         self.published.view.ips_at(net)
     }
 
-    /// The identities of that number, one for each cluster that has it.
+    /// Returns the identities with this number, one for each cluster that has it.
     pub fn identities(&self, id: u32) -> impl Iterator<Item = Arc<Record>> {
         self.published.view.identities(id)
     }
 
-    /// The cluster that may have allocated a number, by its bits, and its name where a cluster of that id is known.
+    /// Returns the id of the cluster that may have allocated an identity, by its bits, and the name
+    /// of that cluster if it is known.
     #[must_use]
     pub fn owner_of_identity(&self, id: u32) -> Option<(ClusterId, Option<ClusterName>)> {
         let owner = self.max_connected_clusters.cluster_of_identity(id).filter(|owner| *owner != ClusterId(0))?;
@@ -246,7 +255,8 @@ impl Reading {
         Some((owner, view.cluster_names().into_iter().find(has_id)))
     }
 
-    /// The addresses of every node of that name, each with its cluster: what `node=` means for ip entries.
+    /// Returns the addresses of every node with this name, with its cluster. `node=` selects
+    /// ipcache entries by them.
     #[must_use]
     pub fn node_host_ips(&self, name: &str) -> Vec<(Option<ClusterName>, IpAddr)> {
         let names = self.cluster_names().into_iter();
@@ -260,7 +270,7 @@ impl Reading {
         addresses
     }
 
-    /// How much is mirrored.
+    /// Returns the sizes of the mirror.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let view = &self.published.view;
@@ -277,7 +287,7 @@ impl Reading {
         }
     }
 
-    /// How far back positions reach.
+    /// Returns the range of positions that can be served.
     #[must_use]
     pub fn feed(&self) -> FeedReading {
         let feed = &self.published.feed;
@@ -290,19 +300,19 @@ impl Reading {
         }
     }
 
-    /// Every cluster that has a file, in order.
+    /// Returns every cluster with a client file, in order.
     #[must_use]
     pub fn configured_clusters(&self) -> Vec<ClusterName> {
         self.board.keys().cloned().collect()
     }
 
-    /// Every cluster that is known at this position, in order.
+    /// Returns every cluster that is known at this position, in order.
     #[must_use]
     pub fn cluster_names(&self) -> Vec<ClusterName> {
         self.published.view.cluster_names().into_iter().collect()
     }
 
-    /// One cluster as a whole, if it has a file or anything is held of it.
+    /// Returns the state of a cluster, if it has a client file or anything of it is in the mirror.
     #[must_use]
     pub fn cluster(&self, name: &ClusterName) -> Option<ClusterReading> {
         let view = &self.published.view;
@@ -312,7 +322,7 @@ impl Reading {
         known.then(|| ClusterReading {
             name: name.clone(),
             is_local: self.own_cluster.as_ref() == Some(name),
-            // its task has begun before the writer has heard of it
+            // the task may have started before the committer has received its phase
             phase: view.phase(name).or(status.as_ref().map(|status| status.phase)),
             status,
             record: view.cluster(name).cloned().unwrap_or_default(),
@@ -330,7 +340,8 @@ impl Reading {
         }
     }
 
-    /// How many keys of a cluster could not be used, [`REJECTED_COUNTED_MAX`] of each kind at most, and the first of them.
+    /// Returns the number of a cluster's rejected keys, up to [`REJECTED_COUNTED_MAX`] per kind,
+    /// and the first of them.
     #[must_use]
     pub fn rejected_of(&self, cluster: &ClusterName) -> (usize, Option<EntryKey>) {
         let (mut count, mut first) = (0, None);
@@ -345,19 +356,20 @@ impl Reading {
         (count, first)
     }
 
-    /// Where everything of one mirrored kind of one cluster comes from and how old it is.
+    /// Returns source and age of one kind of a cluster.
     #[must_use]
     pub fn source(&self, cluster: &ClusterName, kind: Kind) -> SourceMeta {
         let [source] = self.sources(cluster, [kind]);
         source
     }
 
-    /// Where everything of several kinds of one cluster comes from and how old it is.
+    /// Returns source and age of several kinds of a cluster.
     #[must_use]
     pub fn sources<const COUNT: usize>(&self, cluster: &ClusterName, kinds: [Kind; COUNT]) -> [SourceMeta; COUNT] {
         let view = &self.published.view;
         let (record, phase) = (view.cluster(cluster), view.phase(cluster));
-        // what else a status has may be long, and an answer may use hundreds
+        // copy only what is needed: the rest of a status may be large, and an answer may use
+        // hundreds
         let contacts = self.board.get(cluster).map(|status| {
             let status = status.borrow();
             let age = status.last_contact.map(|contact| status.writer.age(contact, self.now));
@@ -377,19 +389,21 @@ impl Reading {
                 (Some(state), None) if state.entry_count == 0 => Origin::NeverRead,
                 (_, _) => Origin::Restored,
             };
-            // while a list is being settled the cursor claims nothing
+            // while a list is being settled, the cursor stands for no revision
             let revision = cursor.map(|cursor| cursor.revision).filter(|revision| revision.0 > 0);
             SourceMeta { cluster: cluster.clone(), kind, origin, phase, last_contact, last_heartbeat, age, revision, cached, held: false }
         })
     }
 
-    /// Whether everything of a kind of a cluster was read once, so that what is absent means something.
+    /// Returns whether a kind of a cluster was read completely once, so that a missing key means
+    /// something.
     #[must_use]
     pub fn is_complete(&self, cluster: &ClusterName, kind: Kind) -> bool {
         self.source(cluster, kind).revision.is_some()
     }
 
-    /// Where one record comes from and how old it is: one that is derived from a node is as its node is.
+    /// Returns source and age of one record. A record that is derived from a node has those of its
+    /// node.
     #[must_use]
     pub fn source_of(&self, record: &Record) -> SourceMeta {
         let origin = if self.published.view.is_confirmed(record) { Origin::Live } else { Origin::Restored };

@@ -1,22 +1,24 @@
-//! The mirror as it is copied into another etcd: keys in order, and what changed since, without decoding anything.
+//! The mirror as it is copied into another etcd: keys in order and changes since a position,
+//! without decoding.
 
 use super::Reading;
 use crate::commit::Changed;
 use crate::model::{DeleteReason, EntryKey, Sequence};
 
-/// A key that changed, and why it left if it did.
+/// Changed key, with the reason if it was deleted.
 type ChangedKey = (EntryKey, Option<DeleteReason>);
 
 impl Reading {
-    /// The keys of one mirrored kind of one cluster from a key on, that one included, in the order of their names: so many at most.
+    /// Returns up to `count` keys of one kind of a cluster, from `start` on, sorted by name.
     #[must_use]
     pub fn keys_from(&self, start: &EntryKey, count: usize) -> Vec<EntryKey> {
         let keys = self.published().view.live_from(start).map(|live| live.key());
         keys.take_while(|key| key.kind == start.kind && key.cluster == start.cluster).take(count).collect()
     }
 
-    /// What changed after a position, each key with its newest change alone, in order, `count` looked at at most, and the position up to which that is
-    /// all. `None` where deletes since then may be forgotten.
+    /// Returns the keys that changed after a position, each with its newest change, in order, and
+    /// the position up to which they are complete. Reads `count` changes at most. `None` if deletes
+    /// since the position may be missing.
     #[must_use]
     pub fn changed_after(&self, position: Sequence, count: usize) -> Option<(Vec<ChangedKey>, Sequence)> {
         let published = self.published();

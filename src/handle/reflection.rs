@@ -1,4 +1,4 @@
-//! How writing the mirror into another etcd goes, from whoever does it to whoever tells of it.
+//! State of the reflection into another etcd, for status and metrics.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -6,30 +6,30 @@ use std::time::{Duration, SystemTime};
 
 use super::Handle;
 
-/// How it goes at the moment.
+/// Current state of the reflection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reflection {
-    /// Whether this process is the one that writes.
+    /// True if this process is the leader, which writes.
     pub is_leader: bool,
-    /// How many clusters it writes.
+    /// Number of clusters that it writes.
     pub clusters: usize,
     /// Keys that wait to be written or deleted.
     pub waiting: usize,
-    /// How long the first of them has waited.
+    /// Time for which the oldest of these keys has waited.
     pub lag: Duration,
-    /// Puts that succeeded.
+    /// Successful puts.
     pub written: u64,
-    /// Deletes that succeeded.
+    /// Successful deletes.
     pub deleted: u64,
-    /// Tries that failed.
+    /// Failed attempts.
     pub failed: u64,
-    /// Why the target cannot be locked, compared or written at the moment.
+    /// Reason why the target cannot be locked, compared or written at the moment.
     pub error: Option<String>,
-    /// The newest of such errors, also where it is over.
+    /// Newest such error, even if it is over, and its time.
     pub last_error: Option<(String, SystemTime)>,
 }
 
-/// Leads to who writes into another etcd, if anybody does. Cheap to clone.
+/// Link to the reflection's state, if a task reflects. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct ReflectionDoor(Arc<OnceLock<Box<dyn Fn() -> Reflection + Send + Sync>>>);
 
@@ -40,13 +40,13 @@ impl fmt::Debug for ReflectionDoor {
 }
 
 impl Handle {
-    /// From now on this says how it goes.
+    /// Sets the source of the reflection's state.
     pub fn reflects(&self, tell: impl Fn() -> Reflection + Send + Sync + 'static) {
         // a process reflects into one etcd
         let _ = self.0.reflection.0.set(Box::new(tell));
     }
 
-    /// How writing into another etcd goes; `None` where nothing is written.
+    /// Returns the state of the reflection, or `None` if nothing is reflected.
     #[must_use]
     pub fn reflection(&self) -> Option<Reflection> {
         self.0.reflection.0.get().map(|tell| tell())

@@ -1,4 +1,5 @@
-//! Lists in slices: each goes on from a key until it has what it wants, nothing is left, or its slice is over.
+//! Lists in slices. Each slice continues from a key until the page is full, no key is left, or the
+//! slice is over.
 
 use std::net::IpAddr;
 
@@ -7,21 +8,21 @@ use super::{NoDecodedRoom, Reading, Slice};
 use crate::model::{EntryKey, Record};
 use crate::view::View;
 
-/// How far a scan came.
+/// End of a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scanned<K = EntryKey> {
-    /// Nothing is left.
+    /// No key is left.
     All,
-    /// What this key holds was not taken: it is where a next page begins.
+    /// The object of this key was refused; the next page begins with it.
     Full(K),
-    /// The slice is over: go on from this key, of which it is not known whether it matches.
+    /// The slice is over. The scan continues with this key, which was not tested yet.
     Paused(K),
-    /// What this key holds is large once it is decoded, and there is no room for that now: a next page begins there.
+    /// There is no memory for the decoded object of this key; the next page begins with it.
     NoRoom(K, NoDecodedRoom),
 }
 
 impl Reading {
-    /// Gives the objects that a seek is about, from a key on, to `take` until that refuses one.
+    /// Passes the objects that match a seek to `take`, from `start` on, until `take` returns false.
     pub fn scan(&self, seek: &Seek, start: Option<&EntryKey>, slice: &mut Slice, mut take: impl FnMut(&Record) -> bool) -> Scanned {
         let (filter, mut no_room) = (&seek.filter, None);
         let matching = |record: &Record| match self.room_for(record) {
@@ -73,12 +74,13 @@ impl Reading {
         }
     }
 
-    /// Gives the raw entries that a seek is about, from a key on, to `take` until that refuses one.
+    /// Passes the raw entries of a seek to `take`, from `start` on, until `take` returns false.
     pub fn scan_entries(&self, seek: &Seek, start: Option<&EntryKey>, slice: &mut Slice, take: impl FnMut(&Record) -> bool) -> Scanned {
         scan_runs(&self.published().view, seek, start, slice, |_| true, take)
     }
 
-    /// Gives those of them whose newest bytes could not be used, from a key on, to `take` until that refuses one.
+    /// Passes the raw entries of a seek whose newest value was rejected to `take`, from `start` on,
+    /// until `take` returns false.
     pub fn scan_rejected(
         &self,
         seek: &Seek,
@@ -104,7 +106,8 @@ impl Reading {
     }
 }
 
-/// Gives the records of runs whose keys pass a test, from a key on, to `take` until that refuses one.
+/// Passes the records of runs whose keys pass `test` to `take`, from `start` on, until `take`
+/// returns false.
 fn scan_runs(
     view: &View,
     seek: &Seek,

@@ -1,36 +1,37 @@
-//! Which keys a list has to look at, from what its filter says of them: a few runs of keys, or a few keys that an index names.
+//! Plans of lists: the few runs of keys, or the few keys from an index, that can match a filter.
 //!
-//! Owns: where a scan can begin and end. Deliberately lacks: whether what is there passes the filter, which is asked of each record anyway.
+//! `scan` reads them and tests each record against the filter.
 
 use super::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind};
 use crate::view::Within;
 
-/// How many keys an index may name: some 5 ms of work and 1 MB. Of more a scan finds enough quickly.
+/// Maximum number of keys from an index: about 5 ms of work and 1 MB. If there are more, a scan
+/// finds enough matches quickly.
 const KEYS_MAX: usize = 10_000;
 
-/// What to look at.
+/// Keys to read for a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// These keys at most, in order.
+    /// At most these keys, in order.
     Keys(Vec<EntryKey>),
     /// These runs, in order.
     Runs(Vec<Run>),
-    /// The ip entries that name this identity.
+    /// Ipcache entries with this identity.
     Identity(u32),
 }
 
-/// Keys of one kind that lie together.
+/// Neighbouring keys of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Run {
     kind: Kind,
-    /// Of one cluster; `None` is all.
+    /// Cluster of the keys; `None` for all.
     cluster: Option<ClusterName>,
-    /// What their names begin with.
+    /// Prefix of the names.
     prefix: String,
 }
 
-/// A list to be scanned. It belongs to the reading that made it.
+/// A planned list. It belongs to the reading that planned it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seek {
     pub(super) filter: Filter,
@@ -38,7 +39,7 @@ pub struct Seek {
 }
 
 impl Run {
-    /// The key that it begins with, whether that is there or not.
+    /// Returns the lowest possible key of the run.
     pub(super) fn start(&self) -> EntryKey {
         match &self.cluster {
             Some(cluster) => EntryKey::new(self.kind, cluster.clone(), self.prefix.as_str()),
@@ -50,7 +51,7 @@ impl Run {
         key.kind == self.kind && self.cluster.as_ref().is_none_or(|cluster| key.cluster == *cluster) && key.name.starts_with(&self.prefix)
     }
 
-    /// The first key to look at of those from `start` on; `None` where all of them are before.
+    /// Returns the first key of the run that is not before `start`. `None` if the whole run is.
     pub(super) fn from(&self, start: Option<&EntryKey>) -> Option<EntryKey> {
         let own = self.start();
         match start {
@@ -61,7 +62,7 @@ impl Run {
 }
 
 impl Reading {
-    /// What has to be looked at for the objects of a kind that pass a filter.
+    /// Plans the list of the objects of a kind that match a filter.
     #[must_use]
     pub fn seek(&self, kind: Kind, filter: &Filter) -> Seek {
         let view = &self.published().view;
@@ -91,7 +92,7 @@ impl Reading {
         Seek { filter: filter.clone(), plan }
     }
 
-    /// What has to be looked at for the raw entries whose cache-form keys begin with `prefix`.
+    /// Plans the list of the raw entries whose cache-form keys begin with `prefix`.
     #[must_use]
     pub fn seek_entries(&self, prefix: &str, clusters: &[ClusterName]) -> Seek {
         let wanted = if prefix.is_empty() { clusters.to_vec() } else { self.wanted(clusters) };
@@ -109,12 +110,12 @@ impl Reading {
         Seek { filter: Filter::default(), plan: Plan::Runs(runs) }
     }
 
-    /// The clusters that are asked for, or all.
+    /// Returns the given clusters, or all if there are none.
     fn wanted(&self, clusters: &[ClusterName]) -> Vec<ClusterName> {
         if clusters.is_empty() { self.cluster_names() } else { clusters.to_vec() }
     }
 
-    /// The key of one name in each cluster.
+    /// Plans to read the key of one name in each cluster.
     fn keys(&self, kind: Kind, filter: &Filter, name: &str) -> Plan {
         let mut keys: Vec<EntryKey> = self.wanted(&filter.clusters).into_iter().map(|cluster| EntryKey::new(kind, cluster, name)).collect();
         keys.sort();
@@ -122,7 +123,8 @@ impl Reading {
         Plan::Keys(keys)
     }
 
-    /// The runs of a kind, as lists know it, in these clusters; of none it is one run of all.
+    /// Plans the runs of a kind, as lists name it, in these clusters. Without clusters it is one
+    /// run over all.
     #[expect(clippy::unused_self, reason = "its siblings ask the reading")]
     fn runs(&self, kind: Kind, clusters: &[ClusterName], prefix: &str) -> Plan {
         let kinds = Kind::STORED.into_iter().filter(|stored| stored.listed_as() == kind);
@@ -138,7 +140,7 @@ impl Reading {
     }
 }
 
-/// Those of some clusters that a filter asks for.
+/// Returns those of the clusters that a filter accepts.
 fn common(mut clusters: Vec<ClusterName>, filter: &Filter) -> Vec<ClusterName> {
     clusters.retain(|name| filter.clusters.is_empty() || filter.clusters.contains(name));
     clusters

@@ -1,23 +1,26 @@
-//! Label selectors in kubectl's syntax: `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a>1`, `a<1`, `a`, `!a`, joined by commas.
+//! Label selectors in kubectl's syntax: `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`,
+//! `a>1`, `a<1`, `a` and `!a`, joined by commas.
 //!
-//! The rules are those of `k8s.io/apimachinery/pkg/labels`: `!=` and `notin` also match where the label is missing,
-//! `>` and `<` compare whole numbers and match nothing else; keys and values are checked as there.
+//! The rules are those of `k8s.io/apimachinery/pkg/labels`. `!=` and `notin` also match objects
+//! without the label. `>` and `<` match only values that are whole numbers. Keys and values are
+//! validated.
 
 use crate::model::{IdentityLabels, LabelSet};
 
-/// How many requirements one selector may have: far more than people write, few enough to match quickly.
+/// Maximum number of requirements in a selector: far more than people write, and few enough to
+/// match quickly.
 const REQUIREMENTS_MAX: usize = 32;
 
-/// How long the name of a key, or a value, may be (`k8s.io/apimachinery/pkg/util/validation`).
+/// Maximum length of the name of a key, or of a value (`k8s.io/apimachinery/pkg/util/validation`).
 const NAME_LENGTH_MAX: usize = 63;
 
-/// How long what stands before the slash of a key may be (RFC 1123).
+/// Maximum length of the part of a key before the slash (RFC 1123).
 const SUBDOMAIN_LENGTH_MAX: usize = 253;
 
-/// What a name or value is made of.
+/// Description of a valid name or value, for errors.
 const WORD: &str = "at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit";
 
-/// A selector: every requirement must hold.
+/// A selector, all of whose requirements must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct LabelSelector {
     requirements: Vec<Requirement>,
@@ -39,7 +42,7 @@ enum Test {
     Less(i64),
 }
 
-/// Why a text is not a selector.
+/// Error: a text is not a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{requirement:?} is not of a label selector: {reason}")]
 pub struct MalformedSelector {
@@ -48,10 +51,10 @@ pub struct MalformedSelector {
 }
 
 impl LabelSelector {
-    /// Reads a selector. An empty one matches everything.
+    /// Parses a selector. An empty one matches everything.
     ///
     /// # Errors
-    /// [`MalformedSelector`] with the requirement that could not be read.
+    /// [`MalformedSelector`] with the requirement that cannot be parsed.
     pub fn parse(text: &str) -> Result<Self, MalformedSelector> {
         if text.trim().is_empty() {
             return Ok(Self::default());
@@ -67,14 +70,14 @@ impl LabelSelector {
         Ok(Self { requirements })
     }
 
-    /// Whether labels with plain keys match.
+    /// Returns whether labels with plain keys match.
     #[must_use]
     pub fn matches(&self, labels: &LabelSet) -> bool {
         self.requirements.iter().all(|requirement| requirement.holds(labels.get(&requirement.key).map(String::as_str).into_iter()))
     }
 
-    /// Whether an identity's labels match. Their keys are `source:key`; a selector key without a source matches any source, as
-    /// Cilium's do (`pkg/labels`).
+    /// Returns whether an identity's labels match. Their keys are `source:key`. A selector key
+    /// without a source matches any source, as in Cilium (`pkg/labels`).
     #[must_use]
     pub fn matches_sourced(&self, labels: &IdentityLabels) -> bool {
         self.requirements.iter().all(|requirement| {
@@ -120,7 +123,8 @@ impl Requirement {
         Self::new(text, Test::Exists)
     }
 
-    /// `key in (values)` or `key notin (values)`, of what stands before the parenthesis and in it.
+    /// Parses `key in (values)` or `key notin (values)`, given the parts before and inside the
+    /// parentheses.
     fn of_set(before: &str, list: &str) -> Result<Self, String> {
         let operator = || format!("{:?} stands before the values, expected a key and in or notin", before.trim());
         let (key, word) = before.trim().rsplit_once(char::is_whitespace).ok_or_else(operator)?;
@@ -153,8 +157,9 @@ impl Requirement {
     }
 }
 
-/// Checks a key as Kubernetes does (`IsQualifiedName`, `k8s.io/apimachinery/pkg/util/validation`): a name, behind a DNS subdomain and a
-/// slash if there are any. Labels of identities have a source before that, and a colon (`pkg/labels`).
+/// Checks a key as Kubernetes does (`IsQualifiedName`, `k8s.io/apimachinery/pkg/util/validation`):
+/// a name, optionally after a DNS subdomain and a slash. Keys of identity labels may begin with a
+/// source and a colon (`pkg/labels`).
 fn check_key(key: &str) -> Result<(), String> {
     let qualified = match key.split_once(':') {
         Some((source, rest)) if is_word(source) => rest,
@@ -178,7 +183,7 @@ fn check_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A value as Kubernetes has them (`IsValidLabelValue`): empty, or as the name of a key.
+/// Checks a value as Kubernetes does (`IsValidLabelValue`): empty, or of the form of a key's name.
 fn checked_value(text: &str) -> Result<String, String> {
     let value = text.trim();
     if value.is_empty() || (value.len() <= NAME_LENGTH_MAX && is_word(value)) {
@@ -187,19 +192,22 @@ fn checked_value(text: &str) -> Result<String, String> {
     Err(format!("{value:?} is not a value: {WORD}"))
 }
 
-/// What is compared by `>` and `<`: a value, and a number. A sign is in no value.
+/// Parses the number that `>` and `<` compare with. It must also be a valid value, so it has no
+/// sign.
 fn whole_number(text: &str) -> Result<i64, String> {
     let value = checked_value(text)?;
     value.parse().map_err(|_| format!("{value:?} is not a whole number, which > and < compare with"))
 }
 
-/// Letters, digits, and between them `-`, `_` and `.`, one character at least.
+/// Returns whether a text consists of letters and digits, with `-`, `_` and `.` between them, and
+/// is not empty.
 fn is_word(text: &str) -> bool {
     let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     ends(text.chars().next()) && ends(text.chars().next_back()) && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-/// `IsDNS1123Subdomain`: parts of lower-case letters, digits, and between them `-`, joined by `.`.
+/// Returns whether a text is an `IsDNS1123Subdomain`: parts of lower-case letters and digits, with
+/// `-` between them, joined by `.`.
 fn is_subdomain(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     text.len() <= SUBDOMAIN_LENGTH_MAX && text.split('.').all(|part| is_word(part) && part.chars().all(allowed))
@@ -291,7 +299,8 @@ mod tests {
             ("app!=cart", false),
             ("container:app!=cart", true),
             ("k8s:app in (cart,db),io.kubernetes.pod.namespace=shop", true),
-            // two sources have the key: one that matches is enough, and one that must not match is one too many
+            // two sources have the key: `=` needs one value that matches, and `!=` fails if any
+            // value is the excluded one
             ("tier=api", true),
             ("tier=web", true),
             ("k8s:tier=api", false),

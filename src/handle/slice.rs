@@ -1,30 +1,30 @@
-//! How long a look at many rows goes on before others get their turn.
+//! Slices of work: how much a scan may do before others get their turn.
 //!
-//! Owns: what may be spent and what was. Deliberately lacks: whose turn it is.
+//! `admission` decides whose turn it is, and scans ask [`Slice::is_over`] after each row.
 
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
-/// What may be spent.
+/// Limit of a slice or a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowance {
-    /// Running time, waiting left out.
+    /// Running time, without waits.
     Time(Duration),
-    /// Rows that are looked at, so that a test depends on no clock.
+    /// Number of rows, so that tests do not depend on a clock.
     #[cfg(test)]
     Rows(u64),
 }
 
-/// What was spent.
+/// Work that was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Running time.
     pub time: Duration,
-    /// Rows that were looked at, whether they matched or not.
+    /// Rows that were read, whether they matched or not.
     pub rows: u64,
 }
 
-/// A piece of work between two pauses.
+/// Work between two pauses.
 #[derive(Debug)]
 pub struct Slice {
     allowance: Allowance,
@@ -33,7 +33,7 @@ pub struct Slice {
 }
 
 impl Allowance {
-    /// Whether so much is all of it.
+    /// Returns whether `spent` uses up the limit.
     #[must_use]
     pub fn is_spent(self, spent: Spent) -> bool {
         match self {
@@ -52,24 +52,25 @@ impl AddAssign for Spent {
 }
 
 impl Slice {
-    /// A slice that begins now.
+    /// Starts a slice now.
     #[must_use]
     pub fn begin(allowance: Allowance) -> Self {
         Self { allowance, began: Instant::now(), rows: 0 }
     }
 
-    /// Counts a row that is looked at, or something that takes as long.
+    /// Counts a row that is read, or work that takes as long.
     pub fn look(&mut self) {
         self.rows += 1;
     }
 
-    /// Whether it is time to pause: never before the first row, so that every slice gets on.
+    /// Returns whether it is time to pause. Never true before the first row, so that every slice
+    /// makes progress.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.rows > 0 && self.allowance.is_spent(self.spent())
     }
 
-    /// What it took by now.
+    /// Returns the work that was done so far.
     #[must_use]
     pub fn spent(&self) -> Spent {
         Spent { time: self.began.elapsed(), rows: self.rows }

@@ -1,28 +1,30 @@
-//! Work on many items that one reader waits for, spread over the processor's cores.
+//! Parallel work on many items for one reader.
 //!
-//! Owns: how many threads there are, and that one caller at a time has them: a caller that comes meanwhile does its work alone, so that many readers
-//! that catch up at once cost no more threads than one. Deliberately lacks: the work.
+//! Only one caller at a time gets the additional threads. A caller that comes meanwhile works on
+//! its own thread, so that many readers that catch up at the same time use no more threads than
+//! one.
 
 use std::panic::resume_unwind;
 use std::sync::{LazyLock, Mutex, TryLockError};
 use std::thread;
 
-/// More cores are left to others.
+/// Maximum number of threads per caller, so that other cores stay free.
 const THREADS_MAX: usize = 4;
 
-/// Below so many items for each, a thread costs more than it brings: one takes some 30 µs to begin, and an item 1 to 5.
+/// Minimum number of items per thread. Starting a thread takes about 30 µs, and an item 1 to 5 µs.
 const ITEMS_MIN: usize = 512;
 
-/// How many there may be. Asked once, since the answer is read from files (cgroups).
+/// Number of threads to use. Computed once, because the answer is read from files (cgroups).
 static THREADS: LazyLock<usize> = LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX));
 
-/// Held by the caller that has the threads.
+/// Lock of the caller that uses the threads.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Does some work for pieces of what there is, several at once where that pays. Returns what came of each piece, in order.
+/// Calls `work` on pieces of `items`, in parallel if that is worth it. Returns the results in
+/// order.
 ///
 /// # Panics
-/// Where the work does.
+/// If `work` panics.
 pub(super) fn over_pieces<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
     in_turn(&TURN, *THREADS, items, work)
 }
@@ -31,7 +33,7 @@ fn in_turn<T: Sync, R: Send>(turn: &Mutex<()>, threads: usize, items: &[T], work
     let threads = threads.min(items.len() / ITEMS_MIN);
     let free = match turn.try_lock() {
         Ok(turn) => Some(turn),
-        // work that panicked left nothing behind
+        // work that panicked leaves no inconsistent state behind
         Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     };

@@ -1,8 +1,9 @@
-//! One reader of the change stream: a filter and a position, no buffer.
+//! One reader of the change stream: a filter and a position, without a buffer.
 //!
-//! [`Subscription::next`] looks at the newest snapshot and says what the reader lacks, a bounded piece at a time. A snapshot, a
-//! replay and live reading are three ways to close the same gap: key order, sequence order through the index, and the ring.
-//! Pure but for the threads that share a long look: the caller waits for the signal of new snapshots in between.
+//! [`Subscription::next`] compares the position with the newest snapshot and returns a bounded part
+//! of what the reader is missing. A snapshot reads in key order, a replay in order of sequence
+//! through the index, and live reading follows the ring. Pure, except that long work is spread over
+//! threads. Between calls, the caller waits for the signal of a new snapshot.
 
 mod live;
 mod patch;
@@ -21,51 +22,54 @@ pub use place::{Place, Stage};
 pub use telling::{ByteCount, LookBounds};
 use telling::{Progress, Tell, Telling};
 
-/// How many keys one call looks at: some milliseconds of work, so that a reader with a narrow filter holds no thread for long. Each call also
-/// looks at what is new in the mirror and at every chunk once, which fewer keys would have to bear.
+/// Maximum number of keys that one call reads: a few milliseconds of work, so that a reader with a
+/// narrow filter does not block a thread for long. Each call also reads every recent change and the
+/// head of every chunk once, which is too much for fewer keys.
 pub(crate) const LOOKED_AT_MAX: usize = 8_192;
 
-/// A replay looks at so many keys for each change that it may tell, so that a short piece costs little and a narrow filter gets on.
+/// Number of keys that a replay reads for each change that it may return. A small limit then costs
+/// little, and a narrow filter still makes progress.
 const LOOKED_AT_FOR_EACH: usize = 8;
 
-/// Where a stream begins.
+/// Start of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
-    /// With what happens from now on.
+    /// From now on.
     Now,
-    /// With everything that matches, then live.
+    /// A snapshot of everything that matches, then live changes.
     Snapshot,
-    /// After a position; `None` is a text that is none, which leads to a reset.
+    /// The changes after a position. `None` if the client sent a position that cannot be parsed;
+    /// the stream then starts with a reset.
     After(Option<ReaderPosition>),
 }
 
-/// Why a reader is to drop a key.
+/// Reason why a reader must drop a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Departure {
-    /// The key is gone.
+    /// The key was deleted.
     Gone(DeleteReason),
-    /// The key is there, and its object no longer passes the filter.
+    /// The key exists, and its object no longer matches the filter.
     LeftFilter,
-    /// It is not known which of these, as in a replay, which sees the newest state alone.
+    /// Either of these. A replay does not know which, because it sees only the newest state.
     Unknown,
 }
 
-/// Why a reader must forget what it holds (docs/use/api/streams.md).
+/// Reason why a reader must drop its copy (docs/use/api/streams.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResetReason {
-    /// It asked for a snapshot.
+    /// The reader asked for a snapshot.
     Initial,
     /// Deletes after its position are no longer known.
     Expired,
-    /// Its position is from another start of meshkeep.
+    /// Its position is from an unknown run of meshkeep.
     ForeignEpoch,
-    /// Its position claims more than there is.
+    /// Its position is ahead of the changes that exist.
     RolledBack,
-    /// Its position cannot be read.
+    /// Its position cannot be parsed.
     Malformed,
 }
 
-/// What closed a gap.
+/// Way in which a reader caught up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncMode {
     /// A full snapshot.
@@ -74,57 +78,57 @@ pub enum SyncMode {
     Replay,
 }
 
-/// One thing to tell a reader.
+/// Event for a reader.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
-    /// Forget everything; a snapshot follows.
+    /// Drop the copy; a snapshot follows.
     Reset(ResetReason),
     /// The key has this object.
     Upsert {
-        /// The key.
+        /// Key of the object.
         key: EntryKey,
-        /// The object.
+        /// New object.
         object: Arc<Object>,
-        /// The source's revision.
+        /// Revision at the source.
         revision: Option<Revision>,
-        /// The position after it; `None` inside a snapshot, which has none until it is complete.
+        /// Position after the event. `None` inside a snapshot, which has none until it is complete.
         position: Option<ReaderPosition>,
     },
-    /// Only the backends of the service that the key had changed.
+    /// Only the backends of a service have changed.
     Patch {
-        /// The key.
+        /// Key of the service.
         key: EntryKey,
-        /// How.
+        /// Changes of the backends.
         patch: BackendsPatch,
-        /// The source's revision.
+        /// Revision at the source.
         revision: Option<Revision>,
-        /// The position after it.
+        /// Position after the event.
         position: Option<ReaderPosition>,
     },
-    /// The key is gone, or no longer matches.
+    /// The key was deleted, or no longer matches.
     Delete {
-        /// The key.
+        /// Key to drop.
         key: EntryKey,
-        /// Why.
+        /// Reason of the removal.
         reason: Departure,
-        /// The position after it; `None` inside a snapshot.
+        /// Position after the event. `None` inside a snapshot.
         position: Option<ReaderPosition>,
     },
-    /// Everything up to here was sent.
+    /// The reader has everything up to a position.
     Synced {
-        /// How.
+        /// Way in which the reader caught up.
         mode: SyncMode,
-        /// How many upserts and deletes that took.
+        /// Number of upserts and deletes that were sent to catch up.
         count: u64,
-        /// Up to where.
+        /// Position up to which the copy is complete.
         position: Position,
     },
 }
 
-/// A reader's place.
+/// Current way of reading.
 #[derive(Debug)]
 enum Mode {
-    /// In key order; the next key to look at.
+    /// In key order, with the next key to read.
     Scanning(Option<EntryKey>),
     /// In order of sequence through the index, up to the head.
     Replaying,
@@ -137,22 +141,23 @@ enum Mode {
 pub struct Subscription {
     filter: Filter,
     mode: Mode,
-    /// Everything up to here was sent; while scanning, the position that was the head before the scan.
+    /// Sequence up to which everything was sent. During a snapshot, the head at its start.
     sent: Sequence,
     sync_mode: SyncMode,
     count: u64,
-    /// Said before anything else.
+    /// Reset to send before anything else.
     reset: Option<ResetReason>,
-    /// Whether a gap is open whose closing must be told.
+    /// True if a `Synced` event is due when the reader has caught up.
     owes_synced: bool,
-    /// Whether the reader takes patches.
+    /// True if the reader accepts patches.
     patches: bool,
-    /// How many sources are told at once at most: few after a look that ended at its bytes, so that little is made for nothing.
+    /// Maximum number of changes in the next piece. Small after a call that ended at its limit of
+    /// bytes, so that little is built in vain.
     pace: usize,
 }
 
 impl Subscription {
-    /// A reader that begins at `start`, as seen by `reading`.
+    /// Creates a reader that begins at `start`, given the newest `reading`.
     #[must_use]
     pub fn new(filter: Filter, start: &Start, reading: &Reading) -> Self {
         let head = reading.position();
@@ -172,16 +177,19 @@ impl Subscription {
         subscription
     }
 
-    /// Whether a position can be served to a reader with this filter without a reset.
+    /// Checks that a reader with this filter can continue from a position without a reset.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why a reset is needed.
     pub fn check_position(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
         check(position, filter, reading).map(|_| ())
     }
 
-    /// The reader, told of changed backends of a service by patches. Before the first [`Subscription::next`]. A reader that begins
-    /// with what happens from now on holds nothing that a patch could apply to, and gets none.
+    /// Lets the reader receive changes of a service's backends as patches. Must be called before
+    /// the first [`Subscription::next`].
+    ///
+    /// Has no effect for a reader that begins with the changes from now on, because it has no
+    /// object to which a patch could apply.
     #[must_use]
     pub fn with_patches(mut self) -> Self {
         self.patches = !matches!(self.mode, Mode::Live);
@@ -203,40 +211,46 @@ impl Subscription {
         self.owes_synced = true;
     }
 
-    /// Whether the reader has everything up to the head of `reading`, and was told so.
+    /// Returns whether the reader has everything up to the head of `reading`, including the
+    /// `Synced` event.
     #[must_use]
     pub fn is_current(&self, reading: &Reading) -> bool {
         matches!(self.mode, Mode::Live) && !self.owes_synced && self.reset.is_none() && self.sent == reading.position().sequence
     }
 
-    /// The position that a bookmark may carry: only when nothing is owed.
+    /// Returns the position for a bookmark. `None` unless the reader has caught up.
     #[must_use]
     pub fn bookmark(&self, reading: &Reading) -> Option<Position> {
         let settled = matches!(self.mode, Mode::Live) && !self.owes_synced && self.reset.is_none();
         settled.then(|| self.position(reading))
     }
 
-    /// Everything up to here was sent; inside a snapshot the position that it began with.
+    /// Returns the position up to which everything was sent. During a snapshot, the position of its
+    /// start.
     #[must_use]
     pub fn position(&self, reading: &Reading) -> Position {
         Position { epoch: reading.position().epoch, sequence: self.sent }
     }
 
-    /// The next piece of what the reader lacks. Empty and [`Subscription::is_current`]: wait for the signal.
+    /// Returns the next part of what the reader is missing. If it is empty and
+    /// [`Subscription::is_current`], wait for the signal.
     #[cfg(test)]
     pub fn next(&mut self, reading: &Reading) -> Vec<Item> {
         self.next_up_to(reading, LOOKED_AT_MAX)
     }
 
-    /// The next piece, with so many upserts, patches and deletes at most; at least 1.
+    /// Returns the next part with at most this number of upserts, patches and deletes; at least 1.
     #[cfg(test)]
     pub fn next_up_to(&mut self, reading: &Reading, change_count_max: usize) -> Vec<Item> {
         let bounds = LookBounds { changes: change_count_max, bytes: usize::MAX };
         self.tell_up_to(reading, bounds, |items, _| items.collect::<Vec<Item>>()).into_iter().flatten().collect()
     }
 
-    /// Tells of what changed, up to bounds, to a caller that makes something of the items and says how many bytes that is. They are given to `tell` in pieces, which several
-    /// threads may have at once, and each of which it must take to its end; what came of each is returned, in order.
+    /// Passes the next events, up to `bounds`, to `tell`, which encodes them and reports the number
+    /// of bytes.
+    ///
+    /// `tell` gets the events in pieces, possibly on several threads at once, and must consume each
+    /// piece to its end. Returns the results of the pieces in order.
     pub fn tell_up_to<T: Send>(
         &mut self,
         reading: &Reading,
@@ -267,7 +281,7 @@ impl Subscription {
         let mut looked_at = 0;
         let mut left = None;
         while looked_at < LOOKED_AT_MAX && telling.room() > 0 && left.is_none() {
-            // no more than there is room for, should all of them match
+            // at most what the bounds allow, in case all keys match
             let piece: Vec<Live> = keys.by_ref().take(telling.room().min(LOOKED_AT_MAX - looked_at).min(self.pace)).collect();
             if piece.is_empty() {
                 break;
@@ -290,7 +304,8 @@ impl Subscription {
         Some(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
     }
 
-    /// The clusters themselves, behind all that they hold, and behind them what looks wrong, where that is asked for.
+    /// Reads the clusters themselves, after all of their entries, and then the findings if the
+    /// filter names them.
     fn scan_made<T: Send>(&mut self, reading: &Reading, start: &EntryKey, telling: &mut Telling<T, impl Tell<T>>) {
         let view = &reading.published().view;
         let findings = self.filter.asks_for_problems();
@@ -312,7 +327,8 @@ impl Subscription {
         self.mode = left.or_else(|| made.next()).map_or(Mode::Replaying, |(key, _)| Mode::Scanning(Some(key.clone())));
     }
 
-    /// Newest state per key, in order of sequence. Ends at the head; what changes meanwhile moves up in the index and is met there.
+    /// Reads the newest state of each changed key in order of sequence, up to the head. A key that
+    /// changes meanwhile moves up in the index and is read there.
     fn replay<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
         let published = reading.published();
         if published.feed.floor() > self.sent {
@@ -321,13 +337,13 @@ impl Subscription {
             return;
         }
         let looked_at = LOOKED_AT_MAX.min(telling.room().saturating_mul(LOOKED_AT_FOR_EACH));
-        // one more than is looked at, to know whether it is the end
+        // one more than is read, to find out whether it is the end
         let mut changes = published.lacked_after(self.sent, looked_at + 1);
         let all = changes.len() <= looked_at;
         changes.truncate(looked_at);
         let (mut last, mut rest) = (self.sent, changes.as_slice());
         loop {
-            // no more than there is room for, should all of them match
+            // at most what the bounds allow, in case all keys match
             let (piece, _) = rest.split_at(rest.len().min(telling.room()).min(self.pace));
             if piece.is_empty() {
                 break;
@@ -364,7 +380,8 @@ impl Subscription {
         }
     }
 
-    /// A cluster as it is, or a finding, which may concern other clusters than before.
+    /// Returns the event for a cluster or a finding. A finding may concern other clusters than
+    /// before.
     fn replayed_made(&self, key: EntryKey, position: Option<ReaderPosition>, reading: &Reading) -> Option<Item> {
         let object = reading.published().view.made_here(&key)?;
         if self.filter.matches(&key, object) {
@@ -407,13 +424,13 @@ impl Subscription {
         Some(if self.patches { item.shortened(&self.filter, announcement) } else { item })
     }
 
-    /// Sets how many sources are told next, by what became of so many.
+    /// Sets the size of the next piece, depending on how much of the last one fitted.
     fn went_on(&mut self, progress: Progress, source_count: usize) {
         let enough = if progress.looked_at < source_count { progress.looked_at } else { self.pace };
         self.pace = enough.saturating_mul(2).clamp(1, LOOKED_AT_MAX);
     }
 
-    /// Tells that the gap is closed.
+    /// Sends the `Synced` event and continues live.
     fn settle<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
         let position = self.position(reading);
         telling.say(Item::Synced { mode: self.sync_mode, count: self.count, position });
@@ -423,7 +440,8 @@ impl Subscription {
         self.count = 0;
     }
 
-    /// Inside a snapshot nothing has a position, so that a broken connection repeats the snapshot; inside a replay it says what was seen.
+    /// Returns the position of an event. Inside a snapshot there is none, so that a broken
+    /// connection repeats the snapshot. Inside a replay it includes the head that was seen.
     fn position_at(&self, reading: &Reading, sequence: Sequence) -> Option<ReaderPosition> {
         let head = reading.position();
         let position = Position { sequence, ..head };
@@ -432,8 +450,8 @@ impl Subscription {
     }
 }
 
-/// Whether a position can be served: of a start that is known, neither it nor what was seen above what is vouched for, not below the
-/// floor of the tombstones.
+/// Checks that a position can be served. Its run must be known, neither it nor the head that was
+/// seen may be above the recovered sequences, and it must not be below the floor of the tombstones.
 fn check(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let ReaderPosition { position, seen } = position.ok_or(ResetReason::Malformed)?;
     if let Some(seen) = seen {
@@ -442,13 +460,13 @@ fn check(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -
     servable(position, filter, reading)
 }
 
-/// From which sequence on a position that was read can be served.
+/// Returns the sequence after which a position is continued.
 fn servable(position: Position, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let head = reading.position();
     let newest = if position.epoch == head.epoch {
         head.sequence
     } else if filter.asks_for_problems() {
-        // what was found before this start and is not found again is not known to be over
+        // it is not known whether findings of an earlier run are resolved
         return Err(ResetReason::ForeignEpoch);
     } else {
         let earlier = reading.published().earlier.iter().find(|span| span.epoch == position.epoch);
@@ -467,7 +485,8 @@ fn matching(filter: &Filter, record: &Record) -> Option<Arc<Object>> {
     record.object.as_ref().filter(|object| filter.matches(&record.key, object)).cloned()
 }
 
-/// What a live reader is told of one change: entering and leaving the filter are an upsert and a delete.
+/// Returns the event of one change for a live reader. Entering the filter is an upsert, and leaving
+/// it is a delete.
 fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPosition>) -> Option<Item> {
     let key = &announcement.key;
     if !filter.may_match(key) {
@@ -477,7 +496,8 @@ fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPos
     let old = announcement.old_object().filter(passes);
     let new = announcement.new_object().filter(passes);
     match (old, new) {
-        // new bytes that could not be used, or bytes that differ but mean the same: nothing that a reader holds has changed
+        // a rejected value, or other bytes with the same meaning: the reader's object has not
+        // changed
         (Some(old), Some(new)) if old == new => None,
         (_, Some(object)) => Some(Item::Upsert { key: key.clone(), object, revision: announcement.revision, position }),
         (Some(_), None) => {

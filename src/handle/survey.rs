@@ -1,9 +1,10 @@
-//! What shows only across keys: which keys name what is not there, what two clusters claim, and which services an address backs.
+//! Problems that only a comparison of keys shows: references to missing keys, conflicts between
+//! clusters, and services by backend address.
 //!
-//! A reader of the mirror like any other, kept up to date by the changes: it takes in a snapshot once, then what changed from one to the
-//! next, of each key only what matters beside others ([`Gist`]), piece by piece ([`Look`]). Owns counts and sets of what is wrong, not the
-//! words for it; [`Finding`] names one, a caller that tells of it reads the rest from the [`Reading`]. Pure. Deliberately lacks: what is wrong with
-//! one cluster as a whole, which is read from its status when asked.
+//! A [`Survey`] reads a snapshot once and then the changes from one snapshot to the next, piece by
+//! piece ([`Look`]). It keeps only the part of each object that other keys depend on ([`Gist`]). It
+//! has counts and sets of [`Finding`]s without their texts, for which a caller queries the
+//! [`Reading`]. Problems of a single cluster are not found here but from its status. Pure.
 
 mod backends;
 mod finding;
@@ -32,55 +33,57 @@ use backends::Backends;
 use pod_cidrs::PodCidrs;
 use slice_bytes::SliceBytes;
 
-/// What was found up to a moment. Cloning makes a snapshot.
+/// Findings at one snapshot. A clone is a cheap snapshot.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// The moment: what changes of it is found by it.
+    /// Snapshot up to which changes were read.
     reading: Reading,
-    /// How many ip entries of a cluster name an identity.
+    /// Number of ipcache entries of a cluster that refer to an identity.
     naming: OrdMap<(u32, ClusterName), u32>,
-    /// How many ip entries of a cluster are behind a host address.
+    /// Number of ipcache entries of a cluster that refer to a host address.
     hosted: OrdMap<(IpAddr, ClusterName), u32>,
     pod_cidrs: PodCidrs,
     backends: Backends,
     slice_bytes: SliceBytes,
-    /// What is wrong, and since when.
+    /// Current findings, with the time at which each was found.
     findings: OrdMap<Finding, SystemTime>,
-    /// How many there are of each kind.
+    /// Number of findings by kind.
     counts: BTreeMap<&'static str, u64>,
 }
 
 impl Survey {
-    /// Up to where it goes.
+    /// Returns the sequence up to which changes were read.
     #[must_use]
     pub fn position(&self) -> Sequence {
         self.reading.position().sequence
     }
 
-    /// What is wrong, from one finding on, that one included.
+    /// Returns the findings from `start` on.
     pub fn findings_from(&self, start: Option<&Finding>) -> impl Iterator<Item = &Finding> {
         let start = start.map_or(std::ops::Bound::Unbounded, |start| std::ops::Bound::Included(start.clone()));
         self.findings.range((start, std::ops::Bound::Unbounded)).map(|(finding, _)| finding)
     }
 
-    /// Whether something is among what is wrong.
+    /// Returns whether a finding is current.
     #[must_use]
     pub fn has(&self, finding: &Finding) -> bool {
         self.findings.contains_key(finding)
     }
 
-    /// How many things are wrong, by the kind's name; those that were and are over with 0.
+    /// Returns the number of findings by kind. A kind without current findings has 0 if it had any
+    /// before.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.counts.iter().map(|(kind, count)| (*kind, *count))
     }
 
-    /// Since when it was found, in this process.
+    /// Returns the time since which a finding is current, as far as this process knows.
     #[must_use]
     pub fn since(&self, finding: &Finding) -> Option<SystemTime> {
         self.findings.get(finding).copied()
     }
 
-    /// How many ip entries of the cluster a dangling identity or host address concerns.
+    /// Returns the number of ipcache entries or pod CIDRs that a finding is about, for findings
+    /// that have a number.
     #[must_use]
     pub fn entry_count(&self, finding: &Finding) -> Option<u64> {
         match finding {
@@ -94,19 +97,19 @@ impl Survey {
         }
     }
 
-    /// The pod CIDRs of a cluster that overlap others.
+    /// Returns the pod CIDRs of a cluster that overlap others.
     #[must_use]
     pub fn overlaps(&self, cluster: &ClusterName) -> Option<&Overlaps> {
         self.pod_cidrs.overlaps(cluster)
     }
 
-    /// How many nodes of a cluster announce a pod CIDR.
+    /// Returns the number of nodes of a cluster that announce a pod CIDR.
     #[must_use]
     pub fn announcing_nodes(&self, net: IpNet, cluster: &ClusterName) -> u32 {
         self.pod_cidrs.node_count(net, cluster)
     }
 
-    /// The findings that a pod CIDR of a cluster is part of.
+    /// Returns the findings that a pod CIDR of a cluster is part of.
     #[must_use]
     pub fn about_pod_cidr(&self, net: IpNet, cluster: &ClusterName) -> Vec<Finding> {
         let Some(overlaps) = self.overlaps(cluster) else { return Vec::new() };
@@ -115,23 +118,25 @@ impl Survey {
         between_nodes.into_iter().chain(between_clusters).collect()
     }
 
-    /// The decoded sizes of the endpoint slices of a service, by cluster, in bytes.
+    /// Returns the decoded sizes of a service's endpoint slices by cluster, in bytes.
     pub fn slice_bytes(&self, service: &str) -> impl Iterator<Item = (&ClusterName, u64)> {
         self.slice_bytes.of(service)
     }
 
-    /// The services and endpoint slices that have an address behind them.
+    /// Returns the services and endpoint slices that have this backend address.
     pub fn backed_by(&self, ip: IpAddr) -> impl Iterator<Item = &EntryKey> {
         self.backends.backed_by(ip)
     }
 
-    /// Whether all of them are known: a cluster may have more than there is room for.
+    /// Returns whether the backends of all clusters are known. A cluster may have more than the
+    /// survey can keep.
     #[must_use]
     pub fn has_all_backends(&self) -> bool {
         self.backends.is_complete()
     }
 
-    /// The prefix of an ip entry that came or went; pod CIDRs that nodes share are told of the nodes.
+    /// Returns the prefix of an ipcache entry that was added or deleted, except for a pod CIDR,
+    /// which the nodes announce.
     fn prefix_that_came_or_went(key: &EntryKey, old: Option<&Gist>, new: Option<&Gist>) -> Option<ObjectPrefix> {
         match (old, new) {
             (Some(Gist::Ip { prefix, .. }), None) | (None, Some(Gist::Ip { prefix, .. })) => {
@@ -141,7 +146,7 @@ impl Survey {
         }
     }
 
-    /// The findings that a change of a key may bring or end.
+    /// Returns the findings that a change of a key may add or resolve.
     fn touched_by<'a>(
         &'a self,
         key: &'a EntryKey,
@@ -165,18 +170,18 @@ impl Survey {
         let services = [old, new].into_iter().filter_map(slice_of).map(|(service, _)| Finding::ServiceTooLarge(service.clone()));
         let identities = identities.map(|identity| Finding::DanglingIdentity(cluster.clone(), identity));
         let hosts = hosts.map(|ip| Finding::DanglingHostIp(cluster.clone(), *ip));
-        // a node may host addresses of any cluster
+        // a node may be the host of addresses of any cluster
         let of_nodes = of_nodes.flat_map(|ip| self.clusters_hosted_at(*ip).map(|cluster| Finding::DanglingHostIp(cluster.clone(), *ip)));
         identities.chain(hosts).chain(of_nodes).chain(services)
     }
 
-    /// The clusters that have addresses behind a host.
+    /// Returns the clusters that have ipcache entries behind a host.
     fn clusters_hosted_at(&self, ip: IpAddr) -> impl Iterator<Item = &ClusterName> {
         let start = (ip, EntryKey::lowest().cluster);
         self.hosted.range(start..).take_while(move |((at, _), _)| *at == ip).map(|((_, cluster), _)| cluster)
     }
 
-    /// Takes in what a key means in place of what it did.
+    /// Replaces the old by the new gist of a key.
     fn replace(&mut self, key: &EntryKey, old: Option<&Gist>, new: Option<&Gist>) {
         let cluster = &key.cluster;
         old.into_iter().for_each(|old| self.count(cluster, old, false));
@@ -189,7 +194,7 @@ impl Survey {
         slice_of(new).into_iter().for_each(|(service, bytes)| self.slice_bytes.add(cluster, service, bytes));
     }
 
-    /// Counts an ip entry of a cluster in or out.
+    /// Counts the references of an ipcache entry, adding or subtracting them.
     fn count(&mut self, cluster: &ClusterName, gist: &Gist, is_in: bool) {
         let Gist::Ip { identity, host_ip, .. } = gist else { return };
         if is_allocated(*identity) {
@@ -200,7 +205,7 @@ impl Survey {
         }
     }
 
-    /// Settles which pod CIDRs overlap, where that may have changed.
+    /// Updates the findings about overlapping pod CIDRs where they may have changed.
     fn judge_pod_cidrs(&mut self) {
         for cluster in self.pod_cidrs.settle() {
             let overlaps = self.pod_cidrs.overlaps(&cluster);
@@ -223,7 +228,7 @@ impl Survey {
         }
     }
 
-    /// Settles whether each of these is wrong.
+    /// Updates each of these findings.
     fn judge(&mut self, findings: impl IntoIterator<Item = Finding>) {
         for finding in findings {
             let is_wrong = self.is_wrong(&finding);
@@ -237,7 +242,7 @@ impl Survey {
             Finding::DanglingIdentity(cluster, identity) => {
                 self.naming.contains_key(&(*identity, cluster.clone())) && !view.has_identity(*identity, cluster)
             }
-            // a host of another cluster is one that traffic reaches
+            // the node may be in another cluster, because traffic reaches it there too
             Finding::DanglingHostIp(cluster, ip) => self.hosted.contains_key(&(*ip, cluster.clone())) && !view.has_any_node_at(*ip),
             Finding::DuplicateAddress(prefix) => view.clusters_at(*prefix).len() > 1,
             Finding::ExportConflict(service) => view.merged_exports(service).is_some_and(|exports| !exports.conflicts.is_empty()),
@@ -248,7 +253,7 @@ impl Survey {
     }
 }
 
-/// The addresses behind a service or endpoint slice.
+/// Returns the backend addresses of a service or endpoint slice.
 fn addresses_behind(gist: Option<&Gist>) -> Cow<'_, BTreeSet<IpAddr>> {
     match gist {
         Some(Gist::Backends(addresses) | Gist::Slice { addresses, .. }) => Cow::Borrowed(addresses),
@@ -256,7 +261,7 @@ fn addresses_behind(gist: Option<&Gist>) -> Cow<'_, BTreeSet<IpAddr>> {
     }
 }
 
-/// The service that an endpoint slice is of, and the slice's decoded size.
+/// Returns the service of an endpoint slice, and the slice's decoded size.
 fn slice_of(gist: Option<&Gist>) -> Option<(&SmolStr, u64)> {
     match gist {
         Some(Gist::Slice { service: Some(service), decoded_bytes, .. }) => Some((service, *decoded_bytes)),
@@ -264,7 +269,7 @@ fn slice_of(gist: Option<&Gist>) -> Option<(&SmolStr, u64)> {
     }
 }
 
-/// The pod CIDRs that a node announces.
+/// Returns the pod CIDRs that a node announces.
 fn pod_cidrs_of(gist: Option<&Gist>) -> Cow<'_, BTreeSet<IpNet>> {
     match gist {
         Some(Gist::Node { pod_cidrs, .. }) => Cow::Borrowed(pod_cidrs),
@@ -272,12 +277,12 @@ fn pod_cidrs_of(gist: Option<&Gist>) -> Cow<'_, BTreeSet<IpNet>> {
     }
 }
 
-/// Whether a cluster has to announce an identity for it to be known.
+/// Returns whether an identity is one that a cluster allocates and announces.
 fn is_allocated(identity: u32) -> bool {
     identity >= ALLOCATED_IDENTITY_MIN && IdentityScope::of(identity) == IdentityScope::Global
 }
 
-/// Counts one in or out; what is counted down to nothing goes.
+/// Adds or subtracts one. Removes a count that reaches zero.
 fn recount<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: K, is_in: bool) {
     match counts.get_mut(&key) {
         Some(count) if is_in => *count = count.saturating_add(1),
