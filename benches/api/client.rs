@@ -1,5 +1,8 @@
-//! Clients: many connections that ask again and again, one that asks now and then, one that reads a long answer, and streams that are read into
-//! nothing. Requests are written by hand and answers are looked at only for where they end, so that the client takes little of the machine.
+//! HTTP clients: connections that repeat requests without a pause, one with pauses, one that reads
+//! a long answer, and streams whose data is discarded.
+//!
+//! Requests are written by hand and answers are only searched for their end, so that the clients
+//! need little CPU.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -14,34 +17,35 @@ use tokio::task::JoinSet;
 use super::data::{address, cluster, clusters, sized};
 use super::processes::Outcome;
 
-/// A step through all addresses that seems random: prime.
+/// Step that visits all addresses in a seemingly random order: a prime.
 const STRIDE: u32 = 7_919;
 
-/// How many ip entries a cluster has that the bench asks for: of what the small run has too.
+/// Returns the number of ipcache entries per cluster that the bench looks up. The small run has
+/// these too.
 fn ips() -> u32 {
     sized(super::data::IPS, 300)
 }
 
-/// A request as it is written, without its end.
+/// A request without its final blank line.
 pub(crate) struct Question {
     head: String,
     body: String,
 }
 
-/// The address of a number.
+/// Returns the cluster and the index of the address with a number.
 fn asked(number: u32) -> (u32, u32) {
     let at = number.wrapping_mul(STRIDE);
     (at % clusters() + 1, at / clusters() % ips())
 }
 
 impl Question {
-    /// A lookup of an address that an entry covers.
+    /// Returns a lookup of an address that an entry covers.
     pub(crate) fn lookup(number: u32) -> Self {
         let (cluster, index) = asked(number);
         Self::get(&format!("/v1/ipcache/lookup?ip={}", address(cluster, index)), "*/*")
     }
 
-    /// A lookup of an address that nothing covers.
+    /// Returns a lookup of an address that no entry covers.
     pub(crate) fn miss(number: u32) -> Self {
         Self::get(&format!("/v1/ipcache/lookup?ip=192.0.2.{}", number % 250), "*/*")
     }
@@ -56,7 +60,7 @@ impl Question {
         Self { head, body }
     }
 
-    /// Lookups of so many addresses at once.
+    /// Returns a request that looks up `count` addresses at once.
     pub(crate) fn batch(number: u32, count: u32) -> Self {
         let ips: Vec<String> = (0..count)
             .map(|at| {
@@ -67,7 +71,8 @@ impl Question {
         Self::post("/v1/ipcache/lookup", format!("{{\"ips\":[{}]}}", ips.join(",")))
     }
 
-    /// The key of a lookup's answer, of etcd's JSON gateway: the value alone, as that has nothing to join.
+    /// Returns a request to etcd's JSON gateway for the key of a lookup's answer. Its answer is the
+    /// value alone, because etcd joins nothing.
     pub(crate) fn gateway(number: u32) -> Self {
         let (number, index) = asked(number);
         let key = EntryKey::new(Kind::Ip, cluster(number), address(number, index).to_string()).to_string();
@@ -79,7 +84,8 @@ impl Question {
     }
 }
 
-/// Where an answer ends: its head's length and its body's, once the head is there; `None` of the body where it comes in pieces.
+/// Returns the lengths of an answer's head and body once the head is complete. The body's is `None`
+/// if it is chunked.
 fn lengths(bytes: &[u8]) -> Outcome<Option<(usize, Option<usize>)>> {
     let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else { return Ok(None) };
     if !bytes.starts_with(b"HTTP/1.1 200") {
@@ -90,7 +96,8 @@ fn lengths(bytes: &[u8]) -> Outcome<Option<(usize, Option<usize>)>> {
     Ok(Some((end + 4, length.map(|(_, text)| text.parse()).transpose()?)))
 }
 
-/// How many answers a second so many connections get, each asking anew as soon as it has an answer.
+/// Measures the answers per second of `connections`, each of which sends the next request as soon
+/// as it has an answer.
 pub(crate) async fn rate(address: &str, connections: u32, time: Duration, questions: &[Question]) -> Outcome<f64> {
     let mut asking = JoinSet::new();
     let questions: std::sync::Arc<[Vec<u8>]> = questions.iter().map(Question::bytes).collect();
@@ -122,17 +129,15 @@ pub(crate) async fn rate(address: &str, connections: u32, time: Duration, questi
     Ok(f64::from(count) / began.elapsed().as_secs_f64())
 }
 
-/// Whether all of an answer is there.
 fn is_whole(answer: &[u8]) -> Outcome<bool> {
     Ok(match lengths(answer)? {
         None => false,
         Some((head, Some(body))) => answer.len() >= head + body,
-        // the last piece
+        // the last chunk
         Some((_, None)) => answer.ends_with(b"0\r\n\r\n"),
     })
 }
 
-/// The body of an answer.
 pub(crate) fn answer(address: &str, question: &Question) -> Outcome<Vec<u8>> {
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(&question.bytes())?;
@@ -146,7 +151,7 @@ pub(crate) fn answer(address: &str, question: &Question) -> Outcome<Vec<u8>> {
     Ok(bytes.split_off(head))
 }
 
-/// The median and the 99th percentile of what an answer takes on one connection.
+/// Measures the median and the 99th percentile of the response time on one connection.
 pub(crate) fn percentiles(address: &str, question: impl Fn(u32) -> Question) -> Outcome<(Duration, Duration)> {
     let mut stream = BufReader::new(TcpStream::connect(address)?);
     stream.get_ref().set_nodelay(true)?;
@@ -165,14 +170,14 @@ pub(crate) fn percentiles(address: &str, question: impl Fn(u32) -> Question) -> 
         let length = lengths(head.as_bytes())?.and_then(|(_, body)| body).ok_or("an answer without a length")?;
         stream.read_exact(&mut vec![0; length])?;
         times.push(began.elapsed());
-        // as a client that has something else to do: a thread that slept must be woken
+        // like a client that does other work: a thread that slept must be woken
         std::thread::sleep(Duration::from_micros(500));
     }
     times.sort_unstable();
     Ok((times[times.len() / 2], times[times.len() * 99 / 100]))
 }
 
-/// Reads a long answer until a text comes. Returns how many bytes came, and in what time.
+/// Reads a long answer until it contains a text. Returns the number of bytes and the elapsed time.
 pub(crate) fn read_until(address: &str, path: &str, last: &[u8], mut look: impl FnMut() -> Outcome<()>) -> Outcome<(u64, Duration)> {
     let mut stream = TcpStream::connect(address)?;
     let began = Instant::now();
@@ -188,7 +193,7 @@ pub(crate) fn read_until(address: &str, path: &str, last: &[u8], mut look: impl 
         if memchr::memmem::find(&buffer[..filled], last).is_some() {
             return Ok((count, began.elapsed()));
         }
-        // the text may be cut in two
+        // the text may be split between two reads
         kept = filled.min(last.len());
         buffer.copy_within(filled - kept..filled, 0);
         if looked.elapsed() > Duration::from_millis(20) {
@@ -198,7 +203,8 @@ pub(crate) fn read_until(address: &str, path: &str, last: &[u8], mut look: impl 
     }
 }
 
-/// A program that reads so many streams into nothing, until it is killed. Says when all have begun.
+/// Program that reads and discards `streams` streams until it is killed. Prints a line once all
+/// have started.
 pub(crate) fn sink(address: &str, streams: u32) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

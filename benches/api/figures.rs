@@ -1,4 +1,4 @@
-//! The figures, each beside its reference.
+//! The figures, each with its reference.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -11,13 +11,14 @@ use super::data::sized;
 use super::processes::Outcome;
 use super::{Stage, source};
 
-/// How many connections ask at once.
+/// Number of concurrent connections.
 const CONNECTIONS: u32 = 32;
 
-/// How many addresses a batch has.
+/// Number of addresses in a batch.
 const BATCH: u32 = 1_000;
 
-/// Ten times Cilium's own scale test, and as many streams as a large mesh has followers.
+/// Ten times the changes of Cilium's own scale test, and as many streams as a large mesh has
+/// subscribers.
 const CHANGES_PER_SECOND: u32 = 3_250;
 const STREAMS: u32 = 100;
 
@@ -26,22 +27,22 @@ type Figure = fn(&Stage, &Runtime) -> Outcome<()>;
 pub(crate) const FIGURES: [(&str, Figure); 6] =
     [("lookup", lookup), ("batch", batch), ("gateway", gateway), ("churn", churn), ("lines", lines), ("command", command)];
 
-/// How often each figure is measured; the median counts.
+/// Returns how often each figure is measured. The median is reported.
 fn rounds() -> u32 {
     sized(5, 1)
 }
 
-/// Questions that are made before, as making them is no part of what is measured.
+/// Prepares the requests in advance, because that is not part of the measurement.
 fn questions(count: u32, question: impl Fn(u32) -> Question) -> Vec<Question> {
     (0..sized(count, 50)).map(question).collect()
 }
 
-/// How long one measurement of a rate takes.
+/// Returns the duration of one measurement of a rate.
 fn moment() -> Duration {
     sized(Duration::from_secs(3), Duration::from_millis(100))
 }
 
-/// The median of each column, and of the ratio of two.
+/// Measured values by column, which are reported as medians and ratios.
 struct Columns(Vec<Vec<f64>>);
 
 impl Columns {
@@ -109,7 +110,7 @@ fn gateway(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
     Ok(())
 }
 
-/// Streams that are read by a program of their own; ended when dropped.
+/// Streams that a separate program reads. It is ended on drop.
 struct Sink(Child);
 
 impl Drop for Sink {
@@ -131,7 +132,7 @@ impl Sink {
 
 fn churn(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    // what was put in the rounds before
+    // number of changes in earlier rounds
     let mut before = 0;
     let found = Columns::of(rounds(), || {
         let (idle, idle_high) = client::percentiles(&stage.address, Question::lookup)?;
@@ -139,7 +140,7 @@ fn churn(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
         let (etcd, address) = (stage.etcd.clone(), stage.address.clone());
         let time = sized(Duration::from_secs(8), Duration::from_millis(300));
         let putting = runtime.spawn(async move { source::put(&etcd, CHANGES_PER_SECOND, before, time, || Ok(())).await });
-        // so that all of it is under way
+        // until everything is in progress
         std::thread::sleep(time / 8);
         let (busy, busy_high) = client::percentiles(&address, Question::lookup)?;
         let (changes, _) = runtime.block_on(putting)??;
@@ -184,7 +185,7 @@ fn lines(stage: &Stage, _: &Runtime) -> Outcome<()> {
     Ok(())
 }
 
-/// From exec to the end of a program, in milliseconds.
+/// Measures the milliseconds from exec to the end of a program.
 fn timed(program: &str, arguments: &[&str]) -> Outcome<f64> {
     let began = Instant::now();
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output()?;

@@ -1,9 +1,11 @@
-//! What requests take: `cargo bench --bench api -- [figure...]`, figures `lookup batch gateway churn lines command` (default: all).
+//! Bench of HTTP requests: `cargo bench --bench api -- [figure...]`, with the figures `lookup batch
+//! gateway churn lines command` (default: all).
 //!
-//! The real sidecar mirrors an etcd of a million keys in 255 clusters and is asked over TCP, through all of its router. Each figure stands beside its
-//! reference in the same run, both in turn, several times: a bare axum handler that answers the same bytes, single lookups, the mirror while nothing
-//! changes, the snapshot of the stream, etcd's own JSON gateway, curl. Clients and servers share the machine: read ratios. Deliberately
-//! lacks: thresholds.
+//! The real sidecar mirrors an etcd with a million keys in 255 clusters, and requests reach it over
+//! TCP through its whole router. Each figure alternates several times with its reference in the
+//! same run: a bare axum handler that answers the same bytes, single lookups, the mirror while
+//! nothing changes, the snapshot of the stream, etcd's own JSON gateway, curl. Clients and servers
+//! share the machine, so only ratios are meaningful. There are no thresholds.
 
 mod client;
 mod figures;
@@ -29,24 +31,24 @@ use self::client::Question;
 use self::data::sized;
 use self::processes::{Outcome, Running, add_cluster, start_etcd, start_meshkeep, until};
 
-/// How long filling, syncing or an answer may take.
+/// Maximum time for filling, syncing or an answer.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
-/// As the process itself does.
+/// The allocator of the real process.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The programs that are measured.
+/// Programs under test.
 pub(crate) struct Stage {
     etcd: Client,
-    /// The etcd's address, for its JSON gateway.
+    /// Address of the etcd, for its JSON gateway.
     gateway: String,
     meshkeep: Running,
     address: String,
     bare: Bare,
 }
 
-/// The program of one handler; ended when dropped.
+/// Program with a single handler, ended on drop.
 pub(crate) struct Bare {
     child: Child,
     address: String,
@@ -60,7 +62,7 @@ impl Drop for Bare {
 }
 
 impl Bare {
-    /// A handler that answers with what is in a file.
+    /// Starts a handler that answers with the content of a file.
     fn start(file: &Path) -> Outcome<Self> {
         let file = file.to_str().ok_or("not a path")?;
         let mut child = Command::new(std::env::current_exe()?).args(["role:bare", file]).stdout(Stdio::piped()).spawn()?;
@@ -101,7 +103,7 @@ async fn stage(home: &Path) -> Outcome<(Running, Stage)> {
     }
     let (meshkeep, address) = start_meshkeep(home)?;
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
-    // what the first sync took is given back by then, and its last changes are folded
+    // by then the memory of the first sync is released, and its last changes are folded
     tokio::time::sleep(sized(Duration::from_secs(20), Duration::ZERO)).await;
     println!("{count} keys of {} clusters, {} MB; resident {} MB", data::clusters(), raw / 1_000_000, meshkeep.resident_mb()?);
     let answer = home.join("answer");
@@ -111,7 +113,7 @@ async fn stage(home: &Path) -> Outcome<(Running, Stage)> {
     Ok((etcd, Stage { etcd: client, gateway, meshkeep, address, bare }))
 }
 
-/// The bare program: one axum handler. Ends when it is killed.
+/// Runs one axum handler until the process is killed.
 fn bare(file: &Path) -> Outcome<()> {
     let answer = bytes::Bytes::from(std::fs::read(file)?);
     let runtime = tokio::runtime::Runtime::new()?;

@@ -1,4 +1,4 @@
-//! Lists of everything, and single keys.
+//! Figures of listing everything and of reading single keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,25 +13,27 @@ use super::processes::Outcome;
 use super::source::KINDS;
 use super::{Contender, Contenders, PREFIX, PREFIX_END, median, report, rounds};
 
-/// How many keys a page has.
+/// Number of keys in a page.
 const PAGE_KEYS: i64 = 1_000;
 
-/// An etcd counts all that is left for each page: of more keys than this its pages are sampled, evenly over the range, and their mean taken for each.
+/// Maximum number of keys for which an etcd is listed completely. An etcd counts all remaining keys
+/// for each page, so with more keys some pages are sampled, evenly over the range, and their mean
+/// is reported.
 const WHOLE_KEYS_MAX: usize = 50_000;
 
-/// How many pages are sampled.
+/// Number of sampled pages.
 const PAGES_SAMPLED: usize = 25;
 
-/// How many ranges are listed at once.
+/// Number of ranges that are listed concurrently.
 const RANGES_AT_ONCE: usize = 4;
 
-/// How many single keys are asked for at once.
+/// Number of concurrent reads of single keys.
 const READS_AT_ONCE: usize = 16;
 
-/// A step through all keys that seems random: prime.
+/// Step that visits all keys in a seemingly random order: a prime.
 const STRIDE: usize = 7_919;
 
-/// All keys, in order.
+/// Returns all keys, in order.
 pub(crate) async fn every_key(all: &Contenders) -> Outcome<Vec<Vec<u8>>> {
     let options = GetOptions::new().with_range(PREFIX_END).with_keys_only();
     // one answer of some 90 MB
@@ -39,7 +41,7 @@ pub(crate) async fn every_key(all: &Contenders) -> Outcome<Vec<Vec<u8>>> {
     Ok(listed.kvs().iter().map(|kv| kv.key().to_vec()).collect())
 }
 
-/// Everything, several times, all in turn.
+/// Measures every figure several times, with all contenders in turn.
 pub(crate) async fn measure(all: &Contenders, keys: &[Vec<u8>]) -> Outcome<()> {
     let ranges = ranges();
     let shared: Arc<[Vec<u8>]> = keys.to_vec().into();
@@ -47,7 +49,7 @@ pub(crate) async fn measure(all: &Contenders, keys: &[Vec<u8>]) -> Outcome<()> {
     for _ in 0..rounds() {
         for (at, contender) in all.iter().enumerate() {
             pages[at].push(paged(contender, keys, at > 0).await?);
-            // the etcd 3.5 has no streams
+            // etcd 3.5 has no streams of ranges
             if at != 1 {
                 streams[at].push(streamed(contender, keys.len()).await?);
             }
@@ -72,7 +74,7 @@ fn rate(count: usize, took: Duration) -> f64 {
     count as f64 / took.as_secs_f64()
 }
 
-/// Keys a second of a list in pages at one revision.
+/// Measures keys per second of a list in pages at one revision.
 async fn paged(contender: &Contender, keys: &[Vec<u8>], is_etcd: bool) -> Outcome<f64> {
     let mut client = contender.client.clone();
     let mut page = async |from: &[u8], revision: i64| {
@@ -105,11 +107,11 @@ async fn paged(contender: &Contender, keys: &[Vec<u8>], is_etcd: bool) -> Outcom
     Ok(rate(count, began.elapsed()))
 }
 
-/// Keys a second of one stream of ranges.
+/// Measures keys per second of one stream of ranges.
 async fn streamed(contender: &Contender, keys: usize) -> Outcome<f64> {
     let (began, mut count) = (Instant::now(), 0);
     let options = GetOptions::new().with_range(PREFIX_END);
-    // etcd's chunks are larger than what clients take by default
+    // etcd's chunks exceed the default limit of clients
     let mut stream = contender.client.kv_client().max_decoding_message_size(usize::MAX).get_stream(PREFIX, Some(options)).await?;
     while let Some(chunk) = stream.message().await? {
         count += chunk.kvs().len();
@@ -118,7 +120,7 @@ async fn streamed(contender: &Contender, keys: usize) -> Outcome<f64> {
     Ok(rate(count, began.elapsed()))
 }
 
-/// The range of each kind of each cluster.
+/// Returns the range of each kind of each cluster.
 fn ranges() -> Arc<[(String, String)]> {
     let range = |number: u32, kind| {
         let first = EntryKey::new(kind, data::cluster(number), "").to_string();
@@ -128,7 +130,7 @@ fn ranges() -> Arc<[(String, String)]> {
     (1..=data::clusters()).flat_map(|number| KINDS.map(|kind| range(number, kind))).collect()
 }
 
-/// Keys a second of lists by cluster and kind, some at once.
+/// Measures keys per second of concurrent lists by cluster and kind.
 async fn partitioned(contender: &Contender, ranges: &Arc<[(String, String)]>, keys: usize) -> Outcome<f64> {
     let (began, next) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
     let mut listing = JoinSet::new();
@@ -162,7 +164,7 @@ async fn list(client: &mut Client, first: &str, end: &str) -> Result<usize, etcd
     }
 }
 
-/// Single keys a second.
+/// Measures reads of single keys per second.
 async fn single(contender: &Contender, keys: &Arc<[Vec<u8>]>) -> Outcome<f64> {
     let (began, time) = (Instant::now(), sized(Duration::from_secs(3), Duration::from_millis(300)));
     let mut reading = JoinSet::new();

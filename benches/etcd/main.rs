@@ -1,10 +1,12 @@
-//! What an etcd's clients get of the sidecar, beside real etcds that hold the same keys: `cargo bench --bench etcd -- [keys...]` (default: 300,000
-//! and 1,000,000).
+//! Bench of the sidecar's etcd API against real etcds with the same keys: `cargo bench --bench etcd
+//! -- [keys...]` (default: 300,000 and 1,000,000).
 //!
-//! An etcd 3.5 and a 3.7 (`ETCD35_BIN`, `ETCD37_BIN`) are filled alike; the real sidecar mirrors the second and serves it with `--etcd-listen` and its
-//! HTTP face. All three are asked in turn, several times, by the same client in this process: a list of everything in pages, as a stream, and by
-//! cluster; single keys; many watches of all that changes; memory at rest; and a start until the first answer. Clients and servers share the machine:
-//! read ratios. Deliberately lacks: thresholds.
+//! An etcd 3.5 and a 3.7 (`ETCD35_BIN`, `ETCD37_BIN`) get the same keys. The real sidecar mirrors
+//! the second and serves it with `--etcd-listen` and over HTTP. The same client in this process
+//! uses all three in turn, several times: lists of everything in pages, as a stream, and by
+//! cluster; single keys; many watches of everything that changes; memory when nothing changes; and
+//! the time from a start to the first answer. Clients and servers share the machine, so only ratios
+//! are meaningful. There are no thresholds.
 
 mod lists;
 mod starts;
@@ -28,23 +30,23 @@ use etcd_client::{Client, GetOptions};
 use self::data::sized;
 use self::processes::{Outcome, Running, add_cluster, start_etcd_of, start_meshkeep_with, until};
 
-/// All that is listed and watched.
+/// Prefix of all keys that are listed and watched.
 pub(crate) const PREFIX: &str = "cilium/cache/";
 
-/// The end of the range that is the prefix.
+/// End of the range that equals the prefix.
 pub(crate) const PREFIX_END: &str = "cilium/cache0";
 
-/// How long syncing may take.
+/// Maximum time for syncing.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
-/// The sidecar serves both faces.
+/// Arguments for a sidecar that serves HTTP and the etcd API.
 const SERVE: [&str; 3] = ["serve", "--etcd-listen", "127.0.0.1:0"];
 
-/// As the process itself does.
+/// The allocator of the real process.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// A server that is asked.
+/// A server under test.
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) program: Program,
@@ -54,14 +56,13 @@ pub(crate) struct Contender {
     pub(crate) client: Client,
 }
 
-/// What a contender runs.
 #[derive(Clone)]
 pub(crate) enum Program {
     Meshkeep,
     Etcd(String),
 }
 
-/// The sidecar first, then the etcds; it mirrors the last.
+/// The sidecar, then the etcds. The sidecar mirrors the last one.
 pub(crate) type Contenders = [Contender; 3];
 
 fn main() -> Outcome<()> {
@@ -74,7 +75,7 @@ fn main() -> Outcome<()> {
     sizes.into_iter().try_for_each(|keys| runtime.block_on(measure(keys)))
 }
 
-/// How often each figure is measured.
+/// Returns how often each figure is measured.
 pub(crate) fn rounds() -> usize {
     sized(3, 1)
 }
@@ -103,7 +104,7 @@ async fn stage(home: &Path, keys: u32) -> Outcome<Contenders> {
     }
     let (running, address, url) = start_meshkeep_with(&home, &SERVE)?;
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
-    // what the first sync took is given back by then, and its last changes are folded
+    // by then the memory of the first sync is released, and its last changes are folded
     tokio::time::sleep(sized(Duration::from_secs(20), Duration::ZERO)).await;
     let url = url.ok_or("it does not serve an etcd")?;
     let client = Client::connect([&url], None).await?;
@@ -124,7 +125,7 @@ fn memory(all: &Contenders) -> Outcome<Vec<f64>> {
 }
 
 impl Contender {
-    /// Fails where it holds another number of keys.
+    /// Returns an error if the server has another number of keys.
     async fn has_as_many_keys(&self, count: usize) -> Outcome<()> {
         let options = GetOptions::new().with_range(PREFIX_END).with_count_only();
         let found = self.client.clone().get(PREFIX, Some(options)).await?.count();
@@ -132,13 +133,14 @@ impl Contender {
     }
 }
 
-/// The value in the middle.
+/// Returns the median.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// One line: each contender's value, and the sidecar's as a ratio to each etcd's. `more_is_better` where it is a rate.
+/// Prints one line with each contender's value and the ratios of the sidecar to the etcds.
+/// `more_is_better` is true for a rate.
 pub(crate) fn report(what: &str, values: &[f64], more_is_better: bool) {
     let [meshkeep, etcds @ ..] = values else { return };
     let names = if etcds.len() == 1 { &["etcd 3.7"][..] } else { &["etcd 3.5", "etcd 3.7"] };

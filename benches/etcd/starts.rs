@@ -1,4 +1,4 @@
-//! From the start of a process that has all keys on disk until it answers for one of them.
+//! Figure of starts: the time until a process with all keys on disk answers for one of them.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use etcd_client::Client;
 use super::processes::{Outcome, Ports, Running, spawn_etcd, start_meshkeep_with};
 use super::{Contender, Contenders, Program, SERVE, median, report, rounds};
 
-/// How long a start may take.
+/// Maximum time of a start.
 const START_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// How long to wait before the next question.
+/// Pause between two requests.
 const POLL: Duration = Duration::from_millis(1);
 
-/// Stops and starts each, several times, all in turn.
+/// Stops and starts each contender several times, in turn.
 pub(crate) async fn measure(all: &mut Contenders, key: &[u8]) -> Outcome<()> {
     let mut times = [const { Vec::new() }; 3];
     for _ in 0..rounds() {

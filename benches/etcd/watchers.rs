@@ -1,6 +1,8 @@
-//! Many watches of everything while keys change: how much each is told, and how late.
+//! Figure of many watches of everything while keys change: the number of events that arrive, and
+//! their delay.
 //!
-//! Each watch has a connection of its own, as agents have. What is told is counted without being decoded, so that this process takes little of the machine.
+//! Each watch has its own connection, as agents have. Events are counted without decoding them, so
+//! that this process needs little CPU.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,40 +22,43 @@ use super::data::{self, sized};
 use super::processes::Outcome;
 use super::{Contender, Contenders, PREFIX, PREFIX_END};
 
-/// How many changes come in a second.
+/// Number of changes per second.
 const RATE: u32 = 1_000;
 
-/// How many puts are under way at once.
+/// Number of concurrent puts.
 const PUTS_AT_ONCE: usize = 16;
 
-/// How many connections come from one loopback address: fewer than one client may have.
+/// Number of connections from one loopback address. It is below the limit of connections per
+/// client.
 const CONNECTIONS_PER_ADDRESS: u32 = 500;
 
-/// How many watches may be about to be made at once.
+/// Maximum number of watches that are being created at the same time.
 const HANDSHAKES_AT_ONCE: usize = 50;
 
-/// How long what was put may still be told before it counts as not told.
+/// Time after the last put in which events may still arrive.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What stands before the time in a value that this puts, in microseconds since 1970.
+/// Text before the time stamp in a value, which is in microseconds since 1970.
 const MARK: &[u8] = b"\"K8sPodName\":\"t";
 const DIGITS: usize = 16;
 
-/// Protobuf's number of the field `events` of a `WatchResponse`, and of those that are skipped by their length.
+/// Protobuf number of the field `events` of a `WatchResponse`, and the wire types that are skipped
+/// by their length.
 const EVENTS: u64 = 11;
 const WIRE_VARINT: u64 = 0;
 const WIRE_LENGTH: u64 = 2;
 
-/// What all watches together were told.
+/// Events of all watches together.
 #[derive(Default)]
 struct Totals {
     created: AtomicUsize,
     events: AtomicU64,
-    /// How late the oldest event of each message was, in microseconds, and how many came with it.
+    /// Delay of the oldest event of each message in microseconds, and the number of events in the
+    /// message.
     delays: Mutex<Vec<(u64, u64)>>,
 }
 
-/// Each contender in turn; the sidecar is told through the etcd that it mirrors.
+/// Measures each contender in turn. The changes for the sidecar go to the etcd that it mirrors.
 pub(crate) async fn measure(all: &Contenders) -> Outcome<()> {
     let (count, time) = (sized(1_000, 20), sized(Duration::from_secs(10), Duration::from_secs(1)));
     println!("  {count} watches of everything, {RATE} changes/s for {} s:", time.as_secs());
@@ -69,7 +74,7 @@ async fn follow(contender: &Contender, source: &Client, count: u32, time: Durati
     let (totals, mut watches) = (Arc::new(Totals::default()), JoinSet::new());
     for number in 0..count {
         watches.spawn(watch(contender.url.clone(), number, Arc::clone(&totals)));
-        // a thousand handshakes at once are not what is measured
+        // a thousand simultaneous handshakes are not part of the measurement
         created(&totals, &mut watches, (number as usize).saturating_sub(HANDSHAKES_AT_ONCE)).await?;
     }
     created(&totals, &mut watches, count as usize).await?;
@@ -100,10 +105,10 @@ async fn follow(contender: &Contender, source: &Client, count: u32, time: Durati
     ))
 }
 
-/// Waits until so many watches are there.
+/// Waits until `count` watches exist.
 async fn created(totals: &Totals, watches: &mut JoinSet<Outcome<()>>, count: usize) -> Outcome<()> {
     while totals.created.load(Ordering::Relaxed) < count {
-        // none of them ends by itself
+        // a watch does not end by itself
         if let Some(ended) = watches.try_join_next() {
             ended??;
         }
@@ -117,7 +122,8 @@ fn now_us() -> u64 {
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Puts ip entries at the rate, each with the time in it. Returns how many, and how long that took.
+/// Puts ipcache entries at the rate, each with a time stamp. Returns their number and the elapsed
+/// time.
 async fn put(client: &Client, time: Duration) -> Outcome<(u64, Duration)> {
     let (began, mut number, mut putting) = (Instant::now(), 0_u32, JoinSet::new());
     let ips = sized(data::IPS, 10);
@@ -141,13 +147,13 @@ async fn put(client: &Client, time: Duration) -> Outcome<(u64, Duration)> {
     Ok((u64::from(number), began.elapsed()))
 }
 
-/// One watch on a connection of its own, until it is dropped.
+/// Runs one watch on its own connection until it is dropped.
 async fn watch(url: String, number: u32, totals: Arc<Totals>) -> Outcome<()> {
     let address = Ipv4Addr::new(127, 0, 1, u8::try_from(1 + number / CONNECTIONS_PER_ADDRESS)?);
     let channel = Endpoint::from_shared(url)?.local_address(Some(IpAddr::V4(address))).connect().await?;
     let mut grpc = Grpc::new(channel);
     grpc.ready().await?;
-    // the requests do not end while the watch is there
+    // the stream of requests must stay open as long as the watch
     let requests = futures_util::StreamExt::chain(futures_util::stream::iter([create()]), futures_util::stream::pending());
     let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
     let mut answers = grpc.streaming(tonic::Request::new(requests), path, Raw(Arc::clone(&totals))).await?.into_inner();
@@ -160,14 +166,15 @@ async fn watch(url: String, number: u32, totals: Arc<Totals>) -> Outcome<()> {
     Err("a watch ended".into())
 }
 
-/// A `WatchRequest` that creates a watch of everything: a `WatchCreateRequest` in field 1, which has the key in field 1 and the end in field 2.
+/// Encodes a `WatchRequest` for a watch of everything: a `WatchCreateRequest` in field 1, with the
+/// key in field 1 and the end of the range in field 2.
 fn create() -> Bytes {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap_or(u8::MAX)], bytes].concat();
     let create = [field(1, PREFIX.as_bytes()), field(2, PREFIX_END.as_bytes())].concat();
     field(1, &create).into()
 }
 
-/// Messages as bytes out, and counted in.
+/// Codec that sends bytes and counts received messages.
 struct Raw(Arc<Totals>);
 
 impl Codec for Raw {
@@ -217,7 +224,7 @@ impl Decoder for Counter {
     }
 }
 
-/// How many events a `WatchResponse` has, and the bytes of the first.
+/// Returns the number of events in a `WatchResponse`, and the bytes of the first.
 fn events_of(mut rest: &[u8]) -> Option<(u64, &[u8])> {
     let (mut count, mut first) = (0, &[][..]);
     while !rest.is_empty() {

@@ -1,8 +1,10 @@
-//! What clients that ask for the worst do to the others: `cargo bench --bench guard` (1M keys of 255 clusters).
+//! Bench of expensive requests: how much clients with the worst queries slow down others: `cargo
+//! bench --bench guard` (1M keys of 255 clusters).
 //!
-//! 20 clients scan all of the ipcache for what is not in it, again and again, while another, with one connection, asks for `/livez` and looks
-//! addresses up. Beside it a bare axum handler that answers as many bytes, in a process with as many busy threads as scans run at once. Both in turn,
-//! several times. Deliberately lacks: thresholds, etcd.
+//! 20 clients repeatedly scan the whole ipcache without a match, while another client with one
+//! connection requests `/livez` and looks up addresses. The reference is a bare axum handler with
+//! answers of the same length, in a process with as many busy threads as there are concurrent
+//! scans. Both alternate several times. There are no thresholds and no etcd.
 
 #[path = "../view/data.rs"]
 #[allow(dead_code, reason = "shared with the bench of the view")]
@@ -24,16 +26,17 @@ use std::time::{Duration, Instant};
 
 use crate::processes::{Outcome, add_cluster, start_meshkeep, until};
 
-/// Number of clients that scan: twenty delayed `/livez` by 16.5 s when scans ran on the async threads.
+/// Number of clients that scan. Twenty delayed `/livez` by 16.5 s when scans ran on the async
+/// threads.
 const SCANNERS: usize = 20;
 
-/// A page that finds nothing: it looks at every entry, or until its 5 s are over.
+/// A page without a match: it inspects every entry, or stops after 5 s.
 const WORST_SCAN: &str = "/v1/ipcache?namespace=none&limit=1";
 
-/// As long as the answer of a lookup is, about.
+/// Length of an answer, about that of a lookup.
 const BARE_ANSWER_BYTES: usize = 800;
 
-/// As the process itself does.
+/// The allocator of the real process.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -47,7 +50,7 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// Scans run on half of the cores, one at least (`admission/scans.rs`).
+/// Returns the number of concurrent scans: half of the cores, at least one (`admission/scans.rs`).
 fn scans_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
@@ -102,7 +105,8 @@ fn role(words: &[&str]) -> Outcome<Child> {
     Ok(Command::new(std::env::current_exe()?).args(words).stdout(Stdio::piped()).spawn()?)
 }
 
-/// The 99th percentile of what an answer takes on one connection while scanners ask, and how many scans ended meanwhile.
+/// Measures the 99th percentile of the response time on one connection while scanners are active,
+/// and counts the scans that end meanwhile.
 fn beside_scans(address: &str, path: &str, scanners: usize) -> Outcome<(Duration, u64)> {
     let scans = AtomicU64::new(0);
     let connections = (0..scanners).map(|_| Connection::open(address)).collect::<Outcome<Vec<_>>>()?;
@@ -118,14 +122,15 @@ fn beside_scans(address: &str, path: &str, scanners: usize) -> Outcome<(Duration
             });
         }
         let measured = percentile(address, path);
-        // a scan ends with its client: each would take 5 s of its own time, and twenty of them take turns on one core
+        // closing the socket ends the scan: otherwise each would take 5 s, and twenty of them share
+        // one core
         sockets.iter().try_for_each(|socket| socket.shutdown(Shutdown::Both))?;
         Ok((measured?, scans.load(Ordering::Relaxed)))
     })
 }
 
 fn percentile(address: &str, path: &str) -> Outcome<Duration> {
-    // so that every scanner has asked
+    // until every scanner has sent a request
     std::thread::sleep(Duration::from_millis(data::sized(500, 50)));
     let count = data::sized(3_000, 50);
     let mut connection = Connection::open(address)?;
@@ -134,14 +139,14 @@ fn percentile(address: &str, path: &str) -> Outcome<Duration> {
         let began = Instant::now();
         connection.ask(path)?;
         times.push(began.elapsed());
-        // as a client that has something else to do: a thread that slept must be woken
+        // like a client that does other work: a thread that slept must be woken
         std::thread::sleep(Duration::from_micros(500));
     }
     times.sort_unstable();
     Ok(times[count * 99 / 100])
 }
 
-/// A client's connection, kept open.
+/// A client's persistent connection.
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
@@ -151,7 +156,7 @@ impl Connection {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Asks, and reads all of the answer.
+    /// Sends a request and reads the whole answer.
     fn ask(&mut self, path: &str) -> Outcome<()> {
         write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
         let mut length = None;
@@ -175,7 +180,7 @@ impl Connection {
     }
 }
 
-/// The bare program: one axum handler, beside threads that do nothing but compute. Ends when it is killed.
+/// Runs one axum handler and `busy` threads that only compute, until the process is killed.
 fn bare(busy: usize) -> Outcome<()> {
     for _ in 0..busy {
         std::thread::spawn(|| {

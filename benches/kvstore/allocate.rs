@@ -1,4 +1,4 @@
-//! Identities for new labels, by 16 tasks over one etcd.
+//! Figure of allocating identities for new labels, by 16 tasks over one etcd.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use super::{ROUNDS, median, per_second, sized};
 const TASKS: u32 = 16;
 const BASE: &str = "cilium/state/identities/v1";
 
-/// The labels of a number, different ones in each round.
+/// Returns the labels of a number. They differ in each round.
 fn labels(round: usize, number: u32) -> AllocatorKey {
     let app = format!("app-{round}-{number}");
     AllocatorKey::from_labels([("k8s:app", app.as_str()), ("k8s:io.cilium.k8s.policy.cluster", "berlin")])
@@ -71,7 +71,8 @@ async fn allocated(round: usize, count: u32) -> Outcome<Duration> {
     Ok(elapsed)
 }
 
-/// The calls that an allocation of new labels takes at least, in their order: the lock, who has the labels, the number with its reference, and the lock's end.
+/// Makes the calls that allocating an identity for new labels needs at least, in order: the lock,
+/// the search for the labels, the number with its reference, and the unlock.
 async fn bare(round: usize, count: u32) -> Outcome<Duration> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, _, client) = start_etcd(home.path()).await?;

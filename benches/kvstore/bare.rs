@@ -1,4 +1,4 @@
-//! What others would need at least: etcd's client alone.
+//! The lower bound for other programs: etcd's client alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,23 +10,23 @@ use super::data;
 use super::processes::Outcome;
 use super::source::{KINDS, share};
 
-/// How many puts are under way at one time, as `meshkeep reflect` has them.
+/// Number of concurrent puts. Same as in `meshkeep reflect`.
 const AT_ONCE: usize = 64;
 
-/// How many keys hang on one lease, as Cilium has it.
+/// Number of keys per lease. Same as in Cilium.
 const KEYS_PER_LEASE: usize = 1_000;
 
-/// The life of a lease, in seconds.
+/// Lifetime of a lease in seconds.
 const LEASE_TTL_S: i64 = 900;
 
-/// The keys and values of all clusters.
+/// Returns the keys and values of all clusters.
 pub(crate) fn entries(keys: u32) -> Vec<(String, String)> {
     let clusters = 1..=data::clusters();
     let entries = clusters.flat_map(|number| KINDS.into_iter().flat_map(move |kind| share(kind, number, keys)));
     entries.map(|(key, value)| (key.to_string(), value)).collect()
 }
 
-/// Puts all of them, each on a lease and by a call of its own.
+/// Puts all entries, each with a lease and in a request of its own.
 pub(crate) async fn put_all(client: &Client, entries: Arc<Vec<(String, String)>>) -> Outcome<()> {
     let mut leases = Vec::new();
     for _ in 0..entries.len().div_ceil(KEYS_PER_LEASE) {

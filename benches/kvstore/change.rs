@@ -1,4 +1,4 @@
-//! From a put at a source until it is in the target.
+//! Figure of the delay from a put at a source to the same put in the target.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use super::processes::{Outcome, start_etcd};
 use super::source::{change as entry_of, fill};
 use super::{ROUNDS, TIME_MAX, filled, median, sized, start_reflect, write_files};
 
-/// How many keys there are beside those that change.
+/// Number of keys besides those that change.
 const KEYS: u32 = 20_000;
 
-/// What is waited between two changes: nothing of one is left when the next comes.
+/// Pause between two changes, so that no work of one is left when the next begins.
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub(crate) async fn change(changes: u32) -> Outcome<()> {
@@ -30,7 +30,7 @@ pub(crate) async fn change(changes: u32) -> Outcome<()> {
     write_files(home.path(), source_url, target_url)?;
     let (meshkeep, _) = start_reflect(home.path())?;
     filled(target, total).await?;
-    // so that its canaries are written and nothing else is under way
+    // until its canaries are written and nothing else is in progress
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut copying = JoinSet::new();
     copying.spawn(copy(source.clone(), bare.clone()));
@@ -63,7 +63,7 @@ async fn watch(client: &Client) -> Outcome<WatchStream> {
     Ok(client.clone().watch("cilium/cache/", Some(WatchOptions::new().with_prefix())).await?)
 }
 
-/// When a value arrives.
+/// Waits for a value and returns the time of its arrival.
 async fn arrival(stream: &mut WatchStream, value: &[u8]) -> Outcome<Instant> {
     let arrived = async {
         loop {
@@ -77,7 +77,7 @@ async fn arrival(stream: &mut WatchStream, value: &[u8]) -> Outcome<Instant> {
     tokio::time::timeout(TIME_MAX, arrived).await?
 }
 
-/// Watches, and puts what it sees: nothing is kept, nothing compared.
+/// Watches a source and puts its changes into a target, without storing or comparing them.
 async fn copy(source: Client, mut target: Client) -> Outcome<()> {
     let mut stream = watch(&source).await?;
     while let Some(reply) = stream.message().await? {

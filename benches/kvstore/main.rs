@@ -1,9 +1,16 @@
-//! What writing costs, with the real sidecar and real etcds: `cargo bench --bench kvstore -- [refill [keys] | change [count] | allocate [count] |
-//! memory [keys]]`, all of them without a word. `refill`: an etcd that `meshkeep reflect` fills is lost, and the keys a second at which it is full
-//! again, beside bare puts of the same keys by etcd's client, as many at one time. `change`: from a put at a source until it is in the target,
-//! beside a program that watches and puts and does nothing else. `allocate`: identities a second that 16 tasks get for new labels over one etcd, beside
-//! the calls that this takes at least, made by 16 tasks that do nothing else. `memory`: what reflecting adds to what mirroring takes.
-//! Deliberately lacks: thresholds.
+//! Bench of writing to an etcd, with the real sidecar and real etcds: `cargo bench --bench kvstore
+//! -- [refill [keys] | change [count] | allocate [count] | memory [keys]]` (default: all).
+//!
+//! - `refill`: an etcd that `meshkeep reflect` had filled loses its data. Measures the keys per
+//!   second until it is full again; the reference is bare puts of the same keys by etcd's client
+//!   with the same concurrency.
+//! - `change`: the delay from a put at a source to the target; the reference is a program that only
+//!   watches and puts.
+//! - `allocate`: identities per second that 16 tasks allocate for new labels over one etcd; the
+//!   reference is 16 tasks that make only the calls that this needs at least.
+//! - `memory`: the memory that reflecting needs in addition to mirroring.
+//!
+//! There are no thresholds.
 
 mod allocate;
 mod bare;
@@ -28,14 +35,15 @@ use etcd_client::{Client, GetOptions};
 use self::data::sized;
 use self::processes::{Outcome, Running, add_cluster, start_as};
 
-/// How often each figure is taken; the middle one counts.
+/// Number of measurements of each figure. The median is reported.
 const ROUNDS: usize = 5;
 
-/// How long anything may take.
+/// Maximum time for any step.
 const TIME_MAX: Duration = Duration::from_secs(900);
 
-/// How often the target is asked how much it has, as a part of the time that it took so far: an etcd counts by walking over all keys (some 30 ms for
-/// 300,000), and asked each 20 ms it did little else.
+/// Divisor of the elapsed time that gives the pause between two counts of the target's keys. An
+/// etcd counts by walking over all keys (some 30 ms for 300,000), and with a count every 20 ms it
+/// did little else.
 const POLLS: u32 = 50;
 
 fn main() -> Outcome<()> {
@@ -57,7 +65,7 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// The files of all clusters of a source, and that of the target.
+/// Writes the client files of all clusters of a source, and that of the target.
 fn write_files(home: &Path, source: &str, target: &str) -> Outcome<()> {
     for number in 1..=data::clusters() {
         add_cluster(home, data::cluster(number).as_str(), source)?;
@@ -65,19 +73,20 @@ fn write_files(home: &Path, source: &str, target: &str) -> Outcome<()> {
     Ok(std::fs::write(home.join("target.yaml"), format!("endpoints:\n- {target}\n"))?)
 }
 
-/// Starts `meshkeep reflect` into the target of [`write_files`].
+/// Starts `meshkeep reflect` with the target of [`write_files`].
 fn start_reflect(home: &Path) -> Outcome<(Running, String)> {
     let target = home.join("target.yaml");
     start_as(home, &["reflect", "--to", target.to_str().ok_or("a path that is no text")?])
 }
 
-/// How many entries a target has.
+/// Counts the entries of a target.
 async fn count(client: &Client) -> Outcome<u64> {
     let options = GetOptions::new().with_prefix().with_count_only().with_serializable();
     Ok(u64::try_from(client.clone().get("cilium/cache/", Some(options)).await?.count())?)
 }
 
-/// Waits until a target has so many entries; returns how long after the first of them that was, and when it came.
+/// Waits until a target has `expected` entries. Returns the arrival time of the first and the time
+/// from it to the last.
 async fn filled(client: &Client, expected: u64) -> Outcome<(Instant, Duration)> {
     let began = Instant::now();
     let mut first = None;
@@ -96,13 +105,12 @@ async fn filled(client: &Client, expected: u64) -> Outcome<(Instant, Duration)> 
     }
 }
 
-/// The middle one.
+/// Returns the median.
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A rate.
 fn per_second(count: u64, elapsed: Duration) -> f64 {
     count as f64 / elapsed.as_secs_f64()
 }

@@ -1,4 +1,4 @@
-//! What reflecting adds to what mirroring takes.
+//! Figure of the memory that reflecting needs in addition to mirroring.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::processes::{Outcome, Running, ask, start_etcd, start_meshkeep, until}
 use super::source::fill;
 use super::{TIME_MAX, data, filled, sized, start_reflect, write_files};
 
-/// When what a start and a fill took should have been given back.
+/// Time after which the memory of a start and of a fill should be released.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
 async fn settled(meshkeep: &Running, address: &str) -> Outcome<u64> {
@@ -25,7 +25,7 @@ pub(crate) async fn memory(keys: u32) -> Outcome<()> {
     let (_target, target_url, target) = start_etcd(&target_home).await?;
     write_files(home.path(), &source_url, &target_url)?;
     println!("memory: {total} keys of {} clusters, {} MB", data::clusters(), bytes / 1_000_000);
-    // the first start fills the store; each of those that are compared finds it full
+    // the first start fills the store; the compared ones start with a full store
     let (meshkeep, address) = start_meshkeep(home.path())?;
     settled(&meshkeep, &address).await?;
     meshkeep.terminate()?;
@@ -38,7 +38,7 @@ pub(crate) async fn memory(keys: u32) -> Outcome<()> {
     let filling = settled(&meshkeep, &address).await?;
     let leader = ask(&address, "/v1/status").await?.contains("\"leader\":true");
     meshkeep.terminate()?;
-    // one that finds all there takes over its leases
+    // a reflector that finds every key takes over the existing leases
     let (meshkeep, address) = start_reflect(home.path())?;
     until(&address, "/v1/status", &format!("\"clusters\":{}", data::clusters()), TIME_MAX).await?;
     let taken_over = settled(&meshkeep, &address).await?;

@@ -1,4 +1,4 @@
-//! An etcd that was filled is lost, and comes back empty.
+//! Figure of an etcd that was full, lost its data and comes back empty.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +25,7 @@ pub(crate) async fn refill(keys: u32) -> Outcome<()> {
         bytes / 1_000_000,
         per_second(total, first)
     );
-    // the sources are gone from here on: what is written is what was kept
+    // from here on the sources are down: only retained entries can be written
     drop(source);
     let all = Arc::new(entries(keys));
     let mut ratios = Vec::new();

@@ -1,4 +1,4 @@
-//! Real programs beside a bench: an etcd and the sidecar, each in a directory of its own, ended when dropped.
+//! Programs for benches: an etcd and the sidecar, each in its own directory and ended on drop.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,13 +11,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// How long a start may take: a million keys in a store, on a machine that others use too.
+/// Maximum time of a start: a million keys in a store, on a machine with other load.
 const START_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How often to ask for what takes no time.
+/// Minimum pause between two requests of a poll.
 const POLL_MIN: Duration = Duration::from_millis(1);
 
-/// A program that is ended when this is dropped.
+/// A program that is ended on drop.
 pub(crate) struct Running(Child);
 
 impl Drop for Running {
@@ -28,30 +28,31 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Asks it to end, as Kubernetes does, and waits until it has.
+    /// Sends SIGTERM, as Kubernetes does, and waits for the end of the program.
     pub(crate) fn terminate(mut self) -> Outcome<()> {
         Command::new("kill").arg(self.0.id().to_string()).status()?;
         self.0.wait()?;
         Ok(())
     }
 
-    /// Resident memory, in MB.
+    /// Returns the resident memory in MB.
     pub(crate) fn resident_mb(&self) -> Outcome<u64> {
         let line = self.field("status", "VmRSS:")?;
         Ok(line.trim_end_matches(" kB").parse::<u64>()? * 1_024 / 1_000_000)
     }
 
-    /// What it made the kernel write to the disk, in bytes.
+    /// Returns the bytes that the program made the kernel write to the disk.
     #[allow(dead_code, reason = "not every bench asks")]
     pub(crate) fn written_bytes(&self) -> Outcome<u64> {
         Ok(self.field("io", "write_bytes:")?.parse()?)
     }
 
-    /// How long it has been on a processor.
+    /// Returns the CPU time of the program.
     #[allow(dead_code, reason = "not every bench asks")]
     pub(crate) fn busy(&self) -> Outcome<Duration> {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        // proc(5): utime and stime are the 14th and 15th fields, in hundredths of a second; the 2nd may have spaces
+        // proc(5): utime and stime are fields 14 and 15, in hundredths of a second; field 2 can
+        // contain spaces
         let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let [user, system] = fields.get(11..13).ok_or("no times")? else { return Err("no times".into()) };
         Ok(Duration::from_millis((user.parse::<u64>()? + system.parse::<u64>()?) * 10))
@@ -68,17 +69,18 @@ fn free_port() -> Outcome<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Starts the etcd of `ETCD_BIN`, or `etcd` on the path, below `home`. Returns it, its URL and a client.
+/// Starts the etcd of `ETCD_BIN`, or `etcd` from the path, below `home`. Returns it, its URL and a
+/// client.
 pub(crate) async fn start_etcd(home: &Path) -> Outcome<(Running, String, Client)> {
     start_etcd_of(&etcd_binary(), home).await
 }
 
-/// The etcd that `ETCD_BIN` names, or `etcd` on the path.
+/// Returns the etcd that `ETCD_BIN` names, or `etcd` from the path.
 pub(crate) fn etcd_binary() -> String {
     std::env::var("ETCD_BIN").unwrap_or_else(|_| "etcd".to_owned())
 }
 
-/// Where an etcd listens, for clients and for its kind.
+/// Ports of an etcd, for clients and for peers.
 pub(crate) struct Ports(u16, u16);
 
 impl Ports {
@@ -87,7 +89,7 @@ impl Ports {
     }
 }
 
-/// Starts an etcd on what there is below `home`. Returns it and its URL, without waiting for it.
+/// Starts an etcd with the data below `home`. Returns it and its URL without waiting for it.
 pub(crate) fn spawn_etcd(binary: &str, home: &Path, ports: &Ports) -> Outcome<(Running, String)> {
     let (url, peer) = (format!("http://127.0.0.1:{}", ports.0), format!("http://127.0.0.1:{}", ports.1));
     let mut command = Command::new(binary);
@@ -133,13 +135,14 @@ pub(crate) fn start_meshkeep(home: &Path) -> Outcome<(Running, String)> {
     start_as(home, &["serve"])
 }
 
-/// Starts a command that mirrors below `home`. Returns it and its address.
+/// Starts a command that mirrors, below `home`. Returns it and its address.
 pub(crate) fn start_as(home: &Path, words: &[&str]) -> Outcome<(Running, String)> {
     let (running, address, _) = start_meshkeep_with(home, words)?;
     Ok((running, address))
 }
 
-/// Starts a command that mirrors below `home`, with its flags. Returns it, its address, and the URL of its etcd face where it has one.
+/// Starts a command that mirrors, below `home`, with its flags. Returns it, its address, and the
+/// URL of its etcd API if it has one.
 pub(crate) fn start_meshkeep_with(home: &Path, words: &[&str]) -> Outcome<(Running, String, Option<String>)> {
     let (output, log) = (home.join("meshkeep.out"), home.join("meshkeep.log"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
@@ -152,7 +155,7 @@ pub(crate) fn start_meshkeep_with(home: &Path, words: &[&str]) -> Outcome<(Runni
         let mut lines = told.lines().filter_map(|line| line.strip_prefix("listening on "));
         let face = lines.clone().find_map(|line| line.strip_suffix(" as an etcd"));
         let address = lines.find_map(|line| line.strip_prefix("http://").filter(|rest| !rest.contains(' ')));
-        // one line after the other
+        // the lines of the addresses may not be complete yet
         if let Some(address) = address.filter(|_| face.is_some() == words.contains(&"--etcd-listen")) {
             return Ok((running, address.to_owned(), face.map(str::to_owned)));
         }
@@ -163,7 +166,7 @@ pub(crate) fn start_meshkeep_with(home: &Path, words: &[&str]) -> Outcome<(Runni
     }
 }
 
-/// Asks the sidecar; returns the whole answer, head included.
+/// Sends a request to the sidecar and returns the whole answer with its head.
 pub(crate) async fn ask(address: &str, path: &str) -> Outcome<String> {
     let mut stream = tokio::net::TcpStream::connect(address).await?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await?;
@@ -172,7 +175,8 @@ pub(crate) async fn ask(address: &str, path: &str) -> Outcome<String> {
     Ok(answer)
 }
 
-/// Asks until an answer has a text: the longer it takes the less often, so that the time is told to a hundredth and asking takes no part in it.
+/// Polls until an answer contains a text. The pauses grow with the elapsed time, so that the
+/// measured time is accurate to a hundredth and the polls need little CPU.
 pub(crate) async fn until(address: &str, path: &str, wanted: &str, time_max: Duration) -> Outcome<()> {
     let began = Instant::now();
     loop {

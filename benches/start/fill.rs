@@ -1,4 +1,4 @@
-//! Fills a store as mirroring some clusters would, without any etcd.
+//! Fills a store as mirroring some clusters would, without an etcd.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use meshkeep::internals::view::DERIVATION;
 
 use super::{Outcome, data};
 
-/// Fills a new store below the directory, and says how much it holds.
+/// Fills a new store below the directory and prints its size.
 pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
     let (store, _) = Store::open(directory, Duration::ZERO)?;
     let (mut count, mut raw, mut sequence) = (0_u64, 0_u64, 0_u64);

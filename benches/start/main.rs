@@ -1,9 +1,12 @@
-//! How long a start takes: `cargo bench --bench start -- [entries...]` (default: 100,000 and 1,000,000; derived entries come on top). More than a
-//! million are of fewer, larger clusters: 3,160,000, as many as set XL has, of 201.
+//! Bench of starts: `cargo bench --bench start -- [entries...]` (default: 100,000 and 1,000,000;
+//! derived entries come on top). More than a million entries belong to fewer, larger clusters: set
+//! XL has 3,160,000 of 201.
 //!
-//! The real binary in fresh processes over a store of its own making, asked through a unix socket: until the first lookup is answered, and until
-//! everything is in memory, each a median of five, after a clean stop, without the page cache, and after a kill in the middle of 20,000 changes a
-//! second; beside it, reading a flat file of as many bytes. Deliberately lacks: thresholds, etcd.
+//! It starts the real binary with a generated store in fresh processes and sends requests over a
+//! unix socket. It measures the time to the first answer to a lookup, and until everything is in
+//! memory, each as a median of five: after a clean stop, without the page cache, and after a kill
+//! during 20,000 changes per second. The reference is reading a flat file of the same size. There
+//! are no thresholds and no etcd.
 
 #[path = "../view/data.rs"]
 #[allow(dead_code, reason = "shared with the bench of the view")]
@@ -26,29 +29,29 @@ use rand::rngs::StdRng;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// How often each start is measured.
+/// Returns how often each start is measured.
 fn runs() -> u32 {
     data::sized(5, 1)
 }
 
-/// How long changes come before the kill: the log is full after some 4 s.
+/// Returns the duration of the changes before the kill. The log is full after some 4 s.
 fn churn_time() -> Duration {
     Duration::from_secs(data::sized(10, 1))
 }
 
-/// How long a group gathers (`commit::persist`).
+/// Time in which changes are gathered into a group (`commit::persist`).
 const WINDOW: Duration = Duration::from_millis(25);
 
-/// Changes in a window, at 20,000 a second.
+/// Number of changes in a window, at 20,000 per second.
 const CHANGES_PER_GROUP: u64 = 500;
 
-/// How often a client asks again.
+/// Pause between two requests.
 const POLL: Duration = Duration::from_micros(300);
 
-/// An answer that takes longer never comes.
+/// Maximum time for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// As the process itself does.
+/// The allocator of the real process.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -77,7 +80,7 @@ fn measure(entries: u64) -> Outcome<()> {
     let home = fs::canonicalize(parent)?.join(format!("bench-start-{}", std::process::id()));
     let data = home.join("data");
     fs::create_dir_all(home.join("clustermesh"))?;
-    // a cluster without a file would be forgotten; nobody answers on this port
+    // a cluster without a file would be removed; no etcd listens on this port
     for number in 1..=clusters.parse()? {
         fs::write(home.join("clustermesh").join(data::cluster(number).as_str()), "endpoints:\n- http://127.0.0.1:1\n")?;
     }
@@ -85,7 +88,7 @@ fn measure(entries: u64) -> Outcome<()> {
     println!("{entries} entries of {clusters} clusters: {}", String::from_utf8_lossy(&filled.stdout).trim());
     println!("  a flat file of as many bytes is read in {:.0} ms", millis(flat(&data)?));
     let count: u32 = clusters.parse()?;
-    // what the first start writes once is not what a start takes
+    // the first start writes things that later ones do not
     start(&home, &data, count, 0)?;
     report("after a clean stop", (1..=runs()).map(|run| start(&home, &data, count, run)))?;
     let without_cache = |run| {
@@ -114,7 +117,7 @@ fn role(name: &str, directory: &Path, words: &[&str]) -> Outcome<Child> {
     Ok(Command::new(std::env::current_exe()?).args([name, directory]).args(words).stdout(Stdio::piped()).spawn()?)
 }
 
-/// What a start took.
+/// Measurements of one start.
 struct Times {
     first: Duration,
     ready: Duration,
@@ -134,7 +137,7 @@ fn report(what: &str, runs: impl Iterator<Item = Outcome<Times>>) -> Outcome<()>
     Ok(())
 }
 
-/// Starts the binary, asks it, and stops it cleanly.
+/// Starts the binary, sends requests and stops it cleanly.
 fn start(home: &Path, data: &Path, clusters: u32, run: u32) -> Outcome<Times> {
     let socket = home.join("socket");
     let address = data::address(run * 7 % clusters + 1, run * 513 % data::IPS);
@@ -147,7 +150,7 @@ fn start(home: &Path, data: &Path, clusters: u32, run: u32) -> Outcome<Times> {
         .spawn()?;
     let asked = ask_both(&socket, &address, began);
     let outcome = asked.and_then(|(first, ready)| {
-        // what loading leaves is purged within a second
+        // the allocator releases the memory of loading within a second
         std::thread::sleep(Duration::from_secs(1));
         Ok(Times { first, ready, resident_mb: resident(child.id())? })
     });
@@ -166,7 +169,7 @@ fn ask_both(socket: &Path, address: &std::net::Ipv4Addr, began: Instant) -> Outc
     Ok((first, began.elapsed()))
 }
 
-/// Asks again and again until the answer is good.
+/// Repeats a request until the answer has status 200.
 fn until(socket: &Path, path: &str) -> Outcome<String> {
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
@@ -187,7 +190,7 @@ fn ask(socket: &Path, path: &str) -> Outcome<String> {
     Ok(answer)
 }
 
-/// Changes addresses at 20,000 a second until it is killed.
+/// Changes addresses at 20,000 per second until the process is killed.
 fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
     let (store, _) = Store::open(directory, Duration::ZERO)?;
     let loaded = store.load()?;
@@ -236,7 +239,8 @@ fn kill_in_churn(data: &Path, words: &[&str]) -> Outcome<()> {
     Ok(())
 }
 
-/// Reads a plain file as large as the store's, a few times; the fastest counts, for the page cache is warm.
+/// Reads a plain file as large as the store several times. The fastest read counts, because then
+/// the page cache is warm.
 fn flat(data: &Path) -> Outcome<Duration> {
     let path = data.join("flat");
     fs::write(&path, vec![1; usize::try_from(fs::metadata(data.join("store/db"))?.len())?])?;
@@ -255,7 +259,8 @@ fn forget_pages() -> Outcome<()> {
     Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
 }
 
-/// Synced, as the store was to which it happened: the start would wait for the disk to take all of the copy.
+/// Copies a directory and syncs the copy, as the killed store was. Otherwise the start would wait
+/// until the disk has written the copy.
 fn copy_tree(from: &Path, to: &PathBuf) -> Outcome<()> {
     fs::create_dir_all(to)?;
     for file in fs::read_dir(from)? {

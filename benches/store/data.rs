@@ -1,13 +1,15 @@
-//! Entries in Cilium's form: nine in ten are addresses, as in docs/develop/measurements.md §1.
+//! Entries in Cilium's form. Nine in ten are ipcache entries, as in docs/develop/measurements.md
+//! §1.
 
 use std::sync::Arc;
 
 use meshkeep::internals::model::{ClusterName, EntryKey, Kind, LeaseId, Record, Revision, Sequence, SourceStamp};
 
-/// How many clusters the entries come from.
+/// Number of clusters that have entries.
 pub(super) const CLUSTER_COUNT: u64 = 250;
 
-/// The key of an entry: in every 100, one service, four identities, five nodes and 90 addresses.
+/// Returns the key of an entry. Of 100 keys, one is a service, four are identities, five nodes and
+/// 90 addresses.
 pub(super) fn key(number: u64) -> EntryKey {
     let (cluster, within) = (number % CLUSTER_COUNT, number / CLUSTER_COUNT);
     let cluster = ClusterName::parse(&format!("cluster-{cluster:03}")).expect("a good name");
@@ -24,7 +26,7 @@ fn address(number: u64) -> String {
     format!("10.{}.{}.{}", number >> 16 & 255, number >> 8 & 255, number & 255)
 }
 
-/// Its value in its `version`th state.
+/// Returns the value of an entry in its `version`th state.
 pub(super) fn value(key: &EntryKey, number: u64, version: u64) -> String {
     let mixed = mix(number ^ version << 40);
     match key.kind {
@@ -94,7 +96,7 @@ pub(super) fn value(key: &EntryKey, number: u64, version: u64) -> String {
     }
 }
 
-/// The record of an entry in its `version`th state, announced at `sequence`.
+/// Returns the record of an entry in its `version`th state, announced at `sequence`.
 pub(super) fn record(number: u64, version: u64, sequence: u64) -> Record {
     let key = key(number);
     let value = value(&key, number, version);
@@ -116,12 +118,12 @@ pub(super) fn record(number: u64, version: u64, sequence: u64) -> Record {
     }
 }
 
-/// A record, shared.
+/// Returns a shared [`record`].
 pub(super) fn shared(number: u64, version: u64, sequence: u64) -> Arc<Record> {
     Arc::new(record(number, version, sequence))
 }
 
-/// splitmix64.
+/// Mixes the bits of a number (splitmix64).
 pub(super) fn mix(seed: u64) -> u64 {
     let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,7 +1,9 @@
-//! What the store costs alone, each figure beside a reference of the same run: `cargo bench --bench store -- [entries] [seconds]`.
+//! Bench of the store alone, each figure with a reference of the same run: `cargo bench --bench
+//! store -- [entries] [seconds]`.
 //!
-//! Each role runs in a process of its own (this binary again), so that its memory and its writes are its own: `fill` writes the entries in groups,
-//! `churn` changes random ones at a rate, `load` reads everything back. Deliberately lacks: thresholds, etcd and HTTP.
+//! Each role runs in its own process (this binary again), so that its memory and its writes are its
+//! own. `fill` writes the entries in groups, `churn` changes random ones at a rate, and `load`
+//! reads everything. There are no thresholds, no etcd and no HTTP.
 
 mod data;
 mod syncs;
@@ -22,17 +24,18 @@ use written::Written;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// A list comes in pages of 256 keys from many clusters at once; so many reach the store together.
+/// Number of entries that reach the store together: a list has pages of 256 keys, from many
+/// clusters at once.
 const FILL_GROUP: u64 = 10_000;
 
-/// How long changes gather, at high rates and at low ones (`commit::persist`).
+/// Time in which changes are gathered into a group, at high and at low rates (`commit::persist`).
 const GROUP_WINDOW: Duration = Duration::from_millis(25);
 const CALM_GROUP_WINDOW: Duration = Duration::from_millis(40);
 
-/// How many of a group's changes the wait of each group stands for.
+/// Number of arrival times per window for which the time until durability is measured.
 const SAMPLES: u32 = 8;
 
-/// As the process itself does.
+/// The allocator of the real process.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -110,12 +113,13 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
     let store = open(directory)?;
     drop(store.load()?);
     let syncs = Syncs::begin(directory)?;
-    // as the process does (`commit::persist`)
+    // the same windows as in the process (`commit::persist`)
     let window = if rate > 5_000 { GROUP_WINDOW } else { CALM_GROUP_WINDOW };
     let (mut sequence, mut raw, mut disk_max, mut resident_max) = (count + 1, 0, 0, 0);
     let (mut durable, mut oldest, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     let (written, started, mut busy) = (Written::now(directory)?, Instant::now(), Duration::ZERO);
-    // changes come all the time; whatever came until a group is taken is of it, so one that follows a slow one is larger
+    // a group has all changes since the previous one was taken, so a group after a slow one is
+    // larger
     let (mut taken, mut came) = (started, 0);
     while started.elapsed() < Duration::from_secs(seconds) {
         let since = taken;
@@ -163,7 +167,7 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         disk_max >> 20
     );
     tell_slowest(waits, &syncs, started);
-    // as a kill would
+    // end without cleaning up, as at a kill
     std::process::exit(0);
 }
 
@@ -198,7 +202,8 @@ fn load(directory: &Path) -> Outcome<()> {
     std::process::exit(0);
 }
 
-/// Reads a plain file as large as the store's, a few times; the fastest counts, for the page cache is warm.
+/// Reads a plain file as large as the store several times. The fastest read counts, because then
+/// the page cache is warm.
 fn flat(directory: &Path) -> Outcome<Duration> {
     let path = directory.join("flat");
     let length = fs::metadata(directory.join("store/db"))?.len();
@@ -225,7 +230,7 @@ fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b as f64
 }
 
-/// Resident memory, in MB.
+/// Returns the resident memory in MB.
 fn resident() -> Outcome<u64> {
     Ok(field("/proc/self/status", "VmRSS:")? >> 10)
 }

@@ -1,4 +1,5 @@
-//! The reference for how long a group takes to be durable: writing and syncing a block, again and again, beside the store and on its disk.
+//! Reference for the time until a group is durable: writes and syncs a block repeatedly, on the
+//! disk of the store and at the same time.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -10,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use super::{Outcome, millis};
 
-/// What one write and one sync of this size cost, some of a commit at 20,000 changes/s.
+/// Size of the block: a part of a commit at 20,000 changes/s.
 pub(crate) const SYNC_BYTES: usize = 32 << 10;
 
-/// How many blocks are written in turn: the file does not grow, as the store's slots do not.
+/// Number of blocks that are written in turn. Like the store's slots, the file does not grow.
 const BLOCKS: u64 = 64;
 
-/// As often as groups come at high rates.
+/// Interval of the writes: that of groups at high rates.
 const PERIOD: Duration = Duration::from_millis(25);
 
-/// The loop, in a thread of its own.
+/// The loop of writes, in its own thread.
 pub(crate) struct Syncs {
     path: PathBuf,
     stop: Arc<AtomicBool>,
@@ -27,7 +28,7 @@ pub(crate) struct Syncs {
 }
 
 impl Syncs {
-    /// Begins, in a file beside a store's directory.
+    /// Starts the loop with a file next to the store's directory.
     pub(crate) fn begin(directory: &Path) -> Outcome<Self> {
         let path = directory.with_extension("sync");
         let (file, stop) = (File::create(&path)?, Arc::new(AtomicBool::new(false)));
@@ -47,7 +48,7 @@ impl Syncs {
         Ok(Self { path, stop, thread })
     }
 
-    /// When each began, and how long it took.
+    /// Stops the loop. Returns the start and the duration of each sync.
     pub(crate) fn end(self) -> Outcome<Vec<(Instant, Duration)>> {
         self.stop.store(true, Ordering::Relaxed);
         let times = self.thread.join().map_err(|_| "the loop of syncs panicked")??;
@@ -56,17 +57,17 @@ impl Syncs {
     }
 }
 
-/// One group at work.
+/// Times of one group.
 pub(crate) struct Wait {
     pub(crate) taken: Instant,
-    /// How long after the group before it that was.
+    /// Time since the previous group was taken.
     pub(crate) since: Duration,
     pub(crate) storing: Duration,
     pub(crate) tending: Duration,
     pub(crate) end: Instant,
 }
 
-/// Says of the groups that took longest what their time went to, with the longest sync that went on meanwhile.
+/// Prints how the slowest groups spent their time, with the longest sync during each.
 pub(crate) fn tell_slowest(mut groups: Vec<Wait>, syncs: &[(Instant, Duration)], started: Instant) {
     groups.sort_by_key(|group| std::cmp::Reverse(group.storing + group.tending));
     for Wait { taken, since, storing, tending, end } in groups.into_iter().take(8) {

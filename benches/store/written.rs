@@ -1,8 +1,9 @@
-//! How much is written: what the disk was given, and what the kernel counts for the process.
+//! The amount of written data: bytes that the disk received, and bytes that the kernel counts for
+//! the process.
 //!
-//! The kernel counts memory that the process made dirty, by folios, of which the disk gets what is dirty in them: where the file system
-//! has large ones (ext4 since Linux 6.16), twice as much and more. What the disk was given includes the file system's journal, and what
-//! others write meanwhile.
+//! The kernel counts dirty memory of the process in whole folios, of which the disk only gets the
+//! dirty part. With large folios (ext4 since Linux 6.16) it counts at least twice as much as the
+//! disk gets. The disk's bytes include the file system's journal and the writes of other processes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,14 +11,14 @@ use std::path::Path;
 
 use super::{Outcome, field, ratio};
 
-/// Sectors are counted in this unit whatever the disk has (Documentation/block/stat.rst).
+/// Unit in which the kernel counts sectors, whatever the disk has (Documentation/block/stat.rst).
 const SECTOR_BYTES: u64 = 512;
 
-/// How much was written so far.
+/// Bytes written so far.
 pub(crate) struct Written {
-    /// As the kernel counts for this process.
+    /// Bytes that the kernel counts for this process.
     counted: u64,
-    /// By the disk, where the directory is on one.
+    /// Bytes that the disk received, if the directory is on one.
     device: Option<u64>,
 }
 
@@ -26,7 +27,8 @@ impl Written {
         Ok(Self { counted: field("/proc/self/io", "write_bytes:")?, device: device_bytes(directory) })
     }
 
-    /// Says what was written since, for so many bytes of changes; `others` are bytes that are not the store's, and were more as the kernel counts.
+    /// Describes the bytes written since, compared with `raw` bytes of changes. `others` are bytes
+    /// that the store did not write; the kernel counts more for them.
     pub(crate) fn tell(&self, directory: &Path, raw: u64, others: u64) -> Outcome<String> {
         let now = Self::now(directory)?;
         let counted = (now.counted - self.counted).saturating_sub(others);

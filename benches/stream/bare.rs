@@ -1,4 +1,5 @@
-//! The bare program: tokio and hyper, which send the same shared bytes with the same tick, and nothing else.
+//! The reference program: tokio and hyper, which only send the same shared bytes at the same
+//! interval.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -14,10 +15,11 @@ use tokio::task::JoinSet;
 use super::Outcome;
 use super::child::{answer, now_us, number, orders};
 
-/// How many ticks a reader may be behind.
+/// Maximum number of ticks that a reader may be behind.
 const TICKS_KEPT: usize = 256;
 
-/// As large as an event of the server under test; `{position}` and `{stamp}` are as wide as there.
+/// Returns an event as large as one of the server under test, with a position and a time stamp of
+/// the same width.
 pub(crate) fn event(sequence: u64, stamp: u64) -> String {
     format!(
         "event: upsert\nid: v1.00000000000000be.{sequence}\ndata: {{\"type\":\"upsert\",\"kind\":\"ipcache\",\"key\":\"cilium/cache/ip/v1/paris/10.0.0.{}\",\"object\":{{\"prefix\":\"10.0.0.{}/32\",\"host\":true,\"cluster\":\"paris\",\"identity\":70000,\"hostIP\":\"172.18.1.2\",\"namespace\":\"shop\",\"podName\":\"t{stamp}\",\"serviceAccount\":\"cart\",\"source\":\"clustermesh\"}},\"meta\":{{\"cluster\":\"paris\",\"revision\":{sequence},\"position\":\"v1.00000000000000be.{sequence}\"}}}}\n\n",
@@ -26,7 +28,7 @@ pub(crate) fn event(sequence: u64, stamp: u64) -> String {
     )
 }
 
-/// Orders: `feed RATE SECONDS TICK_MS`, which answers with the position that it reached.
+/// Runs the program. Its order `feed RATE SECONDS TICK_MS` is answered with the last position.
 pub(crate) fn run() -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (ticks, _) = broadcast::channel(TICKS_KEPT);
@@ -52,7 +54,7 @@ fn feed(ticks: &broadcast::Sender<Bytes>, sequence: &mut u64, rate: u64, length:
         let mut text = String::new();
         while *sequence - first < due {
             *sequence += 1;
-            // changes come evenly over the tick, so they wait for half of it
+            // changes are spread evenly over the tick, so they wait for half of it on average
             let waits = (due - (*sequence - first)) * 1_000_000 / rate;
             text.push_str(&event(*sequence, now_us() - waits));
         }
@@ -81,7 +83,7 @@ async fn accept(listener: tokio::net::TcpListener, ticks: broadcast::Sender<Byte
 
 type Body = StreamBody<futures_util::stream::BoxStream<'static, Result<Frame<Bytes>, Infallible>>>;
 
-/// `/blast?N` sends N events at once, any other path what is fed.
+/// Answers a request: `/blast?N` sends N events at once, and any other path the fed events.
 fn respond(request: &hyper::Request<Incoming>, ticks: &broadcast::Sender<Bytes>) -> hyper::Response<Body> {
     let synced = Bytes::from_static(b"event: synced\ndata: {}\n\n");
     let wanted = request.uri().query().filter(|_| request.uri().path() == "/blast").and_then(|count| count.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! A child process that takes orders on standard input and answers each with one line.
+//! A child process that reads orders from standard input and answers each with one line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::Outcome;
 
-/// Linux counts processor time in hundredths of a second for everybody (`USER_HZ`).
+/// Unit of processor time that Linux reports to programs: hundredths of a second (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// This binary in another role.
+/// A process of this binary in another role.
 pub(crate) struct Role {
     child: Child,
     orders: ChildStdin,
@@ -28,7 +28,7 @@ impl Role {
         Ok((role, first))
     }
 
-    /// Gives an order and waits for its answer.
+    /// Sends an order and waits for its answer.
     pub(crate) fn ask(&mut self, order: &str) -> Outcome<String> {
         self.tell(order)?;
         self.answer()
@@ -47,7 +47,8 @@ impl Role {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Processor time so far, user and system, without the thread that takes orders: it makes the changes, as remotes would elsewhere.
+    /// Returns the user and system time so far, without the thread that reads orders: it makes the
+    /// changes, which otherwise come from remote clusters.
     pub(crate) fn cpu(&self) -> Outcome<Duration> {
         let id = self.child.id();
         Ok(Self::cpu_in(&format!("/proc/{id}/stat"))?.saturating_sub(Self::cpu_in(&format!("/proc/{id}/task/{id}/stat"))?))
@@ -60,7 +61,7 @@ impl Role {
         Ok(Duration::from_secs_f64(ticks / TICKS_PER_SECOND))
     }
 
-    /// Resident memory in KiB.
+    /// Returns the resident memory in KiB.
     pub(crate) fn resident_kib(&self) -> Outcome<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
@@ -75,24 +76,23 @@ impl Drop for Role {
     }
 }
 
-/// Reads orders until there are no more.
+/// Iterates over the orders on standard input.
 pub(crate) fn orders() -> impl Iterator<Item = Vec<String>> {
     let lines = std::io::stdin().lines().map_while(Result::ok);
     lines.map(|line| line.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Answers an order.
 pub(crate) fn answer(line: &str) {
     let mut output = std::io::stdout().lock();
     drop(writeln!(output, "{line}").and_then(|()| output.flush()));
 }
 
-/// A word of an order as a number.
+/// Parses a word of an order as a number.
 pub(crate) fn number(words: &[String], index: usize) -> Outcome<u64> {
     Ok(words.get(index).ok_or("a number is missing")?.parse()?)
 }
 
-/// Microseconds since 1970: comparable between processes.
+/// Returns microseconds since 1970, which are comparable between processes.
 pub(crate) fn now_us() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)

@@ -6,25 +6,26 @@ use std::time::{Duration, Instant};
 use super::child::{Role, now_us, number};
 use super::{Outcome, bare, put_to_event, sized};
 
-/// How long a load runs: some hundred ticks.
+/// Returns the duration of a load in seconds: some hundred ticks.
 fn window() -> u64 {
     sized(8, 1)
 }
 
-/// How many readers there are, of as many in full.
+/// Returns the number of readers, `full` in a full run.
 fn readers(full: u64) -> u64 {
     sized(full, 20)
 }
 
-/// The tick of the bare program for so many readers: that of the hub.
+/// Returns the tick of the bare program for a number of readers. Same as that of the server's event
+/// hub.
 const fn tick_ms(readers: u64) -> u64 {
     if readers < 20 { 1 } else { readers / 20 }
 }
 
-/// How long stragglers may take after the last change.
+/// Maximum time for late events after the last change, in milliseconds.
 const PATIENCE_MS: u64 = 5_000;
 
-/// How many entries are changed.
+/// Number of entries that change.
 const KEYS: u64 = 1_000;
 
 type Figure = (&'static str, fn() -> Outcome<()>);
@@ -58,11 +59,11 @@ pub(crate) fn run(names: &[String]) -> Outcome<()> {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
-/// What a server and its readers did while changes came.
+/// Measurements of a server and its readers while changes come.
 #[derive(Debug, Clone, Copy)]
 struct Ran {
     cpu_percent: f64,
-    /// Of all changes for all readers; what was merged on the way lacks.
+    /// Share of all changes for all readers that arrived. Merged changes are missing from it.
     delivered: f64,
     events_per_second: f64,
     bytes: f64,
@@ -82,7 +83,7 @@ impl std::fmt::Display for Ran {
     }
 }
 
-/// Gives a server an order to feed, while readers read.
+/// Gives a server the order to feed while readers read.
 fn drive(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Outcome<Ran> {
     let (cpu, began) = (server.cpu()?, Instant::now());
     let reached = server.ask(order)?;
@@ -96,7 +97,8 @@ fn drive(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Outco
     }
     let ms = |index| Ok::<_, Box<dyn std::error::Error + Send + Sync>>(number(&words, index)? as f64 / 1e3);
     let (bytes, behind) = (number(&words, 0)? as f64, number(&words, 3)?);
-    // those of the middle of a run: a sequence has a digit more at its end than at its beginning
+    // the length of an event in the middle of a run: a sequence has one digit more at the end than
+    // at the beginning
     let events = bytes / bare::event(window() * 500, now_us()).len() as f64;
     let (delivered, events_per_second) = (events / changes as f64, events / seconds);
     Ok(Ran { cpu_percent, delivered, events_per_second, bytes, resets: number(&words, 1)?, behind, p50_ms: ms(4)?, p99_ms: ms(5)? })
@@ -145,7 +147,8 @@ fn filters() -> Outcome<()> {
     Ok(())
 }
 
-/// How many percent of a core so many subscribers with a filter each cost a server, changes included.
+/// Measures the CPU of a server with filtering subscribers, in percent of a core, including the
+/// changes.
 fn filtered(readers: &str) -> Outcome<f64> {
     let (mut server, address) = Role::start(&["role:server"])?;
     let (mut load, _) = Role::start(&["role:load", &address, readers, &format!("{PATH}&identity={{}}")])?;

@@ -1,4 +1,5 @@
-//! The load: many readers in one process with one thread. Every reader counts bytes; some look at each event's time stamp.
+//! The load: many readers in one process with one thread. Every reader counts bytes; some parse
+//! each event's time stamp.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,16 +13,16 @@ use tokio::task::JoinSet;
 use super::Outcome;
 use super::child::{answer, now_us, number, orders};
 
-/// One reader in so many looks at time stamps.
+/// One in this many readers parses time stamps.
 const SAMPLED_EVERY: usize = 50;
 
-/// How many readers come from one loopback address: below the limit on streams of one client.
+/// Number of readers from one loopback address. It is below the limit of streams per client.
 const READERS_PER_ADDRESS: usize = 900;
 
-/// How much of its end a reader keeps: more than the longest event.
+/// Number of bytes at its end that a reader keeps: more than the longest event.
 const TAIL_BYTES: usize = 2_048;
 
-/// How much is read at once.
+/// Number of bytes per read.
 const READ_BYTES: usize = 256 * 1024;
 
 #[derive(Default)]
@@ -31,13 +32,15 @@ struct Totals {
     resets: AtomicU64,
     ended: AtomicUsize,
     delays_us: Mutex<Vec<u64>>,
-    /// The sequence of each reader's last event.
+    /// Sequence of each reader's last event.
     reached: Vec<AtomicU64>,
 }
 
-/// `ADDRESS COUNT PATH [stalled]`: `{}` in the path is the reader's number. Says `ready` when all are in step; with `stalled` one more
-/// reader takes nothing. The order `wait SEQUENCE MS` answers when all reached it or after that time, with
-/// `bytes resets ended behind p50_us p99_us`, and begins anew.
+/// Runs the load with the arguments `ADDRESS COUNT PATH [stalled]`; `{}` in the path is the
+/// reader's number. Prints `ready` when all readers are in sync. With `stalled`, one more reader
+/// reads nothing. The order `wait SEQUENCE MS` is answered when all readers have reached the
+/// sequence or the time is over, with `bytes resets ended behind p50_us p99_us`, and resets the
+/// counters.
 pub(crate) fn run(arguments: &[String]) -> Outcome<()> {
     let address: SocketAddr = arguments.first().ok_or("no address")?.parse()?;
     let count = usize::try_from(number(arguments, 1)?)?;
@@ -87,7 +90,8 @@ async fn follow(address: SocketAddr, index: usize, path: &str, totals: &Totals) 
     let mut seen = Seen { index, tail: Vec::new(), ready: false };
     loop {
         stream.readable().await?;
-        // one buffer for all readers, which stays in the processor's cache: 5,000 machines would have 5,000 caches
+        // all readers share one buffer, which stays in the processor's cache: 5,000 machines would
+        // have 5,000 caches
         let taken = BUFFER.with_borrow_mut(|buffer| -> std::io::Result<usize> {
             let length = stream.try_read(buffer)?;
             seen.take(&buffer[..length], totals);
@@ -105,7 +109,7 @@ thread_local! {
     static BUFFER: std::cell::RefCell<Vec<u8>> = std::cell::RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// What a reader keeps of what it read.
+/// Part of the stream that a reader keeps.
 struct Seen {
     index: usize,
     tail: Vec<u8>,
@@ -117,7 +121,7 @@ impl Seen {
         totals.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let sampled = self.index.is_multiple_of(SAMPLED_EVERY);
         let kept = self.tail.len();
-        // the others look at the end alone, as long as nothing but events comes
+        // other readers only inspect the end, while nothing but events arrives
         let from = if sampled || !self.ready { 0 } else { bytes.len().saturating_sub(TAIL_BYTES) };
         self.tail.extend_from_slice(&bytes[from..]);
         if !self.ready && find_last(&self.tail, b"event: synced").is_some() {
@@ -125,7 +129,8 @@ impl Seen {
             totals.ready.fetch_add(1, Ordering::Relaxed);
         }
         if sampled {
-            // an event that began in what was kept counts once: its stamp ends in what is new
+            // an event that began in the kept part counts once, because its stamp ends in the new
+            // part
             sample(&self.tail, kept, now_us(), totals);
             totals.resets.fetch_add(count(&self.tail[kept.saturating_sub(12)..], b"event: reset"), Ordering::Relaxed);
         }
@@ -145,7 +150,7 @@ fn count(text: &[u8], wanted: &[u8]) -> u64 {
     text.windows(wanted.len()).filter(|window| *window == wanted).count() as u64
 }
 
-/// The last whole `id:` line.
+/// Returns the sequence of the last complete `id:` line.
 fn last_sequence(tail: &[u8]) -> Option<u64> {
     let end = find_last(tail, b"\ndata: ")?;
     let start = find_last(&tail[..end], b"\nid: ")?;
@@ -153,7 +158,7 @@ fn last_sequence(tail: &[u8]) -> Option<u64> {
     id.rsplit('.').next()?.parse().ok()
 }
 
-/// Notes the age of every time stamp that ends behind `kept`.
+/// Records the age of every time stamp that ends after `kept`.
 fn sample(text: &[u8], kept: usize, now: u64, totals: &Totals) {
     const MARK: &[u8] = b"\"podName\":\"t";
     const DIGITS: usize = 16;

@@ -1,7 +1,9 @@
-//! What the change stream costs, as ratios to bare programs in the same run: `cargo bench --bench stream -- [figure…]`.
+//! Bench of the change stream, with ratios to bare programs in the same run: `cargo bench --bench
+//! stream -- [figure…]`.
 //!
-//! Each figure runs its servers and its load in processes of their own (this binary again, by role), so that the processor time of a
-//! server is its own. Deliberately lacks: thresholds. It prints what was measured, with the size of the data, and what to reach.
+//! Each figure runs its servers and its load in separate processes (this binary in several roles),
+//! so that a server's CPU time is its own. It prints the measurements with the size of the data and
+//! the target. There are no thresholds.
 
 mod bare;
 mod child;
@@ -18,7 +20,7 @@ mod small;
 use self::processes::Outcome;
 use self::small::sized;
 
-/// As in the program itself.
+/// The allocator of the real process.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

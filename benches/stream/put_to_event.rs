@@ -1,4 +1,5 @@
-//! From a put into a real etcd to the event at a client: a bare watch client beside a stream of the real binary.
+//! Figure of the delay from a put into a real etcd to the event at a client: a bare watch client
+//! and a stream of the real binary.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,20 +12,20 @@ use super::child::now_us;
 use super::processes::{add_cluster, start_etcd, start_meshkeep, until};
 use super::{Outcome, sized};
 
-/// How many keys the mirror holds, in full and where little is measured.
+/// Returns the number of keys in the mirror.
 fn keys() -> u32 {
     sized(300_000, 2_000)
 }
 
-/// How many puts each second.
+/// Number of puts per second.
 const RATE: u64 = 325;
 
-/// For how long.
+/// Returns the duration of the puts in seconds.
 fn seconds() -> u64 {
     sized(12, 1)
 }
 
-/// How many operations etcd takes in one transaction.
+/// Maximum number of operations in an etcd transaction.
 const TXN_OPERATIONS_MAX: usize = 128;
 
 const PREFIX: &str = "cilium/cache/ip/v1/paris/";
@@ -62,7 +63,7 @@ async fn load(client: &mut Client) -> Outcome<()> {
 
 type Delays = Arc<Mutex<Vec<u64>>>;
 
-/// Notes the age of every stamp in a text.
+/// Records the age of every time stamp in a text.
 fn note(text: &str, delays: &Delays) {
     let now = now_us();
     for (at, _) in text.match_indices(MARK) {

@@ -1,4 +1,5 @@
-//! The server under test: the library's face over a writer that is fed here, without etcd and without a store.
+//! The server under test: the library's HTTP server over a writer that gets its changes from here,
+//! without etcd and store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,18 +31,19 @@ impl Persistence for Nowhere {
     }
 }
 
-/// Changes of ip entries, one after the other.
+/// Source of consecutive changes of ipcache entries.
 struct Feeder {
     commands: CommandSender,
     handle: Handle,
     cluster: ClusterName,
-    /// Waits for room in the queue.
+    /// Runtime that waits for capacity in the queue.
     waiting: tokio::runtime::Runtime,
-    /// Changes so far.
+    /// Number of changes so far.
     count: u64,
 }
 
-/// Orders: `feed RATE SECONDS KEYS IDENTITIES` and `fill COUNT`; both answer with the position that they reached.
+/// Runs the server. The orders `feed RATE SECONDS KEYS IDENTITIES` and `fill COUNT` are answered
+/// with the last position.
 pub(crate) fn run() -> Outcome<()> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (handle, commands) = writer(runtime.handle().clone());
@@ -113,7 +115,7 @@ impl Feeder {
             named_ports: Vec::new(),
         });
         let Object::Ip(entry) = &object else { unreachable!("it was made above") };
-        // what the object would be decoded from again, once it is packed
+        // the value from which the object is decoded again once it is packed
         let value = format!(
             r#"{{"IP":"{address}","HostIP":"172.18.1.2","ID":{},"K8sNamespace":"shop","K8sPodName":"{}","K8sServiceAccount":"cart","Count":{}}}"#,
             entry.identity, entry.pod_name, self.count
@@ -151,7 +153,7 @@ impl Feeder {
         Ok(())
     }
 
-    /// The position once everything is visible.
+    /// Waits until all changes are visible and returns the position.
     fn reached(&self) -> String {
         loop {
             let position = self.handle.try_reading().map(|reading| reading.position());

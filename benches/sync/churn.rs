@@ -1,4 +1,5 @@
-//! What the sidecar takes while the remotes change at a rate: memory, disk, bytes written, time on the processor, and how far it is behind.
+//! Figure of the sidecar while remote clusters change at a rate: memory, disk, bytes written, CPU
+//! time, and its delay.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,13 +8,13 @@ use super::processes::{Outcome, Running, add_cluster, ask, start_etcd, start_mes
 use super::source::{SAMPLE_INTERVAL, change, fill, put};
 use super::{TIME_MAX, data};
 
-/// When what a start took should have been given back.
+/// Time after which the memory of a start should be released.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
-/// A block of a file, in bytes (stat(2)).
+/// Unit of a file's blocks, in bytes (stat(2)).
 const BLOCK_BYTES: u64 = 512;
 
-/// The highest of what was seen, in MB.
+/// Highest values so far, in MB.
 #[derive(Default)]
 struct Most {
     resident: u64,
@@ -68,7 +69,7 @@ pub(crate) async fn churn(rate: u32, seconds: Duration) -> Outcome<()> {
     meshkeep.terminate()
 }
 
-/// A sidecar that is synced.
+/// Starts a sidecar and waits until it is synced.
 async fn started(home: &Path, how: &str) -> Outcome<(Running, String)> {
     let (meshkeep, address) = start_meshkeep(home)?;
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
@@ -80,12 +81,12 @@ async fn started(home: &Path, how: &str) -> Outcome<(Running, String)> {
     Ok((meshkeep, address))
 }
 
-/// What the files below a directory take, in MB.
+/// Returns the disk usage of the files in a directory, in MB.
 fn disk_mb(directory: &Path) -> Outcome<u64> {
     use std::os::unix::fs::MetadataExt as _;
     let mut blocks = 0;
     for file in std::fs::read_dir(directory)? {
-        // sled removes files at any time
+        // sled can remove a file at any time
         let Ok(metadata) = file?.metadata() else { continue };
         blocks += metadata.blocks();
     }

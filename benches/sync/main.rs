@@ -1,8 +1,15 @@
-//! What reading the remotes costs, with the real sidecar and a real etcd that has all clusters in cache form, one file for each:
-//! `cargo bench --bench sync -- [cold [keys] | resume [keys] | churn [rate] [seconds] | page [keys]]`. `cold`: an empty store until everything is served and stored, beside a bare client
-//! that lists the same ranges into nothing. `resume`: the bytes that a start reads after changes that it has missed, also where the etcd was
-//! compacted meanwhile, beside the bytes of these changes and of a full list. `churn [rate] [seconds]`: what the sidecar takes while the remotes
-//! change, a million keys. `page`: the page at `/` in a Chromium. Deliberately lacks: thresholds.
+//! Bench of reading remote clusters, with the real sidecar and a real etcd that has all clusters in
+//! cache form, one client file for each: `cargo bench --bench sync -- [cold [keys] | resume [keys]
+//! | churn [rate] [seconds] | page [keys]]`.
+//!
+//! - `cold`: the time from an empty store until everything is served and stored; the reference is a
+//!   bare client that lists the same ranges and discards them.
+//! - `resume`: the bytes that a start reads after it has missed changes, also if the etcd was
+//!   compacted meanwhile; the references are the bytes of these changes and of a full list.
+//! - `churn`: the resources of the sidecar while the remote clusters change, with a million keys.
+//! - `page`: the page at `/` in a Chromium.
+//!
+//! There are no thresholds.
 
 mod churn;
 #[path = "../view/data.rs"]
@@ -27,16 +34,17 @@ use self::processes::{Outcome, add_cluster, ask, start_etcd, start_meshkeep, unt
 use self::source::{KINDS, fill, share};
 use self::wire::Wire;
 
-/// How many keys a page has, and how many ranges are listed at once: as the sidecar does.
+/// Number of keys in a page, and number of ranges that are listed concurrently. Same as in the
+/// sidecar.
 const PAGE_KEYS: i64 = 1_000;
 const RANGES_AT_ONCE: u32 = 4;
 
-/// What is missed: 60 s at the churn of Cilium's own scale test (325 changes/s), of which one in twenty is a delete and one
-/// in twenty a new key.
+/// Number of missed changes: 60 s at the rate of Cilium's own scale test (325 changes/s). One in
+/// twenty is a delete and one in twenty a new key.
 const MISSED: u32 = 60 * 325;
 const DELETES_EACH: u32 = 20;
 
-/// How long anything may take.
+/// Maximum time for any step.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 fn main() -> Outcome<()> {
@@ -59,7 +67,7 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// Lists every range of every cluster into nothing.
+/// Lists every range of every cluster and discards the answers.
 async fn list_all(client: &Client) -> Outcome<(Duration, u64)> {
     let began = Instant::now();
     let next = Arc::new(AtomicU32::new(0));
@@ -134,10 +142,11 @@ async fn cold(keys: u32) -> Outcome<()> {
     Ok(())
 }
 
-/// The ip entries of each cluster, as far as they are there.
+/// Existing ipcache entries of each cluster.
 type Pods = Vec<Vec<(EntryKey, String)>>;
 
-/// Changes what a stopped sidecar misses, one revision each. Returns the bytes of what was put and deleted.
+/// Makes changes while the sidecar is stopped, with one revision each. Returns the bytes of the
+/// puts and deletes.
 async fn change(client: &Client, pods: &mut Pods, round: u32) -> Outcome<u64> {
     const POD: &str = "\"K8sPodName\":\"";
     let (mut bytes, mut changing) = (0, JoinSet::new());

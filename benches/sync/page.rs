@@ -1,5 +1,6 @@
-//! The page at `/` of a large mesh in a real Chromium: how soon after a restart it can be used, what is fetched for it, and what it costs the sidecar to
-//! keep it open while the mesh changes, beside the same without it.
+//! Figure of the page at `/` for a large mesh in a real Chromium: the time from a restart until it
+//! is usable, the bytes that it fetches, and the CPU that an open page costs the sidecar while the
+//! mesh changes. The reference is the same without the page.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -13,35 +14,39 @@ use super::processes::{Outcome, Running, add_cluster, start_etcd, start_meshkeep
 use super::source::{fill, put};
 use super::{TIME_MAX, data};
 
-/// The changes of Cilium's own scale test.
+/// Changes of Cilium's own scale test.
 const CHANGES_PER_SECOND: u32 = 325;
 
-/// How long what it costs is measured.
+/// Returns the duration of the CPU measurement.
 fn measured() -> Duration {
     Duration::from_secs(data::sized(60, 3))
 }
 
-/// How often it is opened after a restart.
+/// Returns how often the page is opened after a restart.
 fn runs() -> u32 {
     data::sized(5, 1)
 }
 
-/// What a start took should have been given back, and what it lists at once be listed.
+/// Returns the time after which the memory of a start should be released and the initial lists
+/// complete.
 fn settled_after() -> Duration {
     Duration::from_secs(data::sized(10, 1))
 }
 
-/// No display, no graphics card, no calls home; no sandbox, which root may not have: it loads one page of ours.
+/// Flags of Chromium: no display, no graphics card, no background traffic. The sandbox may not work
+/// for root, and the browser only loads meshkeep's page.
 const FLAGS: [&str; 6] =
     ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking"];
 
-/// How many bytes came over the wire, heads included: of the page and its files, then of answers of the API but the stream.
+/// Script that returns the transferred bytes with heads: those of the page and its files, then
+/// those of the API without the stream.
 const TRANSFERRED: &str = "const all = [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]; \
     const sum = (of) => all.filter((one) => of(new URL(one.name).pathname)).reduce((bytes, one) => bytes + one.transferSize, 0); \
     return [sum((path) => !path.startsWith('/v1/')), sum((path) => path.startsWith('/v1/') && path !== '/v1/events')]";
 
 pub(crate) async fn page(keys: u32) -> Outcome<()> {
-    // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
+    // the HTTP client needs a crypto provider even for plain HTTP; this fails only if the process
+    // already has one
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, url, client) = start_etcd(home.path()).await?;
@@ -85,14 +90,15 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
     meshkeep.terminate()
 }
 
-/// The share of a core that the sidecar takes while the mesh changes, in percent, and how many changes these are, behind so many others.
+/// Measures the CPU of the sidecar while the mesh changes, in percent of a core, and the number of
+/// changes. `after` is the number of earlier changes.
 async fn cost(client: &etcd_client::Client, meshkeep: &Running, after: u64) -> Outcome<(f64, u64)> {
     let (busy, began) = (meshkeep.busy()?, Instant::now());
     let (changes, _) = put(client, CHANGES_PER_SECOND, after, measured(), || Ok(())).await?;
     Ok(((meshkeep.busy()? - busy).as_secs_f64() * 100.0 / began.elapsed().as_secs_f64(), changes))
 }
 
-/// A browser with one page, ended when dropped.
+/// A browser with one page, ended on drop.
 struct Browser {
     driver: Child,
     session: String,
@@ -104,7 +110,7 @@ impl Browser {
         let output = fs::File::create(&log)?;
         let mut command = Command::new("chromedriver");
         command.arg("--port=0").env("TMPDIR", home).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        // the browser that the driver starts is in its group, and outlives it
+        // the driver starts the browser in its own group, and the browser outlives the driver
         command.process_group(0);
         let mut browser = Self { driver: command.spawn()?, session: String::new() };
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! The etcd that is read: filled with all clusters in cache form, and changed at a rate.
+//! The source etcd: filled with all clusters in cache form, and changed at a rate.
 
 use std::time::{Duration, Instant};
 
@@ -9,25 +9,27 @@ use tokio::task::JoinSet;
 use super::data;
 use super::processes::Outcome;
 
-/// The kinds that the mesh has.
+/// Kinds of the generated mesh.
 pub(crate) const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::Identity, Kind::Ip];
 
-/// How many operations etcd takes in one transaction.
+/// Maximum number of operations in an etcd transaction.
 pub(crate) const TXN_OPERATIONS_MAX: usize = 128;
 
-/// How often `put` has its caller look at what is measured.
+/// Interval at which `put` lets its caller take a sample.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How many transactions are under way at once: more than the disk's syncs need, fewer than would hide that etcd is too slow.
+/// Number of concurrent transactions. It is more than the disk's syncs need, but not so many that
+/// they would hide an etcd that is too slow.
 const TXNS_AT_ONCE: usize = 8;
 
-/// How often the etcd is compacted, as its history would fill the disk, and its heartbeat written.
+/// Interval of compactions, without which the history would fill the disk, and of heartbeats.
 const COMPACTION_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A step through all entries that meets each once: prime, and none of their number's factors.
+/// Step that visits each entry once: a prime that does not divide their number.
 const STRIDE: u64 = 7_919;
 
-/// The keys and values of one kind of one cluster, of so many keys in all.
+/// Returns the keys and values of one kind of one cluster, if all clusters together have `keys`
+/// keys.
 pub(crate) fn share(kind: Kind, number: u32, keys: u32) -> Vec<(EntryKey, String)> {
     let mut values = data::values(kind, number);
     let share = values.len() * usize::try_from(keys).unwrap_or(usize::MAX) / 1_000_000;
@@ -35,7 +37,7 @@ pub(crate) fn share(kind: Kind, number: u32, keys: u32) -> Vec<(EntryKey, String
     values
 }
 
-/// Fills an etcd with all clusters. Returns how many keys these are, and their bytes.
+/// Fills an etcd with all clusters. Returns the number of keys and their bytes.
 pub(crate) async fn fill(client: &Client, keys: u32) -> Outcome<(u64, u64)> {
     let (mut count, mut bytes) = (0, 0);
     let mut loading = JoinSet::new();
@@ -73,7 +75,7 @@ pub(crate) async fn fill(client: &Client, keys: u32) -> Outcome<(u64, u64)> {
     Ok((count, bytes))
 }
 
-/// The change of a number: another pod has the address of an entry.
+/// Returns the change with a number: another pod gets the address of an entry.
 pub(crate) fn change(number: u64) -> Outcome<(String, String, String)> {
     let entries = u64::from(data::clusters()) * u64::from(data::IPS);
     let at = number * STRIDE % entries;
@@ -84,8 +86,8 @@ pub(crate) fn change(number: u64) -> Outcome<(String, String, String)> {
     Ok((key, data::ip_value(cluster, index, &pod), format!("/v1/ipcache/lookup?ip={address}\n{pod}")))
 }
 
-/// Changes entries at a rate for so long, by the changes behind number `after`: the same once more would change nothing. Returns how many and their
-/// bytes.
+/// Changes entries at a rate for some time, starting after change `after`, because repeated changes
+/// would have no effect. Returns the number of changes and their bytes.
 pub(crate) async fn put(
     client: &Client,
     rate: u32,

@@ -1,4 +1,4 @@
-//! A TCP proxy that counts what comes from the server.
+//! A TCP proxy that counts the bytes from the server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::Outcome;
 
-/// The proxy; ends when dropped.
+/// A proxy, ended on drop.
 pub(crate) struct Wire {
     address: SocketAddr,
     received: Arc<AtomicU64>,
@@ -18,7 +18,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// A proxy to a server.
+    /// Starts a proxy to a server.
     pub(crate) async fn to(server: SocketAddr) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (address, received) = (listener.local_addr()?, Arc::<AtomicU64>::default());
@@ -34,12 +34,12 @@ impl Wire {
         Ok(Self { address, received, _tasks: tasks })
     }
 
-    /// Where clients connect to.
+    /// Returns the URL for clients.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// How many bytes have come from the server.
+    /// Returns the number of bytes received from the server so far.
     pub(crate) fn received_bytes(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }

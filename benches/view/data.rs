@@ -1,5 +1,6 @@
-//! A million keys in Cilium's form, as measurements of the store have them: 900k ip entries, 50k nodes, 40k identities, 10k services over
-//! 255 clusters, some 316 MB. Made one cluster at a time, so that making them leaves nothing behind.
+//! A generated mesh of a million keys in Cilium's form, some 316 MB: 900k ipcache entries, 50k
+//! nodes, 40k identities and 10k services of 255 clusters. It is generated cluster by cluster, so
+//! that the generation leaves no memory behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +19,7 @@ mod small;
 
 pub(crate) use small::sized;
 
-/// How many clusters the keys are of: 255, or 3 where little is measured.
+/// Returns the number of clusters: 255, or 3 in a small run.
 pub(crate) fn clusters() -> u32 {
     sized(255, 3)
 }
@@ -28,7 +29,7 @@ const NODES: u32 = 196;
 const IDENTITIES: u32 = 157;
 const SERVICES: u32 = 39;
 
-/// How many times as much each cluster has, for sets that are larger than a million keys.
+/// Factor for the size of each cluster, for sets with more than a million keys.
 pub(crate) static SCALE: AtomicU32 = AtomicU32::new(1);
 
 const SETS: [&str; 5] = ["cart", "checkout", "web", "payments-api", "search"];
@@ -42,12 +43,12 @@ fn letters(random: &mut StdRng, count: usize) -> String {
     (0..count).map(|_| char::from(LETTERS[random.random_range(0..LETTERS.len())])).collect()
 }
 
-/// The address of an ip entry of a cluster.
+/// Returns the address of an ipcache entry.
 pub(crate) fn address(cluster: u32, index: u32) -> std::net::Ipv4Addr {
     std::net::Ipv4Addr::from((10 << 24) | (cluster << 16) | ((index / 250) << 8) | (index % 250 + 1))
 }
 
-/// The value of an ip entry; `pod` is the pod behind it.
+/// Returns the value of an ipcache entry with the pod `pod`.
 pub(crate) fn ip_value(cluster: u32, index: u32, pod: &str) -> String {
     let (ip, id) = (address(cluster, index), (cluster << 16) + 256 + (index * 7 + index / 13) % IDENTITIES);
     let (host, namespace) = (index / 20 % NODES % 250 + 1, index * 31 % 40);
@@ -79,7 +80,7 @@ fn node_value(random: &mut StdRng, cluster: u32, index: u32, name: &str) -> Stri
         ),
         name = name,
         c = cluster,
-        // another network for each 250
+        // another network for every 250 nodes
         h = 16 + cluster / 250 + index / 250 * 2,
         l = cluster % 250,
         b = b,
@@ -104,7 +105,7 @@ fn service_value(random: &mut StdRng, cluster: u32, index: u32, name: &str) -> S
     )
 }
 
-/// The keys and values of one kind of one cluster, in key order.
+/// Returns the keys and values of one kind of one cluster, in key order.
 pub(crate) fn values(kind: Kind, number: u32) -> Vec<(EntryKey, String)> {
     let mut random = StdRng::seed_from_u64(u64::from(number) * 4 + kind as u64);
     let sets: Vec<String> = (0..IPS / 4).map(|i| format!("{}-{}-{}", SETS[i as usize % 5], i % 97, letters(&mut random, 9))).collect();
@@ -152,7 +153,8 @@ pub(crate) fn decode(key: &EntryKey, value: &[u8]) -> Arc<Object> {
     Arc::new(wire::decode(key, value, &context).expect("must be a value that agents take"))
 }
 
-/// The records of one kind of one cluster. Sequences and revisions are spread over those of a million changes.
+/// Returns the records of one kind of one cluster. Sequences and revisions are spread over those of
+/// a million changes.
 pub(crate) fn records(kind: Kind, number: u32) -> Vec<Record> {
     let mut random = StdRng::seed_from_u64(u64::from(number));
     let record = |(key, value): (EntryKey, String)| {
@@ -177,7 +179,7 @@ pub(crate) fn records(kind: Kind, number: u32) -> Vec<Record> {
     values(kind, number).into_iter().map(record).collect()
 }
 
-/// The entries that are derived from a node.
+/// Returns the entries that are derived from a node.
 pub(crate) fn derived(record: &Record) -> Vec<Record> {
     let Some(Object::Node(node)) = record.object.as_deref() else { return Vec::new() };
     let made = |entry: IpEntry| Record {
@@ -190,14 +192,15 @@ pub(crate) fn derived(record: &Record) -> Vec<Record> {
     entries_of(node).into_iter().map(made).collect()
 }
 
-/// The clusters' numbers in the order that their keys have.
+/// Returns the numbers of the clusters in key order.
 pub(crate) fn clusters_in_key_order() -> Vec<u32> {
     let mut numbers: Vec<u32> = (1..=clusters()).collect();
     numbers.sort_by_key(|number| EntryKey::new(Kind::Ip, cluster(*number), "x"));
     numbers
 }
 
-/// A change of a random ip entry of the first so many clusters: another pod has the address.
+/// Returns a change of a random ipcache entry of the first `clusters` clusters: another pod gets
+/// the address.
 pub(crate) fn change(random: &mut StdRng, revision: i64, clusters: u32) -> Command {
     let (number, index) = (random.random_range(1..=clusters), random.random_range(0..IPS * SCALE.load(Ordering::Relaxed)));
     let key = EntryKey::new(Kind::Ip, cluster(number), address(number, index).to_string());

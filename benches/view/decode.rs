@@ -1,5 +1,6 @@
-//! What a value costs on its way in: decoding and checking it, beside `serde_json` reading the same bytes into a plain struct; and a service
-//! of 5,000 backends of which one changes, from the bytes of the source to the patch that a subscriber gets.
+//! Figures of incoming values: decoding and checking a value, compared with `serde_json` reading
+//! the same bytes into a plain struct; and one changed backend of a service with 5,000, from the
+//! bytes of the source to the patch for a subscriber.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -16,15 +17,15 @@ use super::figures::mean_us;
 const IP: &str = r#"{"IP":"10.1.2.40","Mask":null,"HostIP":"172.18.1.2","ID":68352,"Key":7,"Metadata":"","K8sNamespace":"shop","K8sPodName":"db-0","K8sServiceAccount":"db","NamedPorts":[{"Name":"pg","Port":5432,"Protocol":"TCP"}]}"#;
 const NODE: &str = r#"{"Name":"paris-worker-2","Cluster":"paris","IPAddresses":[{"Type":"InternalIP","IP":"172.18.1.2"},{"Type":"InternalIP","IP":"fc00:c111:1::2"},{"Type":"CiliumInternalIP","IP":"10.1.2.10"}],"IPv4AllocCIDR":{"IP":"10.1.2.0","Mask":"////AA=="},"IPv4SecondaryAllocCIDRs":[{"IP":"10.1.220.0","Mask":"///wAA=="}],"IPv6AllocCIDR":null,"IPv6SecondaryAllocCIDRs":null,"IPv4HealthIP":"10.1.2.134","IPv6HealthIP":"","IPv4IngressIP":"","IPv6IngressIP":"","ClusterID":1,"Source":"custom-resource","EncryptionKey":7,"Labels":{"kubernetes.io/hostname":"paris-worker-2"},"Annotations":null,"WireguardPubKey":"","BootID":"570d3fd1-93db-4862-ba99-6a3c2c10c312"}"#;
 
-/// How many values one measurement decodes.
+/// Number of values in one measurement.
 const VALUES: usize = 500;
-/// How often both are measured in turn; the quickest counts, since anything else that runs only slows down.
+/// Number of alternating measurements. The fastest counts, because other load only slows them down.
 const ROUNDS: usize = 1_000;
 
-/// The backends of a large service: 650 KiB as Cilium writes those that are made here.
+/// Number of backends of a large service: 650 KiB as Cilium writes the generated ones.
 const BACKENDS: u16 = 5_000;
 
-/// An ip pair without any meaning: every text a `String`.
+/// An ipcache entry as plain JSON: every text is a `String`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[allow(dead_code, reason = "what is measured is the reading")]
@@ -57,7 +58,7 @@ struct PlainPort {
     protocol: String,
 }
 
-/// A node without any meaning.
+/// A node as plain JSON.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[allow(dead_code, reason = "what is measured is the reading")]
@@ -111,7 +112,7 @@ struct PlainPrefix {
     mask: String,
 }
 
-/// A service without any meaning, as far as its backends go.
+/// A service as plain JSON, with its backends.
 #[derive(Debug, Deserialize)]
 #[allow(dead_code, reason = "what is measured is the reading")]
 struct PlainService {
@@ -164,7 +165,7 @@ fn large_service(changed_port: u16) -> String {
         )
     };
     let mut backends: Vec<String> = (0..BACKENDS).map(backend).collect();
-    // as Go writes a map: in the order of its keys' texts, which is not that of the addresses
+    // as Go writes a map: in the order of its keys as text, which is not that of the addresses
     backends.sort_unstable();
     format!(
         r#"{{"cluster":"cluster-1","namespace":"shop","name":"large","frontends":{{"10.200.0.1":{{"http":{{"Protocol":"TCP","Port":80}}}}}},"backends":{{{}}},"labels":{{}},"selector":{{"app":"large"}},"includeExternal":true,"shared":true,"clusterID":1}}"#,
@@ -172,8 +173,9 @@ fn large_service(changed_port: u16) -> String {
     )
 }
 
-/// One backend of many: the bytes come, the mirror takes them in, and the patch is made of the two objects. What a subscriber gets of it
-/// is told by `one_changed_backend_of_5000_is_less_than_a_kibibyte` (src/api/tests/changes.rs).
+/// Measures one changed backend of many: decoding the bytes, applying the change, and comparing the
+/// two objects for the patch. The test `one_changed_backend_of_5000_is_less_than_a_kibibyte`
+/// (src/api/tests/changes.rs) checks the size of the patch.
 pub(crate) fn service() {
     let key = EntryKey::new(Kind::Service, cluster(1), "shop/large");
     let scope = Scope { cluster: cluster(1), kind: Kind::Service };
@@ -203,7 +205,7 @@ pub(crate) fn service() {
             assert!(patch.upserted.len() == 1 && patch.removed.is_empty());
         }
     }
-    // the quickest of each: whatever else runs only slows down
+    // the fastest of each, because other load only slows them down
     let micros = |time: Duration| mean_us(time, 1);
     println!(
         "  a service of {BACKENDS} backends ({} KiB), one changed: decoded in {:.0} us (serde_json into a plain struct: {:.0} us), applied in {:.0} us, compared in {:.0} us: {:.0} us in all",

@@ -1,4 +1,4 @@
-//! The figures, each beside its reference.
+//! The figures, each with its reference.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
@@ -19,7 +19,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::data::{IPS, address, change, clusters, clusters_in_key_order, decode, derived, records, sized, values};
 
-/// How many changes a second the plan's highest rate is, and how often the writer publishes then.
+/// Highest planned rate of changes, and the number of changes that the writer then publishes
+/// together.
 const CHANGES_PER_SECOND: u32 = 20_000;
 const CHANGES_PER_BATCH: u32 = 40;
 
@@ -31,7 +32,7 @@ fn megabytes(bytes: usize) -> f64 {
     f64::from(u32::try_from(bytes / 1000).expect("must be some MB")) / 1e3
 }
 
-/// Resident memory of this process, in MB.
+/// Returns the resident memory of this process in MB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("must be Linux");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("must have a size");
@@ -39,12 +40,13 @@ fn resident() -> u64 {
     kib * 1024 / 1_000_000
 }
 
-/// CPU time of this thread: on a busy machine the clock on the wall says nothing.
+/// Returns the CPU time of this thread. On a busy machine the wall clock is meaningless.
 fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("must not be negative")
 }
 
-/// The mirror of a million keys and a quarter as many entries derived from nodes, as a start makes it from chunks.
+/// Builds the mirror of a million keys and a quarter as many derived entries, from chunks as a
+/// start does.
 fn mirror() -> View {
     let mut chunks = Vec::new();
     for kind in Kind::STORED {
@@ -69,7 +71,7 @@ fn mirror() -> View {
 pub(crate) fn packing() {
     for kind in Kind::ALL {
         let records: Vec<Record> = clusters_in_key_order().iter().take(64).flat_map(|number| records(kind, *number)).collect();
-        // the sample mesh has no service exports
+        // the generated mesh has no service exports
         if records.is_empty() {
             continue;
         }
@@ -101,7 +103,7 @@ pub(crate) fn packing() {
     }
 }
 
-/// How many records of a chunk change before it is folded, at the highest rate over a million keys.
+/// Number of changed records in a chunk when it is folded, at the highest rate over a million keys.
 const CHANGES_PER_FOLD: usize = 100;
 
 pub(crate) fn folding() {
@@ -179,7 +181,7 @@ fn length_of(kind: Kind, number: u32) -> usize {
     values(kind, number).iter().map(|(key, value)| key.to_string().len() + value.len()).sum()
 }
 
-/// A minute at the highest rate, with the feed and the thread that packs.
+/// Applies changes for a minute at the highest rate, with the feed and the folding thread.
 fn churn(mut view: View) {
     let retention = Retention { age_max: Duration::from_secs(3_600), count_max: 100_000 };
     let mut feed = Feed::starting_at(view.sequence(), retention);
@@ -214,7 +216,8 @@ fn churn(mut view: View) {
     thread.join().expect("must end");
 }
 
-/// Times of single calls: the median and the 99th percentile, in nanoseconds. The clock itself takes some 30 ns of each.
+/// Measures single calls: the median and the 99th percentile in nanoseconds. The clock accounts for
+/// some 30 ns of each.
 fn percentiles(ips: &[IpAddr], mut call: impl FnMut(IpAddr)) -> (u128, u128) {
     let timed = |ip: &IpAddr| {
         let begun = Instant::now();
@@ -226,7 +229,8 @@ fn percentiles(ips: &[IpAddr], mut call: impl FnMut(IpAddr)) -> (u128, u128) {
     (times[times.len() / 2], times[times.len() * 99 / 100])
 }
 
-/// What a request calls, `View::lookup`: the record, the labels of its identity and the name of its node, each address once.
+/// Measures `View::lookup`, as a request calls it: the record, the labels of its identity and the
+/// name of its node, once for each address.
 pub(crate) fn lookup() {
     let view = mirror();
     let mut random = StdRng::seed_from_u64(4);
@@ -270,8 +274,8 @@ fn write(mut view: View, published: &ArcSwap<View>, stop: &AtomicBool) {
     }
 }
 
-/// How many batches are applied before the reference has its turn with the same records: often enough that both see the machine as it is,
-/// seldom enough that neither finds the processor's caches full of what the other left there.
+/// Number of batches before the reference applies the same records. Frequent turns show the machine
+/// in the same state to both; rare turns keep the processor's caches free of the other's data.
 const BATCHES_PER_TURN: usize = 250;
 
 pub(crate) fn apply() {
@@ -281,7 +285,8 @@ pub(crate) fn apply() {
     let mut map: imbl::OrdMap<EntryKey, Arc<Record>> =
         (1..=clusters()).flat_map(|number| records(Kind::Ip, number)).map(|record| (record.key.clone(), Arc::new(record))).collect();
     let mut snapshots = (view.clone(), map.clone());
-    // kept, as holes in memory that the reference leaves would be filled, one by one, by what is measured beside it
+    // retained, because the measured code would otherwise fill the holes that the reference leaves
+    // in memory
     let mut replaced = Vec::new();
     let turns = 10;
     for turn in 0..turns {

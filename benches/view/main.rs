@@ -1,6 +1,8 @@
-//! Figures of the mirror in memory, a million keys: `just bench view [packing|folding|memory|lookup|apply|decode|service]` (default: all).
-//! Each is measured in a process of its own and stands beside a reference of the same run. The machine's other work shows in all of them:
-//! read ratios.
+//! Bench of the mirror in memory, with a million keys: `just bench view
+//! [packing|folding|memory|lookup|apply|decode|service]` (default: all).
+//!
+//! Each figure is measured in its own process, with a reference in the same run. Other load on the
+//! machine affects all of them, so only ratios are meaningful.
 
 mod data;
 mod decode;
@@ -8,7 +10,7 @@ mod figures;
 
 use std::process::Command;
 
-/// As the process itself does.
+/// The allocator of the real process.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
