@@ -58,7 +58,8 @@ impl Handle {
         self.with(|shared| shared.cluster_files = files)
     }
 
-    /// Returns why there is no remote cluster to mirror. `None` if there is one, if there need not be any, and before the directory was read.
+    /// Returns why there is no remote cluster to mirror. `None` if there is one, if there need not
+    /// be any, and before the directory was read.
     #[must_use]
     pub fn no_clusters(&self) -> Option<NoClusters> {
         let reason = self.why_no_clusters().filter(|_| !self.cluster_files().may_be_none);

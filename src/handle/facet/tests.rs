@@ -1,4 +1,4 @@
-//! A change reaches every filter that has something to be told of it.
+//! A change reaches every filter that it matches.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A seek finds what a look at everything finds, and looks at little.
+//! A planned list finds the same as a scan of everything, and reads little.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ fn pod(net: &str, host: &str, is_host: bool) -> Object {
     Object::Ip(IpEntry { host_ip: host.parse().ok(), namespace: "shop".to_owned(), ..IpEntry::new(prefix, 70_000) })
 }
 
-/// Of each cluster 20 nodes with 10 pods each, an odd CIDR, 40 services in 4 namespaces, and a value that cannot be used.
+/// Each cluster has 20 nodes with 10 pods each, an odd CIDR, 40 services in 4 namespaces, and a
+/// rejected value.
 fn reading() -> Reading {
     let mut view = View::starting_at(Sequence(0));
     for (number, name) in CLUSTERS.into_iter().enumerate() {
@@ -68,7 +69,8 @@ fn reading() -> Reading {
 
 type Scan<'a> = dyn Fn(Option<&EntryKey>, &mut Slice, &mut dyn FnMut(&Record) -> bool) -> Scanned + 'a;
 
-/// All keys that a scan gives in slices of three rows and pages of two items, and how many rows it looked at.
+/// Returns all keys of a scan in slices of three rows and pages of two items, with the number of
+/// rows that it read.
 fn walk(scan: &Scan<'_>) -> (Vec<EntryKey>, u64) {
     let (mut keys, mut rows, mut start) = (Vec::new(), 0, None);
     loop {
@@ -130,7 +132,7 @@ fn what_a_filter_says_of_keys_is_sought_and_nothing_is_missed() {
         let (expected, _) = walk(&|start, slice, take| reading.scan(&everything, start, slice, take));
         let (found, rows) = walk(&|start, slice, take| reading.scan(&seek, start, slice, take));
         assert_eq!(found, expected, "{filter:?}");
-        // the first row of each page was looked at twice
+        // the first row of each page is read twice
         assert!(rows <= rows_max + found.len() as u64, "{rows} rows for {} of {filter:?}", found.len());
     }
 }

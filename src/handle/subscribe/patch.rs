@@ -1,20 +1,22 @@
-//! What changed of a service where only its backends did: 100 bytes instead of all of some thousand backends.
+//! Patches for services of which only the backends have changed: 100 bytes instead of thousands of
+//! backends.
 
 use std::net::IpAddr;
 
 use crate::model::{Backend, Object, Service};
 
-/// How the backends of a service changed; each backend is named by its address.
+/// Change of the backends of a service. Each backend is identified by its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendsPatch {
-    /// New or changed backends, ordered by address.
+    /// New or changed backends, sorted by address.
     pub upserted: Vec<Backend>,
-    /// The addresses of those that are gone, in order.
+    /// Addresses of the removed backends, sorted.
     pub removed: Vec<IpAddr>,
 }
 
 impl BackendsPatch {
-    /// What makes `new` of `old`; `None` unless both are services that differ in their backends alone.
+    /// Returns the patch from `old` to `new`. `None` unless both are services that differ only in
+    /// their backends.
     #[must_use]
     pub fn between(old: &Object, new: &Object) -> Option<Self> {
         match (old, new) {
@@ -24,7 +26,7 @@ impl BackendsPatch {
     }
 
     fn of_services(old: &Service, new: &Service) -> Option<Self> {
-        // every member by name, so that one that comes later cannot be forgotten here
+        // every field by name, so that the compiler reports a new one here
         let Service { namespace, name, cluster_id, frontends, backends, labels, selector, shared, include_external } = new;
         let rest_is_same = *namespace == old.namespace
             && *name == old.name
@@ -39,7 +41,7 @@ impl BackendsPatch {
         }
         let is_ordered = |backends: &[Backend]| backends.is_sorted_by(|one, next| one.ip < next.ip);
         if !is_ordered(&old.backends) || !is_ordered(backends) {
-            // an address that is there twice names none of them
+            // a duplicate address would identify two backends
             return None;
         }
         let (mut upserted, mut removed) = (Vec::new(), Vec::new());

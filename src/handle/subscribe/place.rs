@@ -1,38 +1,43 @@
-//! A reader that is put down inside a snapshot or replay and taken up again by another request, for as many pages as it takes.
+//! Readers that are suspended inside a snapshot or replay and resumed by another request, for as
+//! many pages as needed.
 //!
-//! A reader that is live has a plain position. Inside a snapshot or replay that would not do: what was told so far may be newer than the
-//! position, and what was not told yet would be skipped, or would be lost with a lost tail of the store.
+//! A live reader has a plain position. Inside a snapshot or replay that is not enough: events that
+//! were sent may be newer than the position, and events that were not sent would be skipped, or
+//! lost with a lost end of the store.
 
 use super::{Filter, Mode, ResetReason, Subscription, SyncMode, servable};
 use crate::handle::Reading;
 use crate::model::{EntryKey, Position};
 
-/// Where a reader is inside a snapshot or replay.
+/// Progress of a reader inside a snapshot or replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The position that the snapshot began with, as what changed since follows the scan; in a replay how far it is.
+    /// Position at which the snapshot began, because its scan is followed by the changes since. In
+    /// a replay, the position that was reached.
     pub sent: Position,
-    /// The head that was read last. A store that has lost it may have lost what the reader was told, so it cannot go on from here.
+    /// Head that was read last. If the store has lost it, the reader may have events that no longer
+    /// exist, and cannot be resumed.
     pub seen: Position,
-    /// What it is inside of.
+    /// Way in which the reader catches up.
     pub mode: SyncMode,
-    /// How far that is.
+    /// Progress of the snapshot or replay.
     pub stage: Stage,
-    /// How many upserts and deletes it took so far.
+    /// Number of upserts and deletes that were sent so far.
     pub count: u64,
 }
 
-/// How far a snapshot or replay is.
+/// Progress of a snapshot or replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    /// In key order; the next key to look at, `None` for the first.
+    /// Reading in key order, with the next key to read; `None` for the first.
     Scan(Option<EntryKey>),
-    /// What changed since the position is missing; of a snapshot, all keys were looked at.
+    /// Reading the changes since the position. Inside a snapshot, all keys have been read.
     Replay,
 }
 
 impl Subscription {
-    /// Where the reader is inside a snapshot or replay, as of the reading that [`Subscription::next`] saw last; `None` outside of one.
+    /// Returns the progress inside a snapshot or replay, as of the reading of the last
+    /// [`Subscription::next`]. `None` outside of one.
     #[must_use]
     pub fn place(&self, reading: &Reading) -> Option<Place> {
         let stage = match &self.mode {
@@ -43,7 +48,7 @@ impl Subscription {
         Some(Place { sent: self.position(reading), seen: reading.position(), mode: self.sync_mode, stage, count: self.count })
     }
 
-    /// The reader that was put down at `place`, with the same filter.
+    /// Resumes the reader that was suspended at `place`, with the same filter.
     #[must_use]
     pub fn resumed(filter: Filter, place: &Place, reading: &Reading) -> Self {
         let mut subscription = Self::at_head(filter, reading);
@@ -63,10 +68,10 @@ impl Subscription {
         subscription
     }
 
-    /// Whether a place can be gone on from.
+    /// Checks that a reader can be resumed.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why a reset is needed.
     pub fn check_place(place: &Place, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
         servable(place.seen, filter, reading)?;
         servable(place.sent, filter, reading).map(|_| ())

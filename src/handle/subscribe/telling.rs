@@ -1,54 +1,55 @@
-//! One look of a subscription: what it tells, and how much more it may.
+//! The output of one call of a subscription, and its limits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Item;
 use crate::handle::spread::over_pieces;
 
-/// What makes something of items, and counts the bytes of that.
+/// Encodes events and counts the encoded bytes.
 pub(super) trait Tell<T>: Fn(&mut dyn Iterator<Item = Item>, &ByteCount) -> T + Sync {}
 
 impl<T, F: Fn(&mut dyn Iterator<Item = Item>, &ByteCount) -> T + Sync> Tell<T> for F {}
 
-/// How much one look may tell.
+/// Limits of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookBounds {
-    /// How many upserts, patches and deletes at most; at least 1.
+    /// Maximum number of upserts, patches and deletes; at least 1.
     pub changes: usize,
-    /// It ends with the change that brings it to so many bytes: one change it has whatever its size.
+    /// Number of bytes after which the call ends. The first change is sent whatever its size.
     pub bytes: usize,
 }
 
-/// How many bytes were made of the items of a look. Whoever makes none counts none.
+/// Counter of the bytes that were encoded in one call. It stays zero for a caller that does not
+/// encode.
 #[derive(Debug, Default)]
 pub struct ByteCount(AtomicUsize);
 
-/// What was told so far, in order.
+/// Encoded events so far, in order.
 #[derive(Debug)]
 pub(super) struct Telling<T, F> {
     tell: F,
     told: Vec<T>,
-    /// Said one by one, and not told yet.
+    /// Events other than changes that wait to be encoded.
     said: Vec<Item>,
-    /// How many more upserts, patches and deletes there may be.
+    /// Remaining number of upserts, patches and deletes.
     room: usize,
     bytes_max: usize,
     bytes: ByteCount,
-    /// Whether a change was told.
+    /// True once a change was encoded.
     began: bool,
 }
 
-/// What became of many sources.
+/// Progress with a list of sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// How many of them, from the first on, were looked at. Fewer than all where the bytes are used up.
+    /// Number of sources that were read, from the first one on. Less than all if the limit of bytes
+    /// was reached.
     pub(super) looked_at: usize,
-    /// How many changes were told.
+    /// Number of changes that were encoded.
     pub(super) count: u64,
 }
 
 impl ByteCount {
-    /// Counts some bytes.
     pub fn add(&self, bytes: usize) {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -64,25 +65,28 @@ impl<T: Send, F: Tell<T>> Telling<T, F> {
         Self { tell, told: Vec::new(), said: Vec::new(), room: changes, bytes_max: bytes, bytes: ByteCount::default(), began: false }
     }
 
-    /// How many more changes there may be; none once the bytes are used up.
+    /// Returns the remaining number of changes; zero once the limit of bytes is reached.
     pub(super) fn room(&self) -> usize {
         if self.began && self.bytes.get() >= self.bytes_max { 0 } else { self.room }
     }
 
-    /// Tells something that is no change.
+    /// Adds an event that is not a change.
     pub(super) fn say(&mut self, item: Item) {
         self.said.push(item);
     }
 
-    /// Tells the changes that some of many are. What was made of them is dropped where it was made: that, the making and the telling are most
-    /// of the work of a replay, and a few at a time stay in the processor's cache. Where several threads do that and the bytes are used up, what
-    /// lies behind the first change that was left out is thrown away.
+    /// Encodes the changes that some of the sources are.
+    ///
+    /// The objects are dropped where they were decoded. Decoding, encoding and dropping are most of
+    /// the work of a replay, and a few objects at a time stay in the CPU's cache. If several
+    /// threads reach the limit of bytes, everything after the first change that was left out is
+    /// discarded.
     pub(super) fn changes<S: Sync>(&mut self, sources: &[S], item: impl Fn(&S) -> Option<Item> + Sync) -> Progress {
         self.tell_said();
         let (bytes, bytes_max, began) = (&self.bytes, self.bytes_max, self.began);
         let pieces = over_pieces(sources, |piece| {
             let (mut looked_at, mut count) = (0, 0);
-            // the first change of all is told in any case
+            // the first change of the whole call is always encoded
             let may_wait = began || !std::ptr::eq(piece.as_ptr(), sources.as_ptr());
             let mut items = piece.iter();
             let mut items = std::iter::from_fn(|| {

@@ -1,5 +1,5 @@
-//! Readers against random lives of a mirror: at every `synced`, and whenever they are current, they hold exactly what the view
-//! holds and their filter lets pass.
+//! Readers of a mirror with random changes. At every `synced`, and whenever a reader is current,
+//! its copy must equal the matching part of the view.
 
 mod lost_tail;
 mod pieces;
@@ -19,7 +19,7 @@ use crate::model::{
 };
 use crate::view::View;
 
-/// A mirror that random commands change.
+/// A mirror that is changed by random commands.
 struct World {
     published: Published,
     revision: i64,
@@ -74,7 +74,8 @@ impl World {
         self.apply(Command::Apply { scope, changes: vec![Change::Delete { key: key(cluster_index, id) }], cursor: None });
     }
 
-    /// A finding about one cluster or, where it is the last, about one or two; over where it counts nothing.
+    /// Sets a finding about one cluster, or for the last subject about one or two. A count of zero
+    /// resolves it.
     fn find(&mut self, subject: usize, count: u64) {
         let names = match subject {
             0 | 1 => vec![cluster(subject)],
@@ -113,7 +114,7 @@ impl World {
     }
 }
 
-/// A reader that keeps state from its stream alone, and reconnects from its last id.
+/// A reader that builds its copy from the stream alone and reconnects from its last id.
 struct Reader {
     filter: Filter,
     subscription: Subscription,
@@ -133,7 +134,7 @@ impl Reader {
         self.subscription = Subscription::new(self.filter.clone(), &start, reading);
     }
 
-    /// Takes the next piece; true when it ended with `synced` or left the reader current.
+    /// Reads the next piece. Returns whether the reader is current.
     fn take(&mut self, reading: &Reading) -> bool {
         for item in self.subscription.next(reading) {
             self.apply(item);
@@ -262,7 +263,7 @@ fn a_position_that_cannot_be_served_is_reset_with_its_reason() {
         let items = Subscription::new(Filter::default(), &Start::After(text.parse().ok()), &world.reading()).next(&world.reading());
         assert_eq!(items.first(), Some(&Item::Reset(reason)), "{text}");
     }
-    // what was found before this start is found anew, and not told of what is over since
+    // a start computes its findings again, and cannot report those that were resolved before
     let span = EpochSpan { epoch: Epoch(6), began: Sequence(0), vouched: Some(head.sequence) };
     world.published.earlier = [span].into();
     let earlier = Some(Position { epoch: Epoch(6), ..head }.into());
@@ -321,7 +322,7 @@ fn nothing_has_a_position_inside_a_snapshot() {
     assert_eq!(subscription.bookmark(&world.reading()), Some(head));
 }
 
-/// Enough for several threads, and for more than one look.
+/// Enough changes for several threads and for more than one call.
 #[test]
 fn many_changes_are_told_in_the_same_order_at_once_and_one_by_one() {
     let mut world = World::new(1_000);
@@ -346,11 +347,11 @@ fn many_changes_are_told_in_the_same_order_at_once_and_one_by_one() {
             }
             items
         };
-        // no thread is taken for so few
+        // no thread is started for so few changes
         let one_by_one = all(100);
         assert!(filter != Filter::default() || one_by_one.len() > LOOKED_AT_MAX, "{start:?}");
         assert_eq!(all(LOOKED_AT_MAX), one_by_one, "{start:?}, {filter:?}");
-        // a look ends with the item that brings it to its bytes, on each thread that makes some
+        // a call ends with the event that reaches its limit of bytes, on each thread that encodes
         let mut reader = Subscription::new(filter.clone(), &start, &reading);
         let (mut items, mut bytes, mut looks) = (Vec::new(), 1, 0);
         while !reader.is_current(&reading) {

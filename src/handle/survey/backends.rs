@@ -1,7 +1,8 @@
-//! Which services and endpoint slices an address is behind: as much of that as there is room for.
+//! Index of services and endpoint slices by backend address, as far as memory allows.
 //!
-//! A cluster may write slices of a few bytes that unpack to a million addresses, so each has a bound of its own. What does not fit is left out
-//! whole, and told; once there is room again, everything is looked at anew. Pure.
+//! A slice of a few bytes may decode to a million addresses, so each cluster has a limit. A service
+//! or slice that does not fit is left out as a whole and reported. Once there is capacity again,
+//! everything is read again. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,11 +11,12 @@ use imbl::{OrdMap, OrdSet};
 
 use crate::model::{ClusterName, EntryKey};
 
-/// How many addresses behind services and slices one cluster may have: Kubernetes is made for 150,000 pods, each of which may be behind two
-/// services and in their slices. An address takes some 80 B, so all of a cluster's 48 MB at most.
+/// Maximum number of backend addresses per cluster. Kubernetes supports 150,000 pods, and each pod
+/// may be behind two services and in their slices. An address uses about 80 B, so a cluster uses at
+/// most 48 MB.
 const ADDRESSES_MAX: usize = 600_000;
 
-/// Services and endpoint slices by the addresses behind them. Cloning makes a snapshot.
+/// Services and endpoint slices by backend address. A clone is a cheap snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Backends {
     by_address: OrdSet<(IpAddr, EntryKey)>,
@@ -22,14 +24,14 @@ pub(super) struct Backends {
     addresses_max: usize,
 }
 
-/// What of a cluster is known.
+/// Part of the index that belongs to one cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Share {
-    /// How many addresses.
+    /// Number of indexed addresses.
     kept: usize,
-    /// How many services and slices had no room.
+    /// Number of services and slices that did not fit.
     left_out: usize,
-    /// How many addresses the smallest of those had; it may be gone since.
+    /// Number of addresses of the smallest of these, which may have been deleted since.
     smallest: usize,
 }
 
@@ -40,28 +42,28 @@ impl Default for Backends {
 }
 
 impl Backends {
-    /// Nothing yet, with room for so many addresses of each cluster.
+    /// Creates an empty index with a limit on the addresses per cluster.
     pub(super) fn new(addresses_max: usize) -> Self {
         Self { by_address: OrdSet::new(), clusters: OrdMap::new(), addresses_max }
     }
 
-    /// An empty one with as much room.
+    /// Creates an empty index with the same limit.
     pub(super) fn emptied(&self) -> Self {
         Self::new(self.addresses_max)
     }
 
-    /// The services and endpoint slices that have an address behind them.
+    /// Returns the services and endpoint slices that have this backend address.
     pub(super) fn backed_by(&self, ip: IpAddr) -> impl Iterator<Item = &EntryKey> {
         self.by_address.range((ip, EntryKey::lowest())..).take_while(move |(at, _)| *at == ip).map(|(_, key)| key)
     }
 
-    /// Whether everything is there.
+    /// Returns whether all services and slices are indexed.
     pub(super) fn is_complete(&self) -> bool {
         self.clusters.values().all(|share| share.left_out == 0)
     }
 
-    /// Whether something that was left out would have room now. Not before half of the room is free, so that a cluster at its bound is not looked
-    /// at anew for each change.
+    /// Returns whether something that was left out would fit now. Never true before half of the
+    /// capacity is free, so that a cluster at its limit is not read again at each change.
     pub(super) fn has_room_again(&self) -> bool {
         let has_room = |share: &Share| {
             share.left_out > 0 && share.kept <= self.addresses_max / 2 && share.kept.saturating_add(share.smallest) <= self.addresses_max
@@ -69,7 +71,7 @@ impl Backends {
         self.clusters.values().any(has_room)
     }
 
-    /// Takes in the addresses that are behind a key in place of those that were.
+    /// Replaces the backend addresses of a key.
     pub(super) fn replace(&mut self, key: &EntryKey, old: &BTreeSet<IpAddr>, new: &BTreeSet<IpAddr>) {
         if old.is_empty() && new.is_empty() {
             return;
@@ -79,7 +81,7 @@ impl Backends {
         let (freed, was_left_out) = if was_kept { (old.len(), 0) } else { (0, usize::from(!old.is_empty())) };
         share.left_out -= was_left_out;
         let fits = share.kept - freed + new.len() <= self.addresses_max;
-        // of a service of 5,000 backends of which one changed, that one is touched
+        // touch only the differences: a service of 5,000 backends may have changed a single one
         let gone = old.iter().filter(|ip| was_kept && !(fits && new.contains(*ip)));
         gone.for_each(|ip| drop(self.by_address.remove(&(*ip, key.clone()))));
         share.kept -= freed;
@@ -121,10 +123,10 @@ mod tests {
         backends.replace(&other, &none, &addresses(0..10));
         assert_eq!(backends.backed_by(IpAddr::from([10, 0, 0, 1])).collect::<Vec<_>>(), [&first, &other]);
         assert_eq!((backends.is_complete(), backends.has_room_again()), (false, false));
-        // one fewer would fit, and half of the room is not free yet
+        // with one address less it would fit, but half of the capacity is not free yet
         backends.replace(&first, &addresses(0..6), &addresses(1..6));
         assert_eq!((backends.is_complete(), backends.has_room_again()), (false, true));
-        // it grows out of its room, and back into it
+        // it grows beyond the limit, and shrinks below it
         backends.replace(&other, &addresses(0..10), &addresses(0..11));
         assert_eq!(backends.backed_by(IpAddr::from([10, 0, 0, 1])).collect::<Vec<_>>(), [&first]);
         backends.replace(&other, &addresses(0..11), &addresses(1..3));
@@ -136,7 +138,7 @@ mod tests {
         assert!(backends.by_address.is_empty() && backends.clusters.is_empty());
     }
 
-    /// Else everything would be looked at anew for each change of a mesh that has such a slice.
+    /// Otherwise a mesh with such a slice would be read again at each change.
     #[test]
     fn what_never_fits_is_no_reason_to_look_again() {
         let mut backends = Backends::new(10);

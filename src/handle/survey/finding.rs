@@ -1,4 +1,4 @@
-//! The names of findings: what is wrong, in a form that sorts, that pages begin with, and that reads back.
+//! Ids of findings, which can be sorted, used as page tokens and parsed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,33 +8,35 @@ use smol_str::SmolStr;
 
 use crate::model::{ClusterName, EntryKey, ObjectPrefix};
 
-/// One thing that is wrong across keys. [`fmt::Display`] writes its name, for instance `danglingIdentity/paris/68352`.
+/// A problem that a comparison of keys shows. [`fmt::Display`] writes its id, for instance
+/// `danglingIdentity/paris/68352`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
-    /// Addresses of a cluster are behind a host that is no node of any cluster.
+    /// Ipcache entries of a cluster refer to a host that is not a node of any cluster.
     DanglingHostIp(ClusterName, IpAddr),
-    /// Addresses of a cluster have an identity that it does not announce.
+    /// Ipcache entries of a cluster refer to an identity that the cluster does not announce.
     DanglingIdentity(ClusterName, u32),
     /// Several clusters have an entry for the same prefix.
     DuplicateAddress(ObjectPrefix),
     /// The exports of a service, by `<namespace>/<name>`, disagree.
     ExportConflict(SmolStr),
-    /// A key was refused because its identity is not in its cluster's range.
+    /// A key was rejected because its identity is not in its cluster's range.
     IdentityOutOfRange(EntryKey),
     /// Pod CIDRs of a cluster are announced by several of its nodes, or overlap each other.
     OverlappingNodePodCidr(ClusterName),
     /// Pod CIDRs of a cluster overlap another cluster's.
     OverlappingPodCidr(ClusterName),
-    /// The endpoint slices of a service, by `<namespace>/<name>`, take more memory than all decoded values may.
+    /// The endpoint slices of a service, by `<namespace>/<name>`, exceed the memory for decoded
+    /// values.
     ServiceTooLarge(SmolStr),
 }
 
-/// A text that names no finding.
+/// Error: a text is not the id of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MalformedFinding;
 
 impl Finding {
-    /// What kind of finding it is, as the API names it.
+    /// Returns the kind of the finding, as in the API.
     #[must_use]
     pub const fn kind_name(&self) -> &'static str {
         match self {

@@ -1,4 +1,5 @@
-//! A survey on its way to a later moment, or from nothing: piece by piece, so that a look can let others run and can be stopped.
+//! The work that brings a survey to a later snapshot, or builds the first one. It runs piece by
+//! piece, so that others can run in between and it can be stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -13,41 +14,43 @@ use crate::commit::Changed;
 use crate::handle::Reading;
 use crate::model::{EntryKey, Kind, Sequence};
 
-/// How many keys one piece takes in, or how many findings it settles: some milliseconds, as one takes a microsecond or two.
+/// Number of keys that a piece reads, or of findings that it checks: a few milliseconds of work, as
+/// each takes 1 to 2 µs.
 const PIECE_KEYS: usize = 4_096;
 
-/// How many services one piece merges the exports of: each takes as long as its exports are many, 255 of them some milliseconds.
+/// Number of services whose exports a piece merges. The time grows with the number of exports; 255
+/// take a few milliseconds.
 const PIECE_SERVICES: usize = 32;
 
-/// A survey that is not there yet.
+/// A survey in progress.
 #[derive(Debug)]
 pub struct Look {
-    /// Its reading is the moment that it goes to.
+    /// Survey whose reading is the snapshot to reach.
     survey: Survey,
     work: Work,
-    /// What is to be settled once everything is counted.
+    /// Findings to check once everything is counted.
     touched: BTreeSet<Finding>,
 }
 
-/// What is left to be done.
+/// Remaining work.
 #[derive(Debug)]
 enum Work {
-    /// To take in everything from a key on.
+    /// Read everything from a key on.
     Everything(EntryKey),
-    /// To take in what changed since a moment, behind a sequence.
+    /// Read the changes since a snapshot, after a sequence.
     Changes(Reading, Sequence),
-    /// To settle what is wrong.
+    /// Check the findings.
     Judging,
 }
 
 impl Look {
-    /// Begins to look at all of a moment.
+    /// Starts a survey of a whole snapshot.
     #[must_use]
     pub fn at(reading: Reading) -> Self {
         Self::within(reading, Backends::default())
     }
 
-    /// Begins to look at all of a moment, with as much room for backends as these have.
+    /// Starts a survey of a whole snapshot, with an empty index of backends.
     pub(super) fn within(reading: Reading, backends: Backends) -> Self {
         let survey = Survey {
             reading,
@@ -62,8 +65,8 @@ impl Look {
         Self { survey, work: Work::Everything(EntryKey::lowest()), touched: BTreeSet::new() }
     }
 
-    /// Begins to take in what changed since a survey; everything anew where that is no longer known, or where
-    /// what was left out has room.
+    /// Starts to bring a survey to a later snapshot. Reads everything again if the changes since
+    /// are no longer known, or if backends that were left out fit now.
     #[must_use]
     pub fn after(survey: Survey, reading: Reading) -> Self {
         let position = survey.position();
@@ -74,7 +77,7 @@ impl Look {
         Self { survey: Survey { reading, ..survey }, work: Work::Changes(from, position), touched: BTreeSet::new() }
     }
 
-    /// Does the next piece; breaks with the survey after the last.
+    /// Does the next piece. Breaks with the survey after the last one.
     pub fn advance(mut self) -> ControlFlow<Survey, Self> {
         self.work = match self.work {
             Work::Everything(next) => match self.survey.take_in(&next) {
@@ -110,14 +113,14 @@ impl Look {
 }
 
 impl Survey {
-    /// Counts a piece of everything; returns where the next one begins.
+    /// Counts a piece of the snapshot. Returns the start of the next piece.
     fn take_in(&mut self, start: &EntryKey) -> Option<EntryKey> {
         let reading = self.reading.clone();
         let view = &reading.published().view;
         let mut rest = view.live_from(start);
         for live in rest.by_ref().take(PIECE_KEYS) {
             match (live.kind(), view.gist_of(&live)) {
-                // what they are part of is found by the index of addresses
+                // findings about these come from the indices of the view
                 (Kind::NodeIp | Kind::Identity, _) | (_, None) => {}
                 (Kind::Ip, Some(gist)) => self.count(live.cluster(), &gist, true),
                 (_, Some(gist)) => self.replace(&live.key(), None, Some(&gist)),
@@ -126,7 +129,7 @@ impl Survey {
         rest.next().map(|live| live.key())
     }
 
-    /// Whatever can be wrong, where everything was counted.
+    /// Returns every possible finding, once everything is counted.
     fn all_that_may_be_wrong(&self) -> BTreeSet<Finding> {
         let view = &self.reading.published().view;
         let identities = self.naming.keys().map(|(identity, cluster)| Finding::DanglingIdentity(cluster.clone(), *identity));
@@ -140,7 +143,7 @@ impl Survey {
         identities.chain(hosts).chain(refused).chain(prefixes).chain(exports).chain(services).collect()
     }
 
-    /// Takes in a piece of what changed; returns behind which sequence the next one begins.
+    /// Reads a piece of the changes. Returns the sequence after which the next piece begins.
     fn take_changes(&mut self, from: &Reading, after: Sequence, touched: &mut BTreeSet<Finding>) -> Option<Sequence> {
         let reading = self.reading.clone();
         let (old, new) = (&from.published().view, &reading.published().view);
@@ -154,7 +157,7 @@ impl Survey {
             if old.is_rejected(key) || new.is_rejected(key) {
                 settled.insert(Finding::IdentityOutOfRange(key.clone()));
             }
-            // its gist says nothing of what it exports
+            // its gist does not include the exported service
             if key.kind == Kind::ServiceExport {
                 touched.insert(Finding::ExportConflict(key.name.clone()));
             }
@@ -165,7 +168,7 @@ impl Survey {
                 self.replace(key, old.as_ref(), new.as_ref());
             }
         }
-        // these are read from the newest state alone
+        // these depend only on the newest state
         self.judge(settled);
         changes.last().filter(|_| changes.len() >= PIECE_KEYS).map(|(sequence, _)| *sequence)
     }

@@ -1,8 +1,10 @@
-//! Which nodes announce which pod CIDRs, and which of these overlap another node's or another cluster's.
+//! Pod CIDRs by the nodes that announce them, and overlaps between nodes or clusters.
 //!
-//! Agents take every such CIDR for a route to the node (Cilium's `pkg/node/manager/manager.go`, `podCIDREntries`), so of two that overlap one
-//! loses its traffic. Some versions announced made-up ones, hundreds on every node (cilium/cilium#46179): so nodes are counted, not kept, and
-//! what overlaps is told once for each cluster, worked out in one sweep over the CIDRs in order.
+//! Agents treat each CIDR as a route to its node (Cilium's `pkg/node/manager/manager.go`,
+//! `podCIDREntries`), so one of two overlapping CIDRs loses its traffic. Some versions announced
+//! hundreds of fictitious CIDRs on every node (cilium/cilium#46179). Nodes are therefore only
+//! counted, and overlaps are reported once per cluster. One sweep over the sorted CIDRs computes
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,61 +16,63 @@ use ipnet::IpNet;
 
 use crate::model::{ClusterName, EntryKey};
 
-/// Pod CIDRs by the nodes that announce them. Cloning makes a snapshot.
+/// Pod CIDRs by the nodes that announce them. A clone is a cheap snapshot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PodCidrs {
     announced: OrdMap<(IpNet, ClusterName), Announcers>,
     overlaps: Arc<BTreeMap<ClusterName, Overlaps>>,
-    /// Whether what overlaps may have changed since.
+    /// True if the overlaps may have changed since they were computed.
     is_stale: bool,
 }
 
-/// The nodes of one cluster that announce one CIDR.
+/// Nodes of one cluster that announce one CIDR.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Announcers {
     count: u32,
-    /// The exclusive or of their names' hashes: of one node alone its own.
+    /// Exclusive or of the hashes of their names, which is the node's own hash if there is only
+    /// one.
     mixed: u64,
 }
 
-/// Whether one node announces something or several do.
+/// One or several nodes that announce a CIDR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nodes {
-    /// By the hash of its name.
+    /// Hash of the node's name.
     One(u64),
     Several,
 }
 
-/// The pod CIDRs of a cluster that overlap others.
+/// Pod CIDRs of a cluster that overlap others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overlaps {
-    /// Those that several of its nodes announce, or that overlap another of its nodes', in order.
+    /// CIDRs that several of its nodes announce, or that overlap a CIDR of another of its nodes,
+    /// sorted.
     pub between_nodes: Vec<IpNet>,
-    /// Those that overlap another cluster's, in order.
+    /// CIDRs that overlap a CIDR of another cluster, sorted.
     pub between_clusters: Vec<IpNet>,
-    /// The clusters that these overlap with.
+    /// The other clusters.
     pub others: BTreeSet<ClusterName>,
 }
 
-/// What announces something, by the number of the cluster.
+/// Announcing nodes by the index of their cluster.
 type ByCluster = BTreeMap<usize, Nodes>;
 
-/// A CIDR whose subnets are being gone through.
+/// A CIDR whose subnets are being visited.
 struct Frame {
     net: IpNet,
     own: ByCluster,
-    /// What announces the CIDRs that cover it, and those inside it.
+    /// Nodes that announce the CIDRs that contain this one.
     above: Rc<ByCluster>,
     below: ByCluster,
 }
 
-/// Goes through all CIDRs in order: those that cover one come before it.
+/// Visits all CIDRs in order. A CIDR comes after the CIDRs that contain it.
 struct Sweep {
     names: Vec<ClusterName>,
-    /// Those that cover the current one, the largest first.
+    /// CIDRs that contain the current one, the largest first.
     open: Vec<Frame>,
     found: Vec<Overlaps>,
-    /// For each cluster and each other one whether they overlap.
+    /// Matrix of the pairs of clusters that overlap.
     meet: Vec<bool>,
 }
 
@@ -83,12 +87,12 @@ impl Announcers {
 }
 
 impl PodCidrs {
-    /// None yet, and many to come: what overlaps is to be worked out in the end.
+    /// Creates an empty index whose overlaps are computed when it has been filled.
     pub(super) fn unsettled() -> Self {
         Self { is_stale: true, ..Self::default() }
     }
 
-    /// Takes in what a node announces in place of what it did.
+    /// Replaces the CIDRs that a node announces.
     pub(super) fn replace(&mut self, cluster: &ClusterName, node: &str, old: &BTreeSet<IpNet>, new: &BTreeSet<IpNet>) {
         old.difference(new).for_each(|net| self.count(*net, cluster, node, false));
         new.difference(old).for_each(|net| self.count(*net, cluster, node, true));
@@ -107,7 +111,7 @@ impl PodCidrs {
         self.is_stale = self.is_stale || several || self.has_company(net, cluster);
     }
 
-    /// Whether anything overlaps a CIDR of a cluster, beside itself.
+    /// Returns whether a CIDR of a cluster overlaps any other CIDR.
     fn has_company(&self, net: IpNet, cluster: &ClusterName) -> bool {
         let lowest = EntryKey::lowest().cluster;
         let from = |net| self.announced.range((net, lowest.clone())..).map(|(key, _)| key);
@@ -117,7 +121,8 @@ impl PodCidrs {
             || covering.any(|wider| from(wider).next().is_some_and(|(found, _)| *found == wider))
     }
 
-    /// Works out what overlaps, where that may have changed; then returns the clusters that it may have changed for.
+    /// Computes the overlaps if they may have changed. Returns the clusters whose overlaps may have
+    /// changed.
     pub(super) fn settle(&mut self) -> BTreeSet<ClusterName> {
         if !self.is_stale {
             return BTreeSet::new();
@@ -128,12 +133,12 @@ impl PodCidrs {
         clusters
     }
 
-    /// The CIDRs of a cluster that overlap others, as of [`PodCidrs::settle`].
+    /// Returns the CIDRs of a cluster that overlap others, as of the last [`PodCidrs::settle`].
     pub(super) fn overlaps(&self, cluster: &ClusterName) -> Option<&Overlaps> {
         self.overlaps.get(cluster)
     }
 
-    /// How many nodes of a cluster announce a CIDR.
+    /// Returns the number of nodes of a cluster that announce a CIDR.
     pub(super) fn node_count(&self, net: IpNet, cluster: &ClusterName) -> u32 {
         self.announced.get(&(net, cluster.clone())).map_or(0, |announcers| announcers.count)
     }
@@ -171,7 +176,8 @@ impl Sweep {
         self.open.push(Frame { net, own, above: above.unwrap_or_default(), below: ByCluster::new() });
     }
 
-    /// Ends the smallest CIDR that is open; everything inside it is known. False where there is none.
+    /// Closes the smallest open CIDR, all of whose subnets were visited. Returns false if none is
+    /// open.
     fn leave(&mut self) -> bool {
         let Some(mut frame) = self.open.pop() else { return false };
         let mut all = frame.own.clone();
@@ -211,7 +217,7 @@ impl Sweep {
     }
 }
 
-/// Takes in what else announces something.
+/// Adds the announcing nodes of `more` to `all`.
 fn join(all: &mut ByCluster, more: &ByCluster) {
     for (cluster, nodes) in more {
         let known = all.entry(*cluster).or_insert(*nodes);
@@ -244,7 +250,7 @@ mod tests {
         one.contains(other) || other.contains(one)
     }
 
-    /// By comparing each with each.
+    /// The expected overlaps, computed by comparing all pairs.
     fn compared(announced: &Announced) -> BTreeMap<ClusterName, Overlaps> {
         let all: Vec<(&ClusterName, &String, &IpNet)> =
             announced.iter().flat_map(|((cluster, node), nets)| nets.iter().map(move |net| (cluster, node, net))).collect();
@@ -271,7 +277,7 @@ mod tests {
         found
     }
 
-    /// Of both families, often nested, by few nodes and clusters.
+    /// CIDRs of both families that are often nested.
     fn random_net(random: &mut StdRng) -> IpNet {
         let length = random.random_range(6..=12);
         let (second, third) = (random.random_range(0..4), random.random_range(0..3));
@@ -304,7 +310,8 @@ mod tests {
         assert!(seen.0 > 100 && seen.1 > 100 && seen.2 > 100, "every case came up: {seen:?}");
     }
 
-    /// 256 made-up CIDRs on each of 20 nodes of 255 clusters, and one that covers them all.
+    /// 256 fictitious CIDRs on each of 20 nodes of 255 clusters, and one CIDR that contains them
+    /// all.
     #[test]
     fn made_up_cidrs_on_many_nodes_are_few_entries_and_one_sweep() {
         let made_up: BTreeSet<IpNet> = (0..=255).map(|second| IpNet::new([10, second, 0, 0].into(), 16).unwrap()).collect();

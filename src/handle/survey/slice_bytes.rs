@@ -1,11 +1,12 @@
-//! Decoded sizes of the endpoint slices of each service, by cluster: which services are too large to be merged. Pure.
+//! Decoded sizes of the endpoint slices of each service by cluster, to find services that are too
+//! large to merge. Pure.
 
 use imbl::OrdMap;
 use smol_str::SmolStr;
 
 use crate::model::{ClusterName, EntryKey};
 
-/// Decoded sizes by service (`<namespace>/<name>`) and cluster. Cloning makes a snapshot.
+/// Decoded sizes by service (`<namespace>/<name>`) and cluster. A clone is a cheap snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SliceBytes(OrdMap<(SmolStr, ClusterName), u64>);
 
@@ -16,7 +17,7 @@ impl SliceBytes {
         *sum = sum.saturating_add(bytes);
     }
 
-    /// Removes a slice of a cluster that was added.
+    /// Removes a slice of a cluster.
     pub(super) fn remove(&mut self, cluster: &ClusterName, service: &SmolStr, bytes: u64) {
         let share = (service.clone(), cluster.clone());
         let rest = self.0.get(&share).map_or(0, |sum| sum.saturating_sub(bytes));
@@ -27,18 +28,18 @@ impl SliceBytes {
         }
     }
 
-    /// The sizes of a service's slices, by cluster.
+    /// Returns the sizes of a service's slices by cluster.
     pub(super) fn of(&self, service: &str) -> impl Iterator<Item = (&ClusterName, u64)> {
         let start = (SmolStr::from(service), EntryKey::lowest().cluster);
         self.0.range(start..).take_while(move |((name, _), _)| name == service).map(|((_, cluster), bytes)| (cluster, *bytes))
     }
 
-    /// The decoded size of all slices of a service.
+    /// Returns the decoded size of all slices of a service.
     pub(super) fn total(&self, service: &str) -> u64 {
         self.of(service).map(|(_, bytes)| bytes).fold(0, u64::saturating_add)
     }
 
-    /// The services whose slices are larger than a bound, in order.
+    /// Returns the services whose slices exceed a limit, in order.
     pub(super) fn larger_than(&self, bytes_max: u64) -> Vec<SmolStr> {
         let (mut found, mut total) = (Vec::<SmolStr>::new(), (SmolStr::default(), 0_u64));
         for ((service, _), bytes) in &self.0 {

@@ -1,4 +1,5 @@
-//! A survey that follows finds what one that looks anew finds, and both what a plain search of everything does.
+//! A survey that follows changes has the same findings as a new one, and as a plain search of
+//! everything.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,11 +19,11 @@ use crate::view::View;
 
 const CLUSTERS: [&str; 3] = ["oslo", "paris", "tokyo"];
 
-/// Some inside others, as many as two nodes of each cluster as a rule have without overlaps.
+/// Partly nested CIDRs. There are enough that two nodes per cluster often have no overlaps.
 const CIDRS: [&str; 9] =
     ["10.1.0.0/16", "10.1.2.0/24", "10.1.3.7/24", "10.2.0.0/16", "10.3.0.0/16", "10.4.0.0/16", "10.5.0.0/16", "10.6.0.0/16", "10.7.0.0/16"];
 
-/// The bytes of a key, and what they mean.
+/// Value of a key, with its decoded object.
 type Value = (Vec<u8>, Result<Arc<Object>, Arc<str>>);
 
 struct World {
@@ -100,7 +101,7 @@ impl World {
                 self.change(cluster, name, Kind::Node, (!is_gone).then(|| node(random.random_range(1..4), first, second)));
             }
             3 => {
-                // of these clusters the first alone may have 65,536 and more
+                // of these clusters, only the first may have identities from 65,536 on
                 let value = [r#"{"ID":300}"#, r#"{"ID":65536}"#, r#"{"ID":6}"#, "nonsense"][random.random_range(0..4)];
                 self.refuse(cluster, "10.0.0.1", value.to_owned());
             }
@@ -168,7 +169,7 @@ fn finish(mut look: Look) -> Survey {
     }
 }
 
-/// By looking at everything, the plain way.
+/// Finds the expected findings by comparing all objects.
 fn search(view: &View) -> BTreeSet<Finding> {
     let records: Vec<_> = view.records_from(&EntryKey::lowest()).collect();
     let objects: Vec<(&ClusterName, &Object)> =
@@ -193,7 +194,7 @@ fn search(view: &View) -> BTreeSet<Finding> {
         if !nodes().any(|(_, node)| node.addresses.iter().any(|address| address.ip == host_ip)) {
             found.insert(Finding::DanglingHostIp(cluster.clone(), host_ip));
         }
-        // 2 is the world, which here is behind pod CIDRs alone: what is wrong with those is a finding of its own
+        // 2 is the world, which only pod CIDRs have here: their overlaps are findings of their own
         if entry.identity != 2 && ips().any(|(other, twin)| other != cluster && twin.prefix == entry.prefix) {
             found.insert(Finding::DuplicateAddress(entry.prefix));
         }
@@ -267,7 +268,7 @@ fn found(survey: &Survey) -> BTreeSet<Finding> {
     survey.findings_from(None).cloned().collect()
 }
 
-/// Twice as many addresses as a piece has, each behind another of 200 hosts, of two clusters.
+/// Adds twice as many addresses as a piece reads, in two clusters and all behind one host.
 fn many(world: &mut World) {
     for number in 0..2 * 4_096_u32 {
         let name = format!("10.9.{}.{}", number / 250, number % 250 + 1);
@@ -312,7 +313,7 @@ fn whoever_falls_out_of_the_ring_or_behind_the_tombstones_still_finds_everything
     assert!(world.published.feed.ring_after(survey.position()).is_none() && world.published.feed.floor() <= survey.position());
     survey = world.follow(survey);
     assert_eq!(found(&survey), search(&world.published.view));
-    // more deletes than are remembered
+    // more deletes than there can be tombstones
     for number in 0..1_200_u32 {
         world.change("oslo", &format!("10.9.{}.{}", number / 250, number % 250 + 1), Kind::Ip, None);
     }

@@ -1,10 +1,10 @@
-//! Readers of a store that goes back to an older copy of itself: what they hold is the truth again once they are current, wherever they
-//! had broken off before.
+//! Readers of a store that goes back to an older copy of itself. Wherever they had disconnected,
+//! their copy must be correct once they are current.
 
 use super::*;
 use crate::model::{EpochSpan, Tombstone};
 
-/// What a restored copy of the data directory holds, and what the source had then.
+/// Content of a restored copy of the data directory, with the state of the source at that time.
 struct Copy {
     published: Published,
 }
@@ -14,8 +14,8 @@ impl World {
         Copy { published: self.published.clone() }
     }
 
-    /// Goes on from a copy as a start does: the same records, tombstones and floor, positions of the copy's start vouched for up to its
-    /// end, a new epoch, and sequences that nobody has seen.
+    /// Continues from a copy as a start does: with the same records, tombstones and floor, the
+    /// positions of the copy's run valid up to its end, a new epoch, and unused sequences.
     fn go_back(&mut self, copy: Copy, epoch: u64) {
         let (old, head) = (copy.published, Sequence(self.published.feed.head().0 + 1_000));
         let mut view = View::starting_at(head);
@@ -35,7 +35,7 @@ impl World {
     }
 }
 
-/// A reader whose connection breaks within what one look gives.
+/// Reads a piece, of which a broken connection loses the end, and reconnects.
 fn take_some(reader: &mut Reader, reading: &Reading, random: &mut StdRng) {
     let items = reader.subscription.next_up_to(reading, random.random_range(1..8));
     let kept = random.random_range(0..=items.len());
@@ -55,7 +55,7 @@ fn a_reader_that_broke_off_anywhere_ends_with_the_truth_of_a_restored_copy() {
             let mut copy = None;
             for round in 0..12 {
                 for _ in 0..random.random_range(0..12) {
-                    // few keys, so that most change again and again
+                    // few keys, so that most change several times
                     let (cluster_index, id) = (random.random_range(0..2), random.random_range(1..5));
                     match random.random_range(0..5) {
                         4 => world.find(id as usize % 3, random.random_range(0..3)),

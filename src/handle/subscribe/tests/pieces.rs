@@ -1,9 +1,10 @@
-//! Readers that are put down after every piece and taken up again, as `/v1/changes` does, and readers that take patches.
+//! Readers that are suspended after every piece and resumed, as in `/v1/changes`, and readers that
+//! accept patches.
 
 use super::*;
 use crate::model::{Backend, Port, Service};
 
-/// A reader that keeps nothing between two pieces but what it holds and where it is.
+/// A reader that keeps only its copy and its progress between two pieces.
 struct Poller {
     filter: Filter,
     held: BTreeMap<EntryKey, Arc<Object>>,
@@ -16,7 +17,7 @@ impl Poller {
         Self { filter, held: BTreeMap::new(), start: Start::Snapshot, place: None }
     }
 
-    /// Takes one piece; true when it leaves the reader current.
+    /// Reads one piece. Returns whether the reader is current.
     fn poll(&mut self, reading: &Reading, limit: usize) -> bool {
         let mut subscription = match &self.place {
             Some(place) => Subscription::resumed(self.filter.clone(), place, reading),
@@ -79,7 +80,7 @@ fn a_place_that_saw_more_than_there_is_now_is_reset() {
     }
     let mut subscription = Subscription::new(Filter::default(), &Start::Snapshot, &world.reading());
     let before = world.reading();
-    // the source changes during the scan, and the crash that follows takes the change along
+    // the source changes during the scan, and the crash that follows loses the change
     world.put(0, 1, "b");
     subscription.next_up_to(&world.reading(), 2);
     let place = subscription.place(&world.reading()).unwrap();
@@ -161,7 +162,7 @@ fn a_backend_address_that_is_there_twice_is_never_patched() {
     assert_eq!(BackendsPatch::between(&Object::Service(two), &Object::Service(one)), None);
 }
 
-/// Takes what there is and applies it to the service that the reader holds.
+/// Applies the events to the reader's copy of the service.
 fn apply(items: Vec<Item>, held: &mut Option<Service>) {
     for item in items {
         match item {
