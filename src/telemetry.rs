@@ -38,7 +38,7 @@ impl Log {
         self.lost.clone()
     }
 
-    /// Returns the newest lines.
+    /// Returns the buffer of the newest lines.
     #[must_use]
     pub fn tail(&self) -> LogTail {
         self.tail.clone()

@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Opens a reader behind the first byte, which must be `form`.
+    /// Opens a reader after the first byte, which must be `form`.
     pub(crate) fn body(bytes: &'a [u8], form: u8) -> Result<Self, Malformed> {
         let mut reader = Self::over(bytes);
         let found = reader.byte()?;

@@ -132,8 +132,8 @@ fn same<'a>(rows: &Rows<'a>, earlier: &[Vec<&[u8]>]) -> Option<Candidate<'a>> {
     Some(candidate(rows, Body::Same(column), exceptions, 1))
 }
 
-/// Parses the rows. The others get a filler and are returned as exceptions; `None` if there are too
-/// many.
+/// Parses the value of each row. A row that does not parse gets a filler and is returned as an
+/// exception. `None` if there are too many exceptions.
 fn parsed<T: Clone>(rows: &Rows<'_>, parse: impl Fn(&[u8]) -> Option<T>) -> Option<(Vec<T>, Vec<usize>)> {
     let values = rows.values;
     if values.iter().take(PROBED_ROWS).filter(|value| parse(value).is_none()).count() > PROBED_ROWS / 2 {

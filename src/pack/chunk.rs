@@ -131,8 +131,8 @@ impl Chunk {
         (0..self.len()).map(|row| self.record(row))
     }
 
-    /// Decodes the key of a row. Panics if there is no such row, as all methods below that accept a
-    /// row.
+    /// Decodes the key of a row. Like all methods that accept a row, it panics if the row does not
+    /// exist.
     #[must_use]
     pub fn key(&self, row: usize) -> EntryKey {
         let packed = &self.0;
@@ -277,7 +277,7 @@ impl Chunk {
         })
     }
 
-    /// Returns the revision, lease and mark of a row's newest value.
+    /// Returns the revision, lease and held mark of a row's newest value.
     #[must_use]
     pub fn source(&self, row: usize) -> SourceStamp {
         let (numbers, bytes) = (&self.0.numbers, &self.0.bytes);

@@ -45,7 +45,7 @@ pub(super) const UUID_TEXT_LENGTH: usize = 36;
 /// Positions of the dashes in a UUID.
 const UUID_DASHES: [usize; 4] = [8, 13, 18, 23];
 
-/// A list of texts without their common prefix.
+/// A list of texts that stores their common prefix once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Texts {
     pub(super) prefix: Span,

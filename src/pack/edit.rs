@@ -57,11 +57,11 @@ pub enum Edit<'a> {
         /// Row to remove.
         row: usize,
     },
-    /// Changes the revision, lease or mark of a row.
+    /// Changes the revision, lease or held mark of a row.
     Restamp {
         /// Row to change.
         row: usize,
-        /// New revision, lease and mark.
+        /// New revision, lease and held mark.
         source: SourceStamp,
     },
 }
@@ -99,7 +99,7 @@ struct Layout {
     rows: Plan,
     /// Names of the new chunk. A replaced row keeps its name.
     names: Plan,
-    /// Rows of the new chunk with another revision, lease or mark.
+    /// Rows of the new chunk with another revision, lease or held mark.
     stamps: Vec<(usize, SourceStamp)>,
 }
 

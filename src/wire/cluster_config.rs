@@ -8,10 +8,10 @@ use super::go_json::{go_struct, parse};
 use super::{bounded, quoted};
 use crate::model::{ClusterConfig, ClusterId, Kind, MaxConnectedClusters};
 
-/// `endpointSlicesExportMode` of a cluster that no longer publishes services
-/// (T-clusterconfig-endpointslices-only).
+/// `endpointSlicesExportMode` of a cluster that publishes endpoint slices but no services
+/// (docs/develop/protocol.md §2.5).
 const ENDPOINT_SLICES_ONLY: &str = "endpointslices-only";
-/// `endpointSlicesExportMode` of a cluster that publishes both. If the mode is absent, it publishes
+/// `endpointSlicesExportMode` of a cluster that publishes both. A cluster without a mode publishes
 /// services only.
 const SERVICES_AND_ENDPOINT_SLICES: &str = "services-and-endpointslices";
 
@@ -76,10 +76,10 @@ pub enum Reading {
     Absent,
 }
 
-/// Returns the state of a kind in a cluster (`Run` in `pkg/clustermesh/remote_cluster.go`;
-/// `pkg/clustermesh/kvstoremesh/reflector`). Service exports need a flag that enables them, and
-/// `false` means [`Reading::Off`]. Endpoint slices need an export mode.
-/// One of the modes turns services off.
+/// Returns the state of a kind in a cluster, by the rules of Cilium's
+/// `pkg/clustermesh/remote_cluster.go` (`Run`) and `pkg/clustermesh/kvstoremesh/reflector`. Service
+/// exports depend on `serviceExportsEnabled`: absent, off or published. Endpoint slices need an
+/// export mode, and one of the modes turns services off.
 #[must_use]
 pub fn reading_of(kind: Kind, config: &ClusterConfig) -> Reading {
     let mode = config.endpoint_slices_export_mode.as_deref();

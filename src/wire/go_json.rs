@@ -3,7 +3,7 @@
 //!
 //! - A struct key matches a field exactly, or otherwise without regard to case. Map keys match
 //!   exactly. Unknown keys are skipped.
-//! - `null` leaves a scalar as it is, and makes any other type its zero value.
+//! - `null` leaves scalars, strings and structs as they are, and empties pointers, lists and maps.
 //! - A repeated key is read into the existing value: it replaces scalars and lists, and merges maps
 //!   and structs.
 //! - Bytes that are not UTF-8 and escapes of lone surrogates become U+FFFD.

@@ -27,7 +27,7 @@ pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Resul
         return Err("labels are empty".into());
     }
     match labels.get(CLUSTER_LABEL) {
-        // the usual case: it does not format an error that does not occur
+        // the usual case, without formatting an error
         Some(cluster) if cluster == context.cluster.as_str() => {}
         Some(cluster) => context.check_cluster(&format!("label {CLUSTER_LABEL}"), cluster)?,
         None if context.cluster_id == ClusterId(0) => {}

@@ -1,10 +1,10 @@
 //! Codecs for Cilium's etcd keys and values.
 //!
-//! Decoding applies the checks of a Cilium agent and returns objects of `model`, or one line that
-//! says what is wrong with the value. This is the only room that knows Cilium's formats; [`keys`]
-//! and [`write`](mod@write) are the other direction. It does no IO and remembers no earlier value:
-//! the caller keeps the last good one. Malformed input never panics, and the memory that a value
-//! can allocate is linear in its length.
+//! This is the only room that knows Cilium's formats. Decoding applies the checks of a Cilium agent
+//! and returns an object of `model`, or one line that says what is wrong with the value.
+//! [`write`](mod@write) encodes values, and [`keys`] converts keys in both directions. The room
+//! does no IO and remembers no earlier value: the caller keeps the last good one. Malformed input
+//! never panics, and the memory that a value can allocate is linear in its length.
 
 mod address;
 pub mod cluster_config;
@@ -109,13 +109,14 @@ pub fn derived_value(entry: &IpEntry) -> Vec<u8> {
 }
 
 /// Returns the host that the value of an ipcache entry names. The value must have passed
-/// [`decode`]; this costs a tenth of it.
+/// [`decode`], which takes ten times as long.
 #[must_use]
 pub fn host_ip(value: &[u8]) -> Option<IpAddr> {
     ip::host_ip(value)
 }
 
-/// Returns the identity that the value of an ipcache entry names, even if other fields are invalid.
+/// Returns the identity that the value of an ipcache entry names, even if [`decode`] rejects the
+/// entry. `None` if its JSON cannot be read.
 #[must_use]
 pub fn ip_identity(value: &[u8]) -> Option<u32> {
     ip::identity(value)

@@ -170,8 +170,8 @@ fn a_slice_may_have_mapped_addresses_ports_that_are_none_and_groups() {
     port(65_536, b"\x80\x80\x04");
     port(-1, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01");
     port(i32::MIN, b"\x80\x80\x80\x80\xf8\xff\xff\xff\xff\x01");
-    // an unknown group that contains another, at the top and in an endpoint; a known field inside
-    // it is ignored
+    // unknown groups, with a group inside, are skipped at the top and in an endpoint; a known field
+    // must not be a group
     let group = [vec![15 << 3 | 3], field(1, b"x"), vec![2 << 3 | 3, 2 << 3 | 4, 15 << 3 | 4]].concat();
     let with_groups = [group.clone(), named("IPv4"), field(8, &group), group].concat();
     assert_eq!(slice(&with_groups), Ok(EndpointSlice { endpoints: vec![SliceEndpoint::default()], ..plain("IPv4") }));
