@@ -1,4 +1,5 @@
-//! `meshkeep announce` and `meshkeep identity` on real etcds, and a second meshkeep that mirrors what is announced.
+//! `meshkeep announce` and `meshkeep identity` with real etcds, and a second meshkeep that mirrors
+//! the announced cluster.
 
 mod files;
 
@@ -37,7 +38,7 @@ services:
   backends: {labels: {app: billing-db}}
 ";
 
-/// The files of an announcer, and what it says.
+/// Directory with an announcer's files and logs.
 struct Place(TempDir);
 
 impl Place {
@@ -52,7 +53,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// Writes the file in one step.
+    /// Writes the announcer's file atomically.
     fn write(&self, text: &str) {
         fs::write(self.path("new"), text).unwrap();
         fs::rename(self.path("new"), self.path("vms.yaml")).unwrap();
@@ -69,7 +70,7 @@ impl Place {
         Announcer(self.command(log, &[]).spawn().unwrap())
     }
 
-    /// How many lines of a log have this text.
+    /// Returns the number of lines of a log that contain a text.
     fn said(&self, log: &str, text: &str) -> usize {
         fs::read_to_string(self.path(log)).unwrap().lines().filter(|line| line.contains(text)).count()
     }
@@ -85,7 +86,7 @@ impl Place {
     }
 }
 
-/// A running announcer, killed when it goes.
+/// A running announcer, killed when it is dropped.
 struct Announcer(Child);
 
 impl Announcer {
@@ -94,7 +95,7 @@ impl Announcer {
         assert!(Command::new("sh").args(["-c", &signal]).status().unwrap().success());
     }
 
-    /// Its exit code.
+    /// Waits for the end and returns the exit code.
     async fn end(&mut self) -> i32 {
         eventually("the announcer's end", || std::future::ready(self.0.try_wait().unwrap())).await.code().unwrap_or(-1)
     }
@@ -107,7 +108,7 @@ impl Drop for Announcer {
     }
 }
 
-/// Every key below `cilium/` that is Cilium's, with its value, without the times.
+/// Returns every key of Cilium's below `cilium/` with its value; times are left out.
 async fn content(etcd: &Etcd) -> Vec<(String, String)> {
     let options = etcd_client::GetOptions::new().with_prefix();
     let reply = etcd.client().await.get("cilium/", Some(options)).await.unwrap();
@@ -120,7 +121,7 @@ async fn content(etcd: &Etcd) -> Vec<(String, String)> {
     all.filter(|(key, _)| !key.starts_with("cilium/.announce/") && !key.starts_with("cilium/.initlock/")).map(timeless).collect()
 }
 
-/// Waits until something is so at the mirror.
+/// Waits until an answer of the mirror satisfies a condition, and returns it.
 async fn mirrored(meshkeep: &Meshkeep, what: &str, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
     eventually(what, async || {
         let (_, answer) = meshkeep.ask(path).await;
@@ -137,19 +138,20 @@ async fn mirror(etcd: &Etcd) -> (Home, Meshkeep) {
     (home, meshkeep)
 }
 
-/// What the mirror says is what the files say: addresses, identities, the node, the global service. Then the files change.
+/// The mirror has the addresses, identities, node and global service of the files. Then the files
+/// change.
 #[tokio::test]
 async fn an_announced_cluster_is_mirrored_as_the_files_say_and_follows_them() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
-        // what is somebody else's stays, also below prefixes that name no cluster
+        // keys of other clusters stay, also below prefixes that name no cluster
         let foreign = [
             ("cilium/state/ip/v1/default/10.0.0.1", r#"{"IP":"10.0.0.1","Mask":null,"HostIP":"","ID":65800,"Key":0,"Metadata":""}"#),
             ("cilium/state/nodes/v1/vms-2/a", "{}"),
             ("cilium/state/identities/v1/id/65800", "k8s:app=x;"),
         ];
         etcd.put_many(foreign).await;
-        // left behind by an earlier announcer
+        // left over from an earlier announcer
         etcd.put("cilium/state/services/v1/vms/shop/old", "{}").await;
         let place = Place::new(&etcd);
         let mut announcer = place.announce("log");
@@ -169,7 +171,7 @@ async fn an_announced_cluster_is_mirrored_as_the_files_say_and_follows_them() {
         assert!(service.contains("192.168.7.20") && service.contains("5432"), "{service}");
         assert_eq!(meshkeep.ask("/v1/services/vms/shop/old").await.0, 404);
         let before = content(&etcd).await;
-        // a wrong file changes nothing and is told once; then a right one takes effect
+        // a file with errors changes nothing and is reported once; then a correct one takes effect
         place.write(&FILE.replace("app: printer", "app: printer, app: twice"));
         place.says("log", "vms.yaml:15: ").await;
         place.write(
@@ -192,7 +194,8 @@ async fn an_announced_cluster_is_mirrored_as_the_files_say_and_follows_them() {
     }
 }
 
-/// A kill and a start soon after take nothing from readers; a wiped etcd is filled again; foreign deletes and puts are undone.
+/// A kill and a quick restart remove nothing from readers; a wiped etcd is filled again; deletes
+/// and puts of other clients are undone.
 #[tokio::test]
 async fn what_is_announced_outlives_the_announcer_a_wipe_and_meddling() {
     let mut etcd = Etcd::start().await;
@@ -207,13 +210,13 @@ async fn what_is_announced_outlives_the_announcer_a_wipe_and_meddling() {
         unleased.filter(|key| !key.starts_with("cilium/state/identities/v1/id/")).collect::<Vec<_>>()
     };
     assert_eq!(leased(&etcd).await, Vec::<String>::new(), "all but the identities hang on leases");
-    // `kill -9`; its lock must run out before another may announce
+    // after SIGKILL the lock must expire before another process may announce
     drop(announcer);
     let mut announcer = place.announce("log-2");
     assert_eq!(content(&etcd).await, before);
     let lock = etcd_client::GetOptions::new().with_prefix();
     let held = etcd.client().await.get("cilium/.announce/lock/vms/", Some(lock)).await.unwrap();
-    // instead of waiting for 25 s
+    // instead of waiting 25 s for the lease
     if let Some(first) = held.kvs().iter().min_by_key(|lock| lock.create_revision()) {
         etcd.client().await.lease_revoke(first.lease()).await.unwrap();
     }
@@ -230,7 +233,8 @@ async fn what_is_announced_outlives_the_announcer_a_wipe_and_meddling() {
     eventually("what was there, in an empty etcd", async || (content(&etcd).await == before).then_some(())).await;
     announcer.terminate();
     assert_eq!(announcer.end().await, 0);
-    // withdrawn: all of it goes, the config first; who is stopped before says so
+    // withdrawal deletes everything, the config first; a process that is stopped before the end
+    // says so
     etcd.put("cilium/state/nodes/v1/vms-2/a", "{}").await;
     let mut stopped = Announcer(place.command("log-0", &["--retire", "--retire-grace", "1h"]).spawn().unwrap());
     place.says("log-0", "the cluster config is withdrawn").await;
@@ -265,7 +269,8 @@ async fn a_second_announcer_names_the_first_and_ends() {
     assert_eq!(place.said("log-1", "lost"), 0);
 }
 
-/// A reader that comes back to a wiped etcd finds all that the canaries stand for, however many identities there are.
+/// A reader that returns to a wiped etcd finds all entries behind each canary, regardless of the
+/// number of identities.
 #[tokio::test]
 async fn in_a_wiped_etcd_the_canaries_come_last() {
     let mut etcd = Etcd::start().await;
@@ -292,7 +297,8 @@ async fn in_a_wiped_etcd_the_canaries_come_last() {
     assert_eq!(announcer.end().await, 0);
 }
 
-/// A cluster of the same name and another id is somebody else's, whose nodes and services would go.
+/// A cluster with the same name and another id belongs to somebody else. Its nodes and services
+/// must not be deleted.
 #[tokio::test]
 async fn what_stands_with_another_id_is_left_alone() {
     let etcd = Etcd::start().await;
@@ -308,14 +314,14 @@ async fn what_stands_with_another_id_is_left_alone() {
     }
 }
 
-/// No right to write, then one; no free identity, then some.
+/// First without permission to write, then with it; first without a free identity, then with some.
 #[tokio::test]
 async fn what_cannot_be_written_is_told_once_and_written_once_it_can_be() {
     let mut etcd = Etcd::start().await;
     etcd.enable_auth("announcer", "secret").await;
     etcd.restrict_to_remote("vms").await;
     let place = Place::new(&etcd);
-    // a mesh of 511 has half as many identities for each cluster: all of them but one are taken
+    // in a mesh of 511 each cluster has half as many identities; all but one are taken
     place.write(&FILE.replace("id: 77", "id: 77, maxConnectedClusters: 511"));
     let first = 77 << 15;
     etcd.put_many((first..first + (1 << 15) - 1).map(|id| (format!("cilium/state/identities/v1/id/{id}"), format!("k8s:taken={id};"))))
@@ -359,7 +365,7 @@ async fn a_dry_run_needs_no_etcd_and_wrong_files_end_with_line_and_reason() {
     assert_eq!(usage.status.code(), Some(2));
 }
 
-/// A lease that ends before another process has the lock would withdraw everything after a kill.
+/// If a lease could expire before another process gets the lock, a kill would withdraw everything.
 #[test]
 fn leases_that_cannot_outlive_a_kill_are_refused_with_the_sum() {
     let sum =
@@ -398,7 +404,7 @@ async fn identities_are_allocated_found_released_and_collected_by_command() {
     let gone = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
     assert_eq!(told(&gone).1, format!("deleted {id}\n0 identities are left, 1 were deleted, and 0 locks"));
     assert_eq!(place.identity(&["get", &id]).status.code(), Some(1));
-    // what a clustermesh-apiserver publishes has no references at all
+    // keys of a clustermesh-apiserver have no references to identities
     let lease = etcd.client().await.lease_grant(600, None).await.unwrap().id();
     let published = Some(etcd_client::PutOptions::new().with_lease(lease));
     etcd.client().await.put("cilium/state/identities/v1/id/5046300", text, published).await.unwrap();
@@ -406,7 +412,7 @@ async fn identities_are_allocated_found_released_and_collected_by_command() {
     assert_eq!(told(&kept).1, "1 identities are left, 0 were deleted, and 0 locks");
     fs::write(place.path("etcd.yaml"), "endpoints: [http://127.0.0.1:1]\n").unwrap();
     assert_eq!(place.identity(&["list", "--timeout", "1s"]).status.code(), Some(3));
-    // bad arguments are told before any etcd is asked
+    // invalid arguments are reported before any connection to an etcd
     assert_eq!(place.identity(&["get", "nonsense"]).status.code(), Some(2));
     assert_eq!(place.identity(&["gc", "--cluster-id", "256", "--interval", "0"]).status.code(), Some(2));
 }

@@ -1,4 +1,5 @@
-//! Commands towards a server that asks for a client certificate, and towards one that is no meshkeep and means harm.
+//! Commands with a server that requires a client certificate, and with a malicious server that is
+//! no meshkeep.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +11,7 @@ use super::command_line::{complaint, meshkeep, run};
 use crate::harness::certificates::Authority;
 use crate::harness::meshkeep::Home;
 
-/// How long a command may take to give up: an endless answer is as fast as loopback.
+/// Maximum time until a command gives up. An endless answer arrives at the speed of loopback.
 const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
@@ -63,7 +64,7 @@ async fn a_client_certificate_is_shown_where_the_server_asks_for_one() {
     }
 }
 
-/// A server that treats all requests alike, and remembers what it was asked.
+/// A server that gives the same answer to every request and records the requests.
 struct Stranger {
     url: String,
     heads: Arc<Mutex<Vec<String>>>,
@@ -83,7 +84,7 @@ impl Stranger {
                     let lines = BufReader::new(stream.try_clone().unwrap().take(1 << 16)).lines();
                     let head: Vec<String> = lines.map_while(|line| line.ok().filter(|line| !line.is_empty())).collect();
                     seen.lock().unwrap().push(head.join("\n"));
-                    // the client may be gone in the middle of it
+                    // the client may close the connection in the middle of the answer
                     let _ = answer(&mut stream);
                 });
             }
@@ -91,7 +92,7 @@ impl Stranger {
         Self { url, heads }
     }
 
-    /// Says this, then the same again and again.
+    /// Answers with a head, and then with the same bytes without end.
     fn endless(head: &'static str, again: &'static [u8]) -> Self {
         let chunk = again.repeat((64 << 10) / again.len());
         Self::start(move |stream| {
@@ -157,7 +158,7 @@ fn no_redirect_leads_to_another_server_and_no_token_goes_there() {
         }
     }
     assert_eq!(other.heads(), [""; 0]);
-    // the same server is asked where it says so, but not for ever
+    // a redirect to the same server is followed, but only a limited number of times
     let server = Stranger::redirecting(302, "/elsewhere/v1/status");
     let (code, text) = complaint(&run(&server.url, &["status", "--token-file", token]));
     assert!(code == Some(3) && text.contains("redirects again and again"), "{text}");

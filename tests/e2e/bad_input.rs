@@ -1,4 +1,4 @@
-//! Bad input: each costs itself and gets one clear message that names it.
+//! Invalid input: each one affects only itself and is reported by one clear message that names it.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::harness::meshkeep::{Ended, Home};
 use crate::harness::scene::{Scene, settles};
 use crate::harness::truth::{list, served_objects};
 
-/// Values of which none can be used: key in cache form, bytes, and a word that its reason must hold.
+/// Returns invalid values: key in cache form, bytes, and a word that the reason must contain.
 fn bad_values(scene: &Scene) -> Vec<(String, Vec<u8>, &'static str)> {
     let cluster = &scene.remotes[0].clusters[0];
     let text = |key: &str| String::from_utf8(cluster.entries[key].clone()).unwrap();
@@ -28,7 +28,7 @@ fn bad_values(scene: &Scene) -> Vec<(String, Vec<u8>, &'static str)> {
         (services[1].clone(), vec![0xff, 0x00, 0xfe], ""),
         (ips[0].clone(), wrong_ip.into_bytes(), "11."),
         (identities[0].clone(), b"k8s:app=x;k8s:io.cilium.k8s.policy.cluster=c09;".to_vec(), "c09"),
-        // keys that no good value was ever seen of
+        // keys that never had a valid value
         ("cilium/cache/identities/v1/c01/id/999999".into(), b"k8s:io.cilium.k8s.policy.cluster=c01;".to_vec(), "999999"),
         ("cilium/cache/ip/v1/c01/not-an-address".into(), b"{}".to_vec(), ""),
         ("cilium/cache/nodes/v1/c01/nobody".into(), b"[]".to_vec(), ""),
@@ -59,7 +59,7 @@ async fn values_that_cannot_be_used_are_listed_and_the_good_ones_before_them_sta
     }
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
 
-    // over a restart, with nothing to read from
+    // after a restart, without a source
     scene.remotes[0].proxy.cut().await;
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
@@ -67,7 +67,7 @@ async fn values_that_cannot_be_used_are_listed_and_the_good_ones_before_them_sta
     let strip = |items: Vec<Value>| items.into_iter().map(|item| (item["key"].clone(), item["reason"].clone())).collect::<Vec<_>>();
     assert_eq!(strip(self::rejected(&scene).await), strip(rejected));
 
-    // good again
+    // valid again
     scene.remotes[0].proxy.restore().await;
     let cluster = scene.remotes[0].clusters[0].clone();
     for (key, ..) in &bad {
@@ -103,13 +103,13 @@ async fn keys_that_are_no_entries_stop_nothing() {
         scene.remotes[0].etcd.put(*key, "{}").await;
     }
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-    // the objects are the truth; a strange key may be among the raw entries as one that cannot be used
+    // the objects must match; a strange key may be listed among the raw entries as rejected
     let truth = scene.truth().expected();
     scene.follower_agrees(&truth, "strange keys").await;
     let objects = || async { (served_objects(scene.meshkeep()).await == truth.objects).then_some(()) };
     eventually("the truth beside strange keys", objects).await;
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
-    // what is below a watched prefix is told, in pages too
+    // keys below a watched prefix are reported, also page by page
     let no_entries = ["cilium/state/identities/v1/id/", "cilium/state/nodes/v1/c01/", "cilium/state/nodes/v1/c01/\u{fffd}\u{fffd}"];
     let told = || async { keys_of(&rejected(&scene).await).starts_with(&no_entries).then_some(()) };
     eventually("keys that are no entries to be told", told).await;
@@ -123,7 +123,7 @@ async fn keys_that_are_no_entries_stop_nothing() {
     }
     assert_eq!(keys_of(&one_by_one), keys_of(&rejected(&scene).await));
     assert_eq!(scene.meshkeep().get("/v1/status").await["counts"]["rejected"], json!(one_by_one.len()));
-    // over a restart some go, found by what was put since and the keys that are there
+    // some are deleted during a restart, which the list of puts and of existing keys must show
     scene.stop_meshkeep().await;
     scene.remotes[0].etcd.delete(strange[0]).await;
     scene.start_meshkeep().await;
@@ -134,11 +134,11 @@ async fn keys_that_are_no_entries_stop_nothing() {
         scene.remotes[0].etcd.delete(*key).await;
     }
     scene.settles("strange keys being gone").await;
-    // entries are what settles; these are told beside them
+    // entries decide whether the scene has settled; rejected keys are reported independently
     eventually("strange keys to be told no more", || async { rejected(&scene).await.is_empty().then_some(()) }).await;
 }
 
-/// A remote that puts them as fast as it can must not bury the rest of the log.
+/// A remote that puts invalid values as fast as it can must not hide the rest of the log.
 #[tokio::test]
 async fn what_a_remote_repeats_is_logged_once_for_each_cause() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
@@ -154,7 +154,7 @@ async fn what_a_remote_repeats_is_logged_once_for_each_cause() {
     eventually("the keys to be told", told).await;
     let objects = || async { (served_objects(scene.meshkeep()).await == scene.truth().expected().objects).then_some(()) };
     eventually("the truth behind 4,000 strange keys", objects).await;
-    // two kinds; a slow machine may come to a second minute
+    // two kinds; on a slow machine the test may last into a second minute
     let lines = scene.meshkeep().log_lines_with(&["left out"]);
     assert!((1..=4).contains(&lines), "{lines} lines");
 }
@@ -177,7 +177,7 @@ async fn unknown_prefixes_are_told_once() {
     let state = scene.meshkeep().says_of("c01", "unknownPrefixes", "frobs/v1").await;
     assert_eq!(state["unknownPrefixes"].as_array().map(Vec::len), Some(1), "{state}");
     assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
-    // a second connection does not tell it again
+    // a second connection does not report it again
     scene.remotes[0].proxy.cut().await;
     scene.remotes[0].proxy.restore().await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
@@ -185,17 +185,18 @@ async fn unknown_prefixes_are_told_once() {
     assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
 }
 
-/// Before, between and behind the known prefixes, in both forms; while it runs they come, grow and go.
+/// Before, between and behind the known prefixes, in both forms; added, growing and removed while
+/// meshkeep runs.
 #[tokio::test]
 async fn unknown_prefixes_are_found_in_every_gap_and_counted() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.home = scene.home.with_flags(&["--unknown-prefix-interval=100ms"]);
-    // the other root of a source is looked at too
+    // the other root of a source is scanned too
     scene.remotes[0].etcd.put("cilium/cache/other/v1/a", "1").await;
     for (remote, root) in scene.remotes.iter().zip(["cilium/state", "cilium/cache"]) {
         let rests = ["0first", "aaa/v1/a", "aaa/v1/b", "ip/v2/x", "nodes/loose", "nodes/v1alpha1/x", "zzz/x/y", "zzz/z"];
         remote.etcd.put_many(rests.map(|rest| (format!("{root}/{rest}"), "1"))).await;
-        // behind the root: not looked at
+        // not below the root, so not scanned
         remote.etcd.put(format!("{root}x/v1/a"), "1").await;
     }
     scene.start_meshkeep().await;
@@ -243,7 +244,8 @@ async fn a_remote_that_does_not_answer_disturbs_no_other() {
     assert!(refused["failures"].as_u64() >= Some(1), "{refused}");
 }
 
-/// One message: the process ends with this code, and a line of its log names all of these.
+/// Checks that the process ended with this code, and that one line of its log contains all of these
+/// words.
 fn ended_naming(ended: &Ended, code: i32, words: &[&str]) {
     assert_eq!(ended.status.code(), Some(code), "{}", ended.log);
     let lines = ended.log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
@@ -272,7 +274,7 @@ async fn a_data_directory_in_use_is_waited_for_and_its_holder_named() {
     ended_naming(&second, 1, &[&data, &first.id().to_string(), "stop that process"]);
     assert!(second.after >= Duration::from_secs(1), "{:?}", second.after);
     assert_eq!(first.get("/v1/nodes").await["items"], json!([]));
-    // once it is free it can be had
+    // once the directory is free it can be used
     first.kill();
     home.start().await;
 }
@@ -316,7 +318,7 @@ async fn a_missing_config_directory_is_waited_for() {
 #[tokio::test]
 async fn a_disk_that_fills_up_is_told_and_serving_goes_on() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
-    // no file may grow beyond 4 MiB (in blocks of 512 bytes); the signal that comes with it is ignored
+    // files may not grow beyond 4 MiB (in blocks of 512 bytes); the signal SIGXFSZ is ignored
     let home = std::mem::replace(&mut scene.home, Home::new());
     scene.home = home.behind_shell("trap '' XFSZ; ulimit -f 8192");
     scene.start_meshkeep().await;
@@ -335,13 +337,13 @@ async fn a_disk_that_fills_up_is_told_and_serving_goes_on() {
     let data = scene.home.data_directory().display().to_string();
     eventually("a message to name the data directory", async || (scene.meshkeep().log_lines_with(&[&data]) >= 1).then_some(())).await;
 
-    // with room again, everything is fetched and kept
+    // with enough space everything is fetched and stored
     scene.kill_meshkeep();
     let home = std::mem::replace(&mut scene.home, Home::new());
     scene.home = home.behind_shell(":");
     scene.start_meshkeep().await;
     scene.settles("room on the disk again").await;
-    // what the full disk cut off may be told as lost
+    // the part that the full disk cut off may be reported as lost
     let is_well = async || ["healthy", "lost"].contains(&store_state(&scene).await.as_str()).then_some(());
     eventually("the store to be well", is_well).await;
 }
@@ -350,7 +352,7 @@ async fn store_state(scene: &Scene) -> String {
     scene.meshkeep().get("/v1/status").await["store"]["state"].as_str().unwrap().to_owned()
 }
 
-/// 60 kB that do not compress.
+/// Returns 60 kB that do not compress.
 fn noise(seed: u32) -> String {
     use rand::{Rng, SeedableRng};
     let random = rand::rngs::StdRng::seed_from_u64(seed.into());

@@ -1,13 +1,13 @@
-//! Values up to etcd's own limit, of which few fit into one message.
+//! Values up to etcd's own limit. Only a few of them fit into one message.
 
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{SMALL, source_key};
 use crate::harness::scene::Scene;
 
-/// How many there are: 42 MB with the default page of 256 keys.
+/// Number of values: 42 MB with the default page of 256 keys.
 const COUNT: u32 = 30;
 
-/// How much a label of each holds: 1.4 MiB, below etcd's limit of 1.5 MiB for a request.
+/// Size of a label in each value: 1.4 MiB, below etcd's limit of 1.5 MiB per request.
 const LABEL_BYTES: usize = 1_468_006;
 
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn values_near_etcds_limit_are_all_served() {
     }
     scene.start_meshkeep().await;
     scene.settles("loading big values").await;
-    // over a restart they come from the store
+    // after a restart they are loaded from the store
     scene.remotes[0].proxy.cut().await;
     scene.kill_meshkeep();
     scene.start_meshkeep().await;

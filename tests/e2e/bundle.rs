@@ -1,4 +1,5 @@
-//! `meshkeep bundle` and `/v1/log`: what somebody else needs to see what is wrong.
+//! `meshkeep bundle` and `/v1/log`: the information that another person needs to diagnose a
+//! problem.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,13 +13,13 @@ use super::samples::in_state_form;
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::meshkeep::Home;
 
-/// What the command does in a directory.
+/// Runs the command in a directory.
 pub(super) fn bundle(server: &str, directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
     command.arg("bundle").args(["--server", server]).args(arguments).current_dir(directory).env_clear().output().unwrap()
 }
 
-/// The files of a tar, by name.
+/// Returns the files of a tar archive by name.
 pub(super) fn files_of(tar: &[u8]) -> BTreeMap<String, String> {
     let mut archive = tar::Archive::new(tar);
     let file = |entry: std::io::Result<tar::Entry<'_, &[u8]>>| {
@@ -52,7 +53,7 @@ async fn a_bundle_has_all_that_is_known_and_its_owner_alone_may_read_it() {
     assert_eq!(json("config.json")["items"][0]["name"], "config");
     assert!(files["meshkeep-bundle/metrics.txt"].contains("meshkeep_build_info"));
     assert!(files["meshkeep-bundle/synced.txt"].contains("ok"));
-    // the log that was asked for is what was written, up to then
+    // the log in the bundle is a prefix of the log that was written
     let log = &files["meshkeep-bundle/log.txt"];
     assert!(log.contains("store loaded") && running.log().starts_with(log.as_str()), "{log}");
     assert_eq!(running.get("/v1/log").await["leftOut"], json!(0));
@@ -65,7 +66,7 @@ async fn a_bundle_has_all_that_is_known_and_its_owner_alone_may_read_it() {
     assert_eq!((unreachable.status.code(), directory.path().join("x.tar").exists()), (Some(3), false), "{unreachable:?}");
 }
 
-/// A data directory that another process holds: nothing is loaded, and a bundle says so.
+/// Another process uses the data directory, so nothing is loaded, and a bundle says so.
 #[tokio::test]
 async fn a_bundle_of_one_that_is_not_loaded_has_what_there_is() {
     let mut first = Home::new();

@@ -1,4 +1,5 @@
-//! `--cache-ttl`: a cluster that stays away for too long loses what agents send traffic by, and nothing else; one that is there loses nothing.
+//! `--cache-ttl`: a cluster that is unreachable for too long loses the entries that agents route
+//! traffic by, and nothing else. A reachable cluster loses nothing.
 
 use serde_json::Value;
 
@@ -10,7 +11,7 @@ use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::settles;
 use crate::harness::truth::Truth;
 
-/// The cluster without what goes.
+/// Returns the cluster without the entries that expire.
 fn without_services(cluster: &MeshCluster) -> MeshCluster {
     let mut without = cluster.clone();
     cluster.keys_of("services/v1").iter().for_each(|key| without.delete(key));
@@ -64,7 +65,8 @@ async fn services_exports_and_slices_go_and_nodes_identities_and_addresses_stay(
     }
 }
 
-/// Without a config it is connected all the same, also while it is not certain yet that there will be none.
+/// A cluster without a config counts as connected, also while it is not yet certain that it has
+/// none.
 #[tokio::test]
 async fn a_legacy_cluster_that_is_there_loses_nothing() {
     let mut etcd = Etcd::start().await;
@@ -80,7 +82,7 @@ async fn a_legacy_cluster_that_is_there_loses_nothing() {
         "--backoff-max=200ms",
     ]);
     home.write_cluster("c01", &etcd.client_file_yaml());
-    // without a config nobody knows the cluster's id
+    // without a config the cluster's id is unknown
     let truth = |cluster: &MeshCluster| {
         let mut truth = Truth::of([cluster]);
         truth.name_cluster("c01", 0);
@@ -106,7 +108,7 @@ async fn a_legacy_cluster_that_is_there_loses_nothing() {
     }
 }
 
-/// A file that names certificates which are not there ends the connection before it.
+/// A new file that names missing certificates ends the earlier connection.
 #[tokio::test]
 async fn a_cluster_whose_new_file_cannot_be_used_is_away() {
     let etcd = Etcd::start().await;

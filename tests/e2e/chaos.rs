@@ -1,4 +1,5 @@
-//! Everything at once, in an order that a seed decides. `MESHKEEP_CHAOS_SEED` and `MESHKEEP_CHAOS_ROUNDS` choose another life or a longer one.
+//! Random events on a whole mesh, in an order given by a seed. `MESHKEEP_CHAOS_SEED` and
+//! `MESHKEEP_CHAOS_ROUNDS` choose another order or a longer run.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -8,10 +9,10 @@ use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{Shape, publish, put_canaries, put_config, put_leased, source_key};
 use crate::harness::scene::Scene;
 
-/// More than one page of a list.
+/// More entries than one page of a list.
 const SHAPE: Shape = Shape { nodes: 6, identities: 20, endpoints: 300, services: 8, exports: 0 };
 
-/// What can happen to a mesh and its sidecar.
+/// An event of a mesh and its sidecar.
 #[derive(Debug, Clone, Copy)]
 enum Happening {
     Change,
@@ -31,7 +32,7 @@ enum Happening {
 }
 
 const ALL: [Happening; 17] = [
-    // what happens most
+    // the most frequent events
     Happening::Change,
     Happening::Change,
     Happening::Delete,
@@ -108,7 +109,7 @@ async fn whatever_happens_the_mirror_ends_with_the_truth() {
     let seed = number("MESHKEEP_CHAOS_SEED", 1);
     let mut random = StdRng::seed_from_u64(seed);
     let mut scene = Scene::without_meshkeep(etcd_binaries().choose(&mut random).unwrap(), 1, 2, SHAPE).await;
-    // short waits: the life is short
+    // short waits, because the run is short
     scene.home = scene.home.with_flags(&["--kvstore-opt=etcd.limit=40", "--backoff-min=50ms", "--backoff-max=500ms"]);
     scene.start_meshkeep().await;
     for round in 0..number("MESHKEEP_CHAOS_ROUNDS", 6) {

@@ -1,4 +1,4 @@
-//! What makes a cluster the same cluster, or another: its id, its name, its endpoints.
+//! Identity of a cluster: changes of its id, its name and its endpoints.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,8 @@ async fn a_cluster_whose_id_changes_is_removed_and_read_anew() {
     assert!(!followed.changes_since(seen).keys().any(|key| key.contains("/c02")), "the other cluster was disturbed");
 }
 
-/// It is found at a start, and the new id is taken: what was held goes all the same, and comes once the id is free.
+/// The change is detected at a start, and the new id is taken. The old entries are removed anyway,
+/// and the new ones follow once the id is free.
 #[tokio::test]
 async fn a_cluster_whose_id_changed_meanwhile_to_one_that_is_taken_waits_for_it() {
     let mut scene = Scene::start(&etcd_binaries()[0], 2, 0, SMALL).await;
@@ -75,13 +76,13 @@ async fn two_clusters_cannot_have_one_id() {
     let found = finding(scene.meshkeep(), "duplicateClusterID").await;
     assert_eq!((&found["id"], &found["clusters"]), (&json!("duplicateClusterID/1"), &json!(["c01", "twin"])), "{found}");
     scene.settles("a second cluster of the same id").await;
-    // once the first is gone the second may have it
+    // once the first is removed, the second may have the id
     scene.home.remove_cluster("c01");
     settles(scene.meshkeep(), &Truth::of([&twin]).expected(), "the removal of the first").await;
     no_finding(scene.meshkeep(), "duplicateClusterID").await;
 }
 
-/// The range of identities is the own cluster's: nothing of it is read.
+/// The identity range belongs to the own cluster, so nothing of the remote is read.
 #[tokio::test]
 async fn a_remote_that_claims_the_own_clusters_id_is_refused_and_told() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 2, 0, SMALL).await;
@@ -104,7 +105,7 @@ async fn a_remote_that_claims_the_own_clusters_id_is_refused_and_told() {
     no_finding(scene.meshkeep(), "clusterConfigRefused").await;
 }
 
-/// Ids have nine bits there, and the numbers of identities 15 below them.
+/// In a mesh of 511, cluster ids have nine bits and the identity numbers below them 15.
 #[tokio::test]
 async fn a_mesh_of_511_takes_ids_beyond_255_and_no_cluster_of_another_size() {
     let mut clusters: Vec<MeshCluster> = [(511, "low", 2), (511, "high", 300), (511, "last", 511)]
@@ -129,7 +130,7 @@ async fn a_mesh_of_511_takes_ids_beyond_255_and_no_cluster_of_another_size() {
         assert_eq!((&told["cluster"], &told["clusterID"]), (&json!("high"), &json!(300)), "{told}");
         meshkeep.stop().await;
     }
-    // an identity of the neighbour's range, which would be its own in a mesh of 255
+    // an identity of the next cluster's range, which would be the cluster's own in a mesh of 255
     let meshkeep = home.start().await;
     let (key, id) = ("cilium/cache/ip/v1/high/10.44.9.9", (301 << 15) + 256);
     let value = format!(r#"{{"IP":"10.44.9.9","HostIP":"","ID":{id},"Key":0,"Metadata":""}}"#);
@@ -147,7 +148,7 @@ async fn a_mesh_of_511_takes_ids_beyond_255_and_no_cluster_of_another_size() {
     settles(&meshkeep, &Truth::of(&clusters).expected(), "deletions").await;
 }
 
-/// One that cannot be read changes nothing, and is told until there is a good one.
+/// A config that cannot be decoded changes nothing, and is reported until there is a valid one.
 #[tokio::test]
 async fn a_config_that_becomes_unreadable_is_told_and_changes_nothing() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
@@ -165,7 +166,8 @@ async fn a_config_that_becomes_unreadable_is_told_and_changes_nothing() {
     scene.settles("the return of the good one").await;
 }
 
-/// Both are found at one start, and the newcomer is quicker: the id belongs to the one whose data is stored.
+/// Both clusters are found at the same start, and the newcomer connects first. The id belongs to
+/// the cluster whose data is stored.
 #[tokio::test]
 async fn of_two_clusters_that_claim_one_id_the_stored_one_keeps_it() {
     let binary = &etcd_binaries()[0];
@@ -183,7 +185,7 @@ async fn of_two_clusters_that_claim_one_id_the_stored_one_keeps_it() {
     scene.settles("the return of the stored one").await;
 }
 
-/// The config is gone, the data is kept, and so is what the config said, over a restart too.
+/// The config is deleted. Its contents and the data stay, also after a restart.
 #[tokio::test]
 async fn a_config_that_vanishes_stays_in_force_and_is_told() {
     let mut scene = Scene::start(&etcd_binaries()[0], 0, 1, SMALL).await;
@@ -193,7 +195,7 @@ async fn a_config_that_vanishes_stays_in_force_and_is_told() {
     scene.remotes[0].etcd.delete("cilium/cluster-config/c01").await;
     let told = scene.meshkeep().says_of("c01", "lastError", "its cluster config is gone").await;
     assert_eq!(told["config"], before, "{told}");
-    // the phase is told through the writer, and so a moment later
+    // the committer publishes the phase, so it follows a moment later
     scene.meshkeep().reaches("c01", "sourceLost").await;
     let found = finding(scene.meshkeep(), "clusterConfigLost").await;
     assert_eq!(found["clusters"], json!(["c01"]), "{found}");
@@ -203,7 +205,7 @@ async fn a_config_that_vanishes_stays_in_force_and_is_told() {
     let told = scene.meshkeep().says_of("c01", "lastError", "cilium/cluster-config/c01 does not exist").await;
     assert_eq!(told["config"], before, "{told}");
     finding(scene.meshkeep(), "clusterConfigLost").await;
-    // nor does a new connection forget it
+    // a new connection does not forget it either
     scene.home.write_cluster("c01", &format!("{}# again\n", scene.remotes[0].client_file()));
     scene.meshkeep().says_of("c01", "lastError", "cilium/cluster-config/c01 does not exist").await;
     finding(scene.meshkeep(), "clusterConfigLost").await;
@@ -231,7 +233,8 @@ async fn a_dead_endpoint_is_passed_over() {
     scene.settles("loading past dead endpoints").await;
 }
 
-/// Replicas of a clustermesh-apiserver: each has an etcd of its own, with a cluster id and revisions of its own.
+/// Replicas of a clustermesh-apiserver: each has its own etcd with its own cluster id and
+/// revisions.
 #[tokio::test]
 async fn a_replica_takes_over_and_only_real_changes_are_told() {
     let mut replicas = Vec::new();
@@ -322,7 +325,8 @@ async fn an_address_in_two_clusters_is_answered_by_the_newest_and_the_other_is_n
         let key = format!("cilium/cache/ip/v1/{name}/10.250.0.1");
         remote.clusters[0].entries.remove(&key);
         rewrite(&remote.etcd, remote.form, &before, &remote.clusters[0]).await;
-        // seen before the claim comes back: both in one batch of a watch are no change
+        // wait until the deletion is served: a deletion and a new claim in one batch of a watch
+        // would be no change
         scene.settles("the end of a claim").await;
         let remote = &mut scene.remotes[at];
         let without = remote.clusters[0].clone();
@@ -339,13 +343,13 @@ async fn an_address_in_two_clusters_is_answered_by_the_newest_and_the_other_is_n
     }
 }
 
-/// From the store alone, and from the first answer on.
+/// From the first answer on, also from the store alone.
 #[tokio::test]
 async fn a_cluster_has_a_phase_from_the_first_answer_on() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     scene.stop_meshkeep().await;
-    // without its directory no cluster has a file, and none is removed
+    // without its directory no cluster has a file, but none is removed
     let (directory, aside) = (scene.home.config_directory(), scene.home.config_directory().with_extension("aside"));
     std::fs::rename(&directory, &aside).unwrap();
     scene.start_meshkeep().await;

@@ -1,4 +1,5 @@
-//! The commands that ask a running sidecar, as a person types them: what they print, and their exit codes.
+//! Commands that query a running sidecar, as a person types them: their output and their exit
+//! codes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,7 +13,7 @@ use crate::harness::etcd::etcd_binaries;
 use crate::harness::eventually;
 use crate::harness::meshkeep::Home;
 
-/// What a command of the binary does, with nothing of the environment that could change it.
+/// Returns a command of the binary, without environment variables that could change it.
 pub(super) fn meshkeep(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
     command.args(arguments);
@@ -26,7 +27,7 @@ pub(super) fn run(server: &str, arguments: &[&str]) -> Output {
     meshkeep(&[arguments, &["--server", server]].concat()).output().unwrap()
 }
 
-/// The exit code and the lines of standard output, runs of blanks as one.
+/// Returns the exit code and the lines of standard output, with runs of blanks reduced to one.
 fn told(output: &Output) -> (Option<i32>, Vec<String>) {
     let lines = String::from_utf8_lossy(&output.stdout).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     (output.status.code(), lines)
@@ -107,7 +108,7 @@ async fn what_fails_says_what_to_do() {
         let (code, text) = said(pattern);
         assert!(code == Some(2) && text.contains("names are exact"), "{pattern:?}: {text}");
     }
-    // before it connects: nobody listens there
+    // reported before any connection: nothing listens there
     for position in ["v9.00000000deadbeef.1", "nonsense"] {
         let (code, text) = complaint(&run("http://127.0.0.1:1", &["watch", "--after", position]));
         assert!(code == Some(2) && text.contains("not a position of the form v1."), "{text}");
@@ -117,7 +118,7 @@ async fn what_fails_says_what_to_do() {
     assert!(code == Some(2) && text.contains("there is no kind \"pods\": get one of nodes, services"), "{text}");
     assert_eq!(said(&["get", "nodes", "-n", "shop"]), (Some(2), "error: nodes have no namespace".to_owned()));
     assert_eq!(said(&["get", "ipcache", "--filter", "colour=red"]).0, Some(2));
-    // the system's reason in its words, without numbers and names of libraries
+    // the operating system's reason as text, without error numbers and names of libraries
     let expected = "error: no meshkeep at 127.0.0.1:1 (connection refused): start one with `meshkeep serve`, or name another with --server";
     assert_eq!(complaint(&run("http://127.0.0.1:1", &["status"])), (Some(3), expected.to_owned()));
     let (code, text) = complaint(&run(&format!("unix://{}", "/nowhere/socket"), &["status"]));
@@ -127,7 +128,7 @@ async fn what_fails_says_what_to_do() {
     let etcd = etcds[0].url();
     let expected = format!("error: {etcd} answers 404 Not Found, and it is no meshkeep: name another with --server");
     assert_eq!(complaint(&run(&etcd, &["status"])), (Some(3), expected));
-    // what a filter names and nobody knows is told beside the answer
+    // an unknown name in a filter is reported in addition to the answer
     let expected = "warning: cluster: no cluster lisbon is known, /v1/clusters lists those that are\nnone found";
     assert_eq!(complaint(&run(server, &["get", "services", "--cluster", "lisbon"])), (Some(0), expected.to_owned()));
     assert_eq!(complaint(&run(server, &["get", "services", "--cluster", "paris"])), (Some(0), String::new()));
@@ -136,7 +137,8 @@ async fn what_fails_says_what_to_do() {
     }
 }
 
-/// Over a unix socket, and over TLS with a token; not without the token, nor where another authority is trusted.
+/// Over a unix socket, and over TLS with a token. Refused without the token, and if another
+/// authority is trusted.
 #[tokio::test]
 async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
     let directory = tempfile::tempdir().unwrap();
@@ -152,7 +154,7 @@ async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
     let running = home.start().await;
     let (mine, others) = (authority.certificate().to_str().unwrap(), other.certificate().to_str().unwrap());
     for (server, flags) in [(socket.as_str(), vec![]), (running.url(), vec!["--ca-file", mine])] {
-        // the config directory is not read at once
+        // the config directory may not have been read yet
         let shown = run(server, &[&["status", "--wait", "--timeout", "20s", "--token-file", &token], &flags[..]].concat());
         assert_eq!(shown.status.code(), Some(0), "{server}: {shown:?}");
         let (code, text) = complaint(&run(server, &[&["status"], &flags[..]].concat()));
@@ -167,7 +169,8 @@ async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
     assert!(code == Some(2) && text.contains("--ca-file"), "{text}");
 }
 
-/// A meshkeep that is killed and started anew while somebody watches: the watcher says so and goes on by itself.
+/// A meshkeep is killed and restarted during a watch: the watcher reports it and continues by
+/// itself.
 #[tokio::test]
 async fn a_watch_goes_on_after_a_kill() {
     let directory = tempfile::tempdir().unwrap();
@@ -176,7 +179,7 @@ async fn a_watch_goes_on_after_a_kill() {
     let mut watcher =
         meshkeep(&["watch", "--kind", "service", "--server", &socket]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watcher.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // what changes before it follows is none of its business
+    // earlier changes are not shown
     eventually("the watcher to follow", || async {
         running.text("/metrics").await.contains("meshkeep_streams{encoding=\"ndjson\"} 1").then_some(())
     })

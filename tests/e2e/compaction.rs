@@ -1,4 +1,4 @@
-//! An etcd that is compacted all the time, as those of some operators' are.
+//! An etcd that is compacted all the time, as some operators' etcds are.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{SMALL, put_canaries, put_heartbeat};
 use crate::harness::scene::Scene;
 
-/// Each watch takes some 100 ms until etcd counts it among those that are up to date: many a one is compacted away before.
+/// Interval between compactions. etcd needs about 100 ms until it counts a new watch as up to date,
+/// so many watches are compacted before that.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Puts something else and compacts it away, without end.
+/// Puts another key and compacts it, without end.
 async fn compact_for_ever(etcd: etcd_client::Client) {
     let (mut puts, mut compactions) = (etcd.kv_client(), etcd.kv_client());
     loop {
@@ -49,7 +50,7 @@ async fn an_etcd_that_is_compacted_all_the_time_costs_no_connection_and_no_chang
         }
         scene.settles("changes").await;
         for name in scene.names() {
-            // a compaction between a list and its watch is a list anew, and no failure
+            // a compaction between a list and its watch causes another list, and is no failure
             scene.meshkeep().reaches(&name, "live").await;
             let state = scene.meshkeep().cluster(&name).await;
             assert_eq!(state["failures"], json!(0), "{state}");

@@ -1,4 +1,4 @@
-//! `meshkeep demo`: what a newcomer sees within a minute, with no server at all.
+//! `meshkeep demo`: a newcomer's first minute, without any server.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::harness::etcd::take_port;
 use crate::harness::eventually;
 use crate::harness::meshkeep::http;
 
-/// Ended with the test.
+/// A running demo, ended with the test.
 struct Demo(std::process::Child);
 
 impl Drop for Demo {
@@ -78,7 +78,7 @@ async fn clusters_of_the_demo_break_and_heal_and_what_one_has_lost_is_held() {
     assert!(demo.0.wait().unwrap().success());
 }
 
-/// A demo on any free ports, and where its sidecar answers.
+/// Starts a demo on free ports, and returns the address of its sidecar.
 fn on_free_ports() -> (Demo, String) {
     let child = Command::new(env!("CARGO_BIN_EXE_meshkeep"))
         .args(["demo", "--pods=6", "--changes=0", "--listen=127.0.0.1:0", "--control=127.0.0.1:0"])
@@ -93,7 +93,8 @@ fn on_free_ports() -> (Demo, String) {
     (demo, address)
 }
 
-/// A closed terminal ends the sidecar too, which takes that signal for a wish to read its files again.
+/// A closed terminal ends the sidecar too, although the sidecar treats SIGHUP as a request to
+/// reload its files.
 #[tokio::test]
 async fn any_free_ports_are_told_and_a_closed_terminal_ends_all_of_it() {
     let (mut demo, address) = on_free_ports();

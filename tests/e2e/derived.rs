@@ -1,6 +1,8 @@
-//! ipcache entries that are derived from nodes: looked up, filtered, followed, and told of to a client that was away.
+//! ipcache entries that are derived from nodes: looked up, filtered, followed, and sent to a client
+//! that was disconnected.
 //!
-//! Every scenario of the other modules compares them too: the harness works them out from the nodes' bytes on its own (`truth::derived`).
+//! Every scenario of the other modules compares them too: the harness derives them from the nodes'
+//! bytes on its own (`truth::derived`).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +16,7 @@ use crate::harness::truth::{changes_between, list, reduce};
 
 const NODE: &str = "cilium/cache/nodes/v1/c01/c01-worker-0";
 
-/// Whether an object passes a filter.
+/// Returns whether an object matches a filter.
 type Passes = fn(&Value) -> bool;
 
 async fn settled() -> Scene {
@@ -23,7 +25,7 @@ async fn settled() -> Scene {
     scene
 }
 
-/// Changes fields of a node's value.
+/// Changes members of a node's value.
 fn rewrite_node(cluster: &mut MeshCluster, change: impl Fn(&mut Value)) {
     if let Some(value) = cluster.entries.get_mut(NODE) {
         let mut node = serde_json::from_slice(value).unwrap();
@@ -32,7 +34,7 @@ fn rewrite_node(cluster: &mut MeshCluster, change: impl Fn(&mut Value)) {
     }
 }
 
-/// What a node of the first cluster had and has no more: its ingress and the address of its router.
+/// Removes two addresses from a node of the first cluster: its ingress address and its router's.
 fn lose_two_addresses(cluster: &mut MeshCluster) {
     rewrite_node(cluster, |node| {
         node["IPv4IngressIP"] = json!("");
@@ -44,7 +46,7 @@ async fn position(scene: &Scene) -> String {
     scene.meshkeep().get("/v1/nodes?limit=1").await["meta"]["position"].as_str().unwrap().to_owned()
 }
 
-/// The deletes that a follower was told of, with their reasons.
+/// Returns the deletes that a follower has received, with their reasons.
 fn deletes(followed: &Followed) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     followed.named("delete", 0).map(|event| (text(&event.data["key"]), text(&event.data["reason"]))).collect()
@@ -77,12 +79,12 @@ async fn every_address_of_a_node_is_found_as_what_it_is() {
             assert_eq!((&found["hostIP"], &answer["meta"]["origin"]), (&node["addresses"][0]["ip"], &json!("live")), "{answer}");
         }
     }
-    // the raw faces have mirrored keys alone
+    // the raw API has only mirrored keys
     assert!(scene.truth().expected().objects.contains_key(&format!("{NODE}#172.18.1.1")));
     assert_eq!(scene.meshkeep().ask(&format!("/v1/entries/{NODE}%23172.18.1.1")).await.0, 404);
 }
 
-/// Also where no pod has an entry: the range of its node answers, as in an agent since 1.18.
+/// Also if no pod has an entry: the pod CIDR of its node answers, as in an agent since 1.18.
 #[tokio::test]
 async fn an_address_in_a_pod_cidr_without_an_entry_of_its_own_is_the_world_on_that_node() {
     let mut scene = settled().await;
@@ -94,7 +96,7 @@ async fn an_address_in_a_pod_cidr_without_an_entry_of_its_own_is_the_world_on_th
         json!("10.1.2.0/24"),
         json!(false),
         json!("c01"),
-        // of a node that has ranges of both families
+        // of a node that has pod CIDRs of both families
         json!(9),
         json!("172.18.1.3"),
         json!("c01-worker-2"),
@@ -110,7 +112,7 @@ async fn an_address_in_a_pod_cidr_without_an_entry_of_its_own_is_the_world_on_th
     };
     let derived = (json!("10.1.2.0/24"), json!("node"), json!("wins"));
     assert_eq!(verdicts(&scene.meshkeep().get("/v1/explain/10.1.2.250").await), [derived]);
-    // an entry of its own, then none again: told of to a follower, and over a restart
+    // an entry of its own is added and deleted again: received by a follower, and after a restart
     let follower = Follower::open(scene.meshkeep(), "snapshot=true&kind=ipcache&cluster=c01&cidr=10.1.2.0/24&identity=9").await;
     follower.synced_after(0).await;
     let key = "cilium/cache/nodes/v1/c01/c01-worker-2#10.1.2.0/24".to_owned();
@@ -151,7 +153,7 @@ async fn filters_of_the_ipcache_are_for_both_sorts_of_entries() {
     for (filter, passes) in cases {
         let expected: Vec<&String> = of_ipcache.iter().filter(|(_, object)| passes(object)).map(|(key, _)| *key).collect();
         assert!(!expected.is_empty() || filter.starts_with("namespace"), "{filter}");
-        // pages of one item cross from one sort to the other
+        // pages of one item cross from mirrored to derived entries
         let listed = list(scene.meshkeep(), &format!("/v1/ipcache?{filter}")).await;
         let mut keys: Vec<String> = listed.iter().map(|object| reduce("ipcache", object).0).collect();
         keys.sort();
@@ -181,7 +183,7 @@ async fn an_entry_that_becomes_another_leaves_the_filter_and_comes_back() {
     follower.synced_after(0).await;
     let key = format!("{NODE}#10.1.0.77");
     assert_eq!(follower.now().objects.keys().collect::<Vec<_>>(), [&key]);
-    // the ingress address is the node's own too: that comes first
+    // the ingress address is the node's own address too, which wins
     let own = |cluster: &mut MeshCluster| {
         rewrite_node(cluster, |node| node["IPAddresses"].as_array_mut().unwrap().push(json!({"Type": "Hostname", "IP": "10.1.0.77"})));
     };
@@ -214,7 +216,7 @@ async fn a_client_that_was_away_is_told_what_a_node_lost_also_over_a_restart_and
         follower.synced_after(0).await;
         let expected: BTreeMap<String, String> = ["10.1.0.10", "10.1.0.77"].map(|ip| (format!("{NODE}#{ip}"), "deleted".to_owned())).into();
         if restart == "kill" {
-            // a kill may lose the last group: then the source tells of it again, behind the replay
+            // a kill may lose the last group: then the source sends it again, after the replay
             follower.wait("the deletes", |followed| (deletes(followed) == expected).then_some(())).await;
         }
         assert_eq!(deletes(&follower.now()), expected, "{restart}");
@@ -228,7 +230,8 @@ async fn a_client_that_was_away_is_told_what_a_node_lost_also_over_a_restart_and
     }
 }
 
-/// The node changes while meshkeep is down: its entries follow when the source is read again, and they are told of.
+/// The node changes while meshkeep is down. Its derived entries follow when the source is read
+/// again, and the changes are announced.
 #[tokio::test]
 async fn what_a_node_lost_while_meshkeep_was_down_goes_with_its_next_reading() {
     let mut scene = settled().await;

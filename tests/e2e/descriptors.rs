@@ -1,4 +1,4 @@
-//! File descriptors: raised to the hard limit, and a reserve that HTTP never takes.
+//! File descriptors: the soft limit is raised to the hard limit, and HTTP never uses a reserve.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn connections_never_take_what_a_cluster_needs() {
 
 #[tokio::test]
 async fn a_server_without_descriptors_pauses_says_so_once_and_goes_on() {
-    /// The pause between two tries (`serve.rs`) some times over.
+    /// Several times the pause between two attempts to accept (`serve.rs`).
     const TRIES: Duration = Duration::from_millis(500);
     let mut home = Home::new();
     let meshkeep = home.start().await;
@@ -56,9 +56,9 @@ async fn a_server_without_descriptors_pauses_says_so_once_and_goes_on() {
     let limit = |current: u64| {
         prlimit(process, Resource::Nofile, Rlimit { current: Some(current), maximum: getrlimit(Resource::Nofile).maximum }).unwrap()
     };
-    // the limit is on numbers: those of input, output and log are taken
+    // the limit applies to descriptor numbers; those of standard input, output and log are in use
     let before = limit(3);
-    // a connection of its own for each question: one that is open needs no descriptor
+    // a new connection for each request, because an open one needs no descriptor
     let stranger = || reqwest::Client::builder().no_proxy().build().unwrap();
     let asking = async { stranger().get(format!("{}/livez", meshkeep.url())).timeout(TRIES).send().await };
     assert!(asking.await.unwrap_err().is_timeout(), "nothing can be accepted");
@@ -67,7 +67,7 @@ async fn a_server_without_descriptors_pauses_says_so_once_and_goes_on() {
     let ticks_before = ticks(meshkeep.id());
     let again = stranger().get(format!("{}/livez", meshkeep.url())).timeout(TRIES).send().await;
     assert!(again.unwrap_err().is_timeout());
-    // half a second of trying without a pause would be 50 ticks
+    // half a second of attempts without a pause would be 50 ticks
     let ticks = ticks(meshkeep.id()) - ticks_before;
     assert!(ticks < 25, "{ticks} hundredths of a second of the processor");
     prlimit(process, Resource::Nofile, before).unwrap();
@@ -75,7 +75,8 @@ async fn a_server_without_descriptors_pauses_says_so_once_and_goes_on() {
     assert_eq!(told(), 1, "{}", meshkeep.log());
 }
 
-/// What a process has used of the processor, in hundredths of a second (`proc_pid_stat(5)`, utime and stime).
+/// Returns the processor time of a process, in hundredths of a second (`proc_pid_stat(5)`, utime
+/// and stime).
 fn ticks(process: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();

@@ -1,4 +1,5 @@
-//! The config directory: Secret mounts, files that come and go, and what is not a cluster file.
+//! The config directory: Secret mounts, files that are added and removed, and files that are no
+//! cluster files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,10 +14,10 @@ use crate::harness::scene::{Remote, Scene, serves, settles};
 use crate::harness::truth::Truth;
 use crate::harness::{PATIENCE, eventually};
 
-/// A client file of an etcd that is not there.
+/// Client file of an etcd that does not exist.
 const NOBODY: &str = "endpoints:\n- http://127.0.0.1:1\n";
 
-/// A cluster that has nothing to do with a change elsewhere: its phase, its failures, and how long it has been in the phase.
+/// Phase, time in the phase and failures of a cluster that a change elsewhere must not affect.
 #[derive(Debug)]
 struct Calm {
     phase: String,
@@ -31,8 +32,9 @@ impl Calm {
         Self { phase: cluster["phase"].as_str().unwrap().to_owned(), failures: cluster["failures"].as_u64().unwrap(), phase_seconds }
     }
 
-    /// The directory has not touched it since: nobody connected it anew or removed it, and it has not left its phase unless its connection broke by
-    /// itself, as on a machine that stood still for longer than etcd's keep-alive waits.
+    /// Checks that the directory has not affected the cluster since: it was not reconnected or
+    /// removed, and has not left its phase. A connection that broke by itself is accepted, as on a
+    /// machine that was suspended for longer than etcd's keep-alive waits.
     async fn still(&self, meshkeep: &Meshkeep, name: &str) {
         let now = Self::of(meshkeep, name).await;
         let cluster = format!("cluster={name}");
@@ -94,7 +96,7 @@ async fn a_directory_that_vanishes_removes_nothing() {
     let named = directory.display().to_string();
     eventually("a log line that names the directory", || async { (scene.meshkeep().log_lines_with(&[&named]) > 0).then_some(()) }).await;
     serves(scene.meshkeep(), &before, "while the directory is gone").await;
-    // over a start, too
+    // also after a restart
     scene.kill_meshkeep();
     scene.start_meshkeep().await;
     eventually("a log line that names the directory", || async { (scene.meshkeep().log_lines_with(&[&named]) > 0).then_some(()) }).await;
@@ -103,7 +105,7 @@ async fn a_directory_that_vanishes_removes_nothing() {
     scene.settles("the return of the directory").await;
 }
 
-/// Lays the files out as the kubelet does: `name -> ..data/name`, `..data -> ..<version>`.
+/// Writes files as the kubelet does: `name -> ..data/name`, `..data -> ..<version>`.
 fn write_secret(directory: &Path, version: &str, files: &[(&str, String)]) {
     let folder = directory.join(format!("..{version}"));
     fs::create_dir(&folder).unwrap();
@@ -155,7 +157,7 @@ async fn touching_and_rewriting_files_with_the_same_bytes_disturbs_nothing() {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
     }
     scene.home.write_cluster("c01", &scene.remotes[0].client_file());
-    // a file that comes after them shows that they have been looked at
+    // a later file shows that the directory was scanned
     scene.home.write_cluster("c09", "endpoints:\n- http://127.0.0.1:1\n");
     let known = || async { (scene.meshkeep().ask("/v1/clusters/c09").await.0 == 200).then_some(()) };
     eventually("the other file to be a cluster", known).await;
@@ -174,7 +176,7 @@ async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
     scene.home.write_cluster("notes", "nothing of interest");
     scene.start_meshkeep().await;
     scene.settles("loading beside files that are no cluster files").await;
-    // tried again meanwhile, but told once
+    // it is tried again, but reported once
     let tried_again = || async { (scene.meshkeep().cluster("broken").await["failures"].as_u64() >= Some(3)).then_some(()) };
     eventually("the broken file to be tried again", tried_again).await;
     for name in ["broken", "foo.yaml"] {
@@ -186,7 +188,7 @@ async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
     let refused: Vec<&String> = status["directory"]["invalidFiles"].as_object().unwrap().keys().collect();
     assert_eq!(refused, ["foo.yaml"], "{status}");
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
-    // mended, it is a cluster
+    // with valid contents it is a cluster
     scene.home.write_cluster("broken", &scene.remotes[0].client_file());
     let known = || async { (scene.meshkeep().ask("/v1/clusters/broken").await.0 == 200).then_some(()) };
     eventually("the mended file to be a cluster", known).await;
@@ -231,7 +233,8 @@ async fn a_misspelt_key_of_a_cluster_file_is_told_with_the_right_one_until_it_is
     scene.kill_meshkeep();
 }
 
-/// Otherwise a probe, `status --wait` or a bench would take a mesh of which nothing is known yet for one that is synced.
+/// Otherwise a probe, `status --wait` or a bench would treat a mesh without any known cluster as
+/// synced.
 #[tokio::test]
 async fn the_directory_counts_as_read_once_every_cluster_of_it_is_known() {
     const CLUSTERS: usize = 100;

@@ -1,4 +1,4 @@
-//! `meshkeep doctor` on real etcds with real TLS: what works, and each way in which it does not.
+//! `meshkeep doctor` with real etcds and real TLS: the working case, and each failure.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,8 @@ use crate::harness::certificates::{Authority, Pair};
 use crate::harness::etcd::{Etcd, Tls, etcd_binaries};
 use crate::harness::meshkeep::Home;
 
-/// What a cluster's own etcd has before any entry: cluster config, canaries, heartbeat.
+/// Puts the keys that every cluster's etcd has before any entry: cluster config, canaries,
+/// heartbeat.
 async fn furnish(etcd: &Etcd, cluster: &str) {
     let config = r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#;
     let mut entries = vec![(format!("cilium/cluster-config/{cluster}"), config.to_owned())];
@@ -23,13 +24,13 @@ async fn furnish(etcd: &Etcd, cluster: &str) {
     etcd.put_many(entries).await;
 }
 
-/// A time so many seconds ago, as Go writes it.
+/// Returns the time `seconds` ago, as Go writes it.
 fn ago(seconds: i64) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     jiff::Timestamp::from_second(i64::try_from(now.as_secs()).unwrap() - seconds).unwrap().to_string()
 }
 
-/// Where the files are.
+/// Directory of the config files.
 struct Place(TempDir);
 
 impl Place {
@@ -51,7 +52,7 @@ impl Place {
         command
     }
 
-    /// The exit code and the report.
+    /// Runs the command. Returns the exit code and the report.
     async fn report(&self, arguments: &[&str]) -> (i32, Value) {
         let mut command = tokio::process::Command::from(self.doctor(&[&["-o", "json"], arguments].concat()));
         let output = command.output().await.unwrap();
@@ -59,7 +60,8 @@ impl Place {
         (output.status.code().unwrap(), report)
     }
 
-    /// The steps of the only endpoint of the only cluster that are not as they should be: `step: found`. And the exit code.
+    /// Returns the exit code and the checks of the only endpoint of the only cluster that are not
+    /// `ok`, as `step: found`.
     async fn complaints(&self) -> (i32, Vec<String>) {
         let (code, report) = self.report(&[]).await;
         let cluster = &report["clusters"][0];
@@ -69,7 +71,7 @@ impl Place {
         (code, wrong.map(|check| format!("{}: {}", check["step"].as_str().unwrap(), check["found"].as_str().unwrap())).collect())
     }
 
-    /// What to do about a step that failed.
+    /// Returns the advice of a failed check.
     async fn advice(&self, step: &str) -> String {
         let (_, report) = self.report(&[]).await;
         let cluster = &report["clusters"][0];
@@ -78,7 +80,7 @@ impl Place {
         failed.unwrap_or_else(|| panic!("{step}: {report:#}"))["advice"].as_str().unwrap().to_owned()
     }
 
-    /// One thing is wrong, and it is this.
+    /// Checks that exactly one check fails, with this text.
     async fn complains(&self, step: &str, text: &str) {
         let (code, complaints) = self.complaints().await;
         let named = complaints.len() == 1 && complaints[0].starts_with(&format!("{step}: ")) && complaints[0].contains(text);
@@ -131,7 +133,7 @@ async fn what_works_is_found_to_work_and_old_servers_are_named() {
 async fn each_fault_on_the_way_is_named_with_what_to_do() {
     let place = Place::new();
     let binaries = etcd_binaries();
-    // the newest has none of the bugs that are warned of
+    // the newest release has none of the bugs that cause warnings
     let etcd = Etcd::builder().binary(binaries.last().unwrap()).tls(Tls::Mutual).start().await;
     furnish(&etcd, "paris").await;
     let good = etcd.client_file_yaml();
@@ -191,7 +193,7 @@ async fn each_fault_on_the_way_is_named_with_what_to_do() {
     );
 }
 
-/// Certificates that seem right by their names: what differs is said.
+/// Certificates whose names are right: the message names the difference.
 #[tokio::test]
 async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named() {
     let place = Place::new();
@@ -231,7 +233,7 @@ async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named
     says(&complaints, &["is signed by CN=middle: ", "the server does not send it as an intermediate certificate"]);
 }
 
-/// What is stored tells from which etcd it is; settings are checked without looking.
+/// The store knows the etcd that its data came from. Settings are checked without a connection.
 #[tokio::test]
 async fn an_etcd_that_is_not_the_one_that_is_stored_is_told() {
     let place = Place::new();
@@ -275,7 +277,7 @@ async fn what_is_missing_in_the_etcd_is_named() {
     etcd.put("cilium/.heartbeat", ago(600)).await;
     place.complains("heartbeat", "written 60").await;
     etcd.put("cilium/.heartbeat", ago(1)).await;
-    // a user of another cluster's role
+    // a user with another cluster's role
     etcd.enable_auth("reader", "sesame").await;
     place.write("paris", &etcd.client_file_yaml().replace("sesame", "wrong"));
     place.complains("login", "refuses the username or password").await;
@@ -286,7 +288,7 @@ async fn what_is_missing_in_the_etcd_is_named() {
     assert!(!report.to_string().contains("sesame"), "{report:#}");
 }
 
-/// As a sidecar says it, and as a sidecar and Cilium's agents refuse it.
+/// A sidecar shows an equal text, and both a sidecar and Cilium's agents refuse such a config.
 #[tokio::test]
 async fn a_cluster_config_that_is_another_clusters_or_is_refused_is_named() {
     let place = Place::new();

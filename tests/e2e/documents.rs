@@ -1,10 +1,13 @@
-//! The pages for users: each command that a ```` ```console ```` block shows is run over the sample mesh, and answers what the page says.
+//! The pages for users: each command in a ```` ```console ```` block is run with the sample mesh,
+//! and must print what the page shows.
 //!
-//! Blocks hold lines that begin with `$ ` (commands for `bash`; a line that ends with a backslash goes on) and what they print. A line of output that is
-//! `…` stands for any lines. What differs from run to run (ages, times, ports, positions) is compared by its form only, blanks and the widths of columns not
-//! at all. Commands run in one directory, which has the cluster files in `clustermesh/`, with the binary in `PATH`, and 127.0.0.1:9870 leads to the sidecar.
-//! `DOCUMENTS_WRITE=1` writes what the commands print into the pages instead. What no test can run stands in blocks of another kind, which name
-//! the programs of [`ELSEWHERE`] alone.
+//! Blocks contain lines that start with `$ ` (commands for `bash`; a backslash at the end continues
+//! the line) and the output. A line of output that is `…` matches any number of lines. Values that
+//! differ between runs (ages, times, ports, positions) are compared by their form only, and blanks
+//! and column widths not at all. Commands run in one directory, which has the cluster files in
+//! `clustermesh/`; the binary is in `PATH`, and 127.0.0.1:9870 leads to the sidecar. With
+//! `DOCUMENTS_WRITE=1` the commands' output is written into the pages instead. Commands that no
+//! test can run are in blocks of another type, which may only use the programs of [`ELSEWHERE`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,24 +16,26 @@ use std::process::{Command, Stdio};
 use super::samples::in_state_form;
 use crate::harness::etcd::etcd_binaries;
 
-/// The address that pages show.
+/// Address of the sidecar on the pages.
 const SHOWN: &str = "127.0.0.1:9870";
 
-/// A line of output that stands for any lines.
+/// Line of output that matches any number of lines.
 const ANYTHING: &str = "…";
 
-/// What blocks of `sh` may begin a command with: what needs a cluster, a host's services or minutes to build, and what never ends.
+/// Allowed first words of commands in `sh` blocks: programs that need a cluster, a host's services
+/// or minutes to build, or that never end.
 const ELSEWHERE: [&str; 11] =
     ["cargo ", "etcdctl ", "helm ", "just ", "kubectl ", "meshkeep serve", "podman ", "promtool ", "scripts/", "sudo ", "systemd-analyze "];
 
-/// The one page that changes the mesh while it is read.
+/// The only page that changes the mesh while it is read.
 const LAST: &str = "docs/use/tour.md";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// README.md and the pages of docs/ and its folders, with the page that changes the mesh last.
+/// Returns README.md and the pages of docs/ and its folders. The page that changes the mesh is the
+/// last one.
 fn pages() -> Vec<PathBuf> {
     let folders = ["docs", "docs/use", "docs/use/api", "docs/operate", "docs/develop"].map(|folder| root().join(folder));
     let all = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
@@ -40,14 +45,14 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// One command and what the page says that it prints.
+/// A command and the output that the page shows.
 #[derive(Debug, PartialEq, Eq)]
 struct Shown {
     command: String,
     output: Vec<String>,
 }
 
-/// A page as pieces: text that stays, and commands with their output.
+/// Part of a page: text that stays, or commands with their output.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
@@ -85,7 +90,8 @@ fn text(pieces: &[Piece]) -> String {
     lines.fold(String::new(), |text, line| text + &line + "\n")
 }
 
-/// A line by its form: what differs from run to run is replaced, runs of blanks are one.
+/// Reduces a line to its form: values that differ between runs are replaced, and runs of blanks
+/// become one.
 fn form(line: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "._-:+".contains(c);
     let (mut formed, mut word) = (String::new(), String::new());
@@ -94,7 +100,7 @@ fn form(line: &str) -> String {
             word.push(c);
             continue;
         }
-        // in JSON what is before a number is no part of it
+        // in JSON a colon before a number is not part of the number
         let bare = word.trim_start_matches(':');
         formed += &":".repeat(word.len() - bare.len());
         formed += &form_of_word(bare);
@@ -125,7 +131,7 @@ fn form_of_word(word: &str) -> String {
     match parts.as_slice() {
         ["v1", epoch, sequence] if hex(epoch) && digits(sequence) => "POSITION".to_owned(),
         [one] if hex(one) => "HEX".to_owned(),
-        // a clock's time, as `watch` and logs have it
+        // a time of day, as in `watch` and in logs
         [hours, minutes, seconds] if word.contains(':') && [hours, minutes, seconds].iter().all(|part| part.len() == 2 && digits(part)) => {
             "TIME".to_owned()
         }
@@ -136,7 +142,7 @@ fn form_of_word(word: &str) -> String {
     }
 }
 
-/// Whether lines are those that a page shows.
+/// Returns whether the lines match those that a page shows.
 fn fits(shown: &[String], found: &[String]) -> bool {
     match shown {
         [] => found.is_empty(),
@@ -163,7 +169,7 @@ fn what_differs_from_run_to_run_is_compared_by_its_form() {
     assert_eq!((pieces(page).len(), text(&pieces(page))), (5, page.to_owned()));
 }
 
-/// A shell in a directory of its own.
+/// A shell in its own directory.
 struct Shell {
     directory: PathBuf,
     path: String,

@@ -1,4 +1,4 @@
-//! What answers say about their age and origin, and how soon changes of files take effect.
+//! Age and origin in answers, and the time until changes of files take effect.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::harness::mesh::{Form, SMALL, put_leased, source_key};
 use crate::harness::scene::Scene;
 use crate::harness::truth::list;
 
-/// How soon a cluster file takes effect, as the changelog says.
+/// Maximum time until a cluster file takes effect, as promised in the changelog.
 const FILE_TAKES_EFFECT: Duration = Duration::from_secs(2);
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn files_take_effect_within_two_seconds() {
     assert!(asked("c09", 200).await < FILE_TAKES_EFFECT);
     scene.home.remove_cluster("c09");
     assert!(asked("c09", 404).await < FILE_TAKES_EFFECT);
-    // a changed file, seen by the endpoint that is tried
+    // a changed file, detected by the endpoint that is tried
     scene.home.write_cluster("c01", "endpoints:\n- http://127.0.0.1:2\n");
     let started = Instant::now();
     scene.meshkeep().says_of("c01", "endpoint", "127.0.0.1:2").await;
@@ -81,7 +81,8 @@ async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
     assert_eq!((&node["meta"]["origin"], &node["meta"]["phase"]), (&Value::from("live"), &Value::from("live")), "{node}");
 }
 
-/// Behind a KVStoreMesh the heartbeat is its own etcd's: that the source has died shows nowhere (docs/develop/protocol.md, trap 15).
+/// Behind a KVStoreMesh the heartbeat is that of its own etcd: it does not show that the source has
+/// died (docs/develop/protocol.md, trap 15).
 #[tokio::test]
 async fn of_a_copy_the_age_of_the_source_is_unknown_and_of_a_direct_peer_it_is_the_age() {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
@@ -95,7 +96,7 @@ async fn of_a_copy_the_age_of_the_source_is_unknown_and_of_a_direct_peer_it_is_t
     }
 }
 
-/// The source's revision of each key: as the source has it, and as it is served.
+/// Returns the source's revision of each key, as the source has it and as it is served.
 async fn revisions(scene: &Scene) -> (BTreeMap<String, i64>, BTreeMap<String, i64>) {
     let remote = &scene.remotes[0];
     let mut client = remote.etcd.client().await;
@@ -135,7 +136,7 @@ async fn the_sources_revisions_are_followed_through_equal_puts_and_kept_over_a_k
     };
     let before = versions(list(scene.meshkeep(), "/v1/entries").await);
     assert!(before.iter().all(|(at, version, ..)| *version == if *at == *key { 2 } else { 1 }), "{before:?}");
-    // stored a moment after it is shown
+    // stored a moment after it is served
     let stored = || async {
         let (at_source, _) = revisions(&scene).await;
         let resources = scene.meshkeep().cluster("c01").await["resources"].clone();

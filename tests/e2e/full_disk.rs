@@ -1,4 +1,4 @@
-//! Disks that are full or take no writes from the start on.
+//! Disks that are full or read-only from the start.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::harness::mesh::SMALL;
 use crate::harness::meshkeep::{Home, http};
 use crate::harness::scene::Scene;
 
-/// A file system of its own, for which the tests must run as root; unmounted when dropped.
+/// A mounted file system, unmounted when it is dropped. The tests that use it must run as root.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -31,12 +31,12 @@ fn mount(arguments: &[&str], directory: &PathBuf) {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // nothing can be done about a failure here
+        // a failure cannot be handled here
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }
 
-/// No room at all, and room for the beginning of a store alone.
+/// Sizes without any space, and with space for only the beginning of a store.
 #[tokio::test]
 async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_is_room() {
     for size in ["4k", "64k", "1100k", "2m"] {
@@ -63,7 +63,7 @@ async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_i
         })
         .await;
         scene.stop_meshkeep().await;
-        // what was seen before there was room is stored, too
+        // changes from before there was space are stored as well
         scene.remotes[0].proxy.cut().await;
         scene.start_meshkeep().await;
         let restored = scene.meshkeep().get("/v1/status").await["store"]["restoredEntries"].as_u64();
@@ -72,7 +72,7 @@ async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_i
     }
 }
 
-/// Until there is room again, and what came meanwhile is in the log.
+/// The log continues once there is space again, and contains the changes that arrived meanwhile.
 #[tokio::test]
 async fn a_disk_that_fills_up_leaves_a_gap_in_the_log_that_is_told() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
@@ -87,7 +87,7 @@ async fn a_disk_that_fills_up_leaves_a_gap_in_the_log_that_is_told() {
     let filler = disk.0.join("filler");
     let filled = std::io::copy(&mut std::io::repeat(0), &mut fs::File::create(&filler).unwrap()).unwrap_err();
     assert_eq!(filled.kind(), std::io::ErrorKind::StorageFull);
-    // more than what is left of a page of the disk
+    // more than the space that is left in a page of the disk
     scene.remotes[0].change(|cluster| cluster.add_endpoints(200)).await;
     eventually("the gap", || async { (told(&scene).await == ["logGap", "storeUnwritable"]).then_some(()) }).await;
     scene.settles("a change on a full disk").await;

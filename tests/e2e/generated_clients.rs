@@ -1,5 +1,5 @@
-//! The clients that are generated from the committed OpenAPI documents: Python's reads every list, the others list, page, look up, read a
-//! problem and follow changes.
+//! Clients that are generated from the committed OpenAPI documents. Python's reads every list; the
+//! others list, page, look up, read an error and follow changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use crate::harness::mesh::SMALL;
 use crate::harness::scene::Scene;
 use crate::harness::truth::Served;
 
-/// Standard output of a command that must succeed.
+/// Returns the standard output of a command that must succeed.
 fn output(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
     assert!(status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap()
 }
 
-/// What the client should have read of a list, in its own way of writing.
+/// Returns the lines that the client should print for a list.
 fn expected(truth: &Served, kind: &str) -> Vec<String> {
     let (base, fields): (_, &[&str]) = match kind {
         "nodes" => ("nodes/v1", &["cluster", "name"]),
@@ -29,7 +29,7 @@ fn expected(truth: &Served, kind: &str) -> Vec<String> {
         "slices" => ("endpointslices/v1", &["cluster", "namespace", "name"]),
         _ => ("ip/v1", &["cluster", "prefix"]),
     };
-    // entries derived from nodes have keys below those
+    // keys of entries derived from nodes are below the nodes' keys
     let is_of_kind = |key: &str| if key.contains('#') { base == "ip/v1" } else { key.starts_with(&format!("cilium/cache/{base}/")) };
     let of_kind = truth.objects.iter().filter(|(key, _)| is_of_kind(key));
     let mut texts: Vec<String> = of_kind
@@ -43,7 +43,8 @@ fn expected(truth: &Served, kind: &str) -> Vec<String> {
     texts
 }
 
-/// The global services that the client should have read: each with the clusters that share it.
+/// Returns the global services that the client should have read, each with the clusters that share
+/// it.
 fn expected_global(truth: &Served) -> Vec<String> {
     let mut services = std::collections::BTreeMap::<String, Vec<&str>>::new();
     for service in truth.objects.values().filter(|object| object["shared"] == true) {
@@ -53,7 +54,8 @@ fn expected_global(truth: &Served) -> Vec<String> {
     services.into_iter().map(|(name, clusters)| format!("{name}={}", clusters.join(","))).collect()
 }
 
-/// What a client should have been told of: by key, the kind and, where its programs read it, what the object says of itself.
+/// Returns the changes that a client should have received: by key, the kind and, where its program
+/// prints it, a field of the object.
 fn expected_changes(truth: &Served) -> Value {
     let told = |(key, object): (&String, &Value)| {
         let text = |member: &str| object[member].as_str().unwrap();
@@ -79,13 +81,13 @@ fn sorted(read: &Value, kind: &str) -> Vec<String> {
     texts
 }
 
-/// Python, with the generated client and the tools.
+/// Returns the Python interpreter with the generated client and the tools.
 fn python() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     PathBuf::from(output(&mut Command::new(root.join("scripts/python-client-setup"))).trim())
 }
 
-/// What the client reads of a sidecar.
+/// Returns everything that the client reads from a sidecar.
 pub(super) fn read_all(url: &str) -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = python();
@@ -128,14 +130,14 @@ async fn clients_generated_for_other_languages_list_look_up_and_follow() {
             assert_eq!(sorted(&read, kind), expected(&truth, kind), "{language}: {kind}");
         }
         assert_eq!(read["changes"], expected_changes(&truth), "{language}");
-        // each node's first address is known by the entry that is derived from it
+        // each node's first address has a derived entry, which the batch lookup finds
         let clusters = |texts: Vec<String>| texts.iter().map(|text| text.split('/').next().unwrap().to_owned()).collect::<Vec<_>>();
         assert_eq!(clusters(sorted(&read, "batch")), clusters(expected(&truth, "nodes")), "{language}");
         assert_eq!((&read["lookup"], &read["problem"]), (&read["batch"][0], &json!("notFound")), "{language}");
     }
 }
 
-/// The document without `fields=`: with it an item leaves out what its schema requires, for that is what was asked.
+/// Removes the `fields=` parameter: with it, items lack members that their schema requires.
 fn without_fields(document: &str) -> Value {
     let mut document: Value = serde_json::from_str(document).unwrap();
     for item in document["paths"].as_object_mut().unwrap().values_mut() {
@@ -147,10 +149,10 @@ fn without_fields(document: &str) -> Value {
     document
 }
 
-/// Every operation but the endless stream is asked what the document allows, and what it does not.
+/// Sends valid and invalid requests to every operation except the endless stream.
 #[tokio::test]
 async fn schemathesis_finds_nothing() {
-    // scripts/nightly asks for more
+    // scripts/nightly runs more examples
     let examples = std::env::var("SCHEMATHESIS_EXAMPLES").unwrap_or_else(|_| "8".to_owned());
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;

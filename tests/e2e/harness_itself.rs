@@ -1,4 +1,4 @@
-//! The harness, before it judges anything else.
+//! Tests of the harness itself.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,9 @@ fn a_generated_cluster_has_as_many_distinct_objects_as_its_shape_names() {
         let cluster = MeshCluster::generate(id, FULL);
         let counts = BASES.map(|base| cluster.keys_of(base).len());
         assert_eq!(counts, [0, 100, 250, 20, 0, 20]);
-        // beside the keys there are entries derived from the 20 nodes: five of each (one of them its pod CIDR), one more of every second, and
-        // a second pod CIDR of two in three
+        // in addition to the keys there are entries derived from the 20 nodes: five per node (one
+        // of them its pod CIDR), one more for every second node, and a second pod CIDR for two of
+        // three
         assert_eq!(Truth::of([&cluster]).expected().objects.len(), 390 + 110 + 13);
     }
 }

@@ -1,5 +1,6 @@
-//! Remotes whose etcd lies: each is left alone with a reason, or held within its bounds, memory stays within them too, and the cluster beside it
-//! is exact and live all the time. `scripts/attack remote` runs the same with the bounds of a real installation.
+//! Remotes with a malicious etcd. Each is disconnected with a reason or limited; memory stays
+//! within its bound, and the cluster next to it stays correct and live. `scripts/attack remote`
+//! runs the same with the limits of a real installation.
 
 use std::time::Duration;
 
@@ -10,25 +11,26 @@ use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::truth::{Truth, difference_of, served_of};
 use crate::harness::{PATIENCE, eventually, eventually_within};
 
-/// How large everything is.
+/// Limits and sizes of a run.
 struct Size {
     flags: [&'static str; 2],
-    /// Which of the two small keys without end come to first.
+    /// The limit that small keys without end reach first.
     first_bound: &'static str,
-    /// What may be resident at any time.
+    /// Maximum resident memory at any time, in bytes.
     resident_max: u64,
-    /// How many keys there are in a page that should have three.
+    /// Number of keys in a page that should have three.
     page_keys: u64,
-    /// How many endpoint slices, and how many endpoints each has, which take two bytes each before they are compressed.
+    /// Number of endpoint slices, and number of endpoints in each, which need two bytes each before
+    /// compression.
     slices: u64,
     endpoints: u32,
     honest: crate::harness::mesh::Shape,
-    /// How long it may take until the hostile one has been read as far as it is.
+    /// Maximum time until the hostile cluster was read as far as it is read at all.
     patience: Duration,
 }
 
 impl Size {
-    /// That of a test, unless `MESHKEEP_ATTACK_REMOTE` asks for that of the attack.
+    /// Returns the size of a test, or that of the attack if `MESHKEEP_ATTACK_REMOTE` is set.
     fn chosen() -> Self {
         if std::env::var_os("MESHKEEP_ATTACK_REMOTE").is_some() {
             return Self {
@@ -40,11 +42,13 @@ impl Size {
                 // a value with more than 100,000 elements is refused (`wire/protobuf.rs`)
                 endpoints: 99_000,
                 honest: FULL,
-                // 2,000,000 keys that come one event at a time, or 50,000,000 endpoints that a debug build decodes
+                // for 2,000,000 keys that arrive one event at a time, or 50,000,000 endpoints that
+                // a debug build decodes
                 patience: Duration::from_secs(900),
             };
         }
-        // twice the cluster's bytes, three messages of 32 MiB on their way, the room for decoded values, and the program itself
+        // twice the cluster's bytes, three messages of 32 MiB in transit, the budget for decoded
+        // values, and the program itself
         let resident_max = (2 * 32 + 3 * 32 + 256 + 64) << 20;
         let flags = ["--cluster-max-keys=20000", "--cluster-max-bytes=32MiB"];
         Self {
@@ -60,7 +64,7 @@ impl Size {
     }
 }
 
-/// A hostile cluster `c02` beside an honest one.
+/// A hostile cluster `c02` next to an honest one.
 struct Attack {
     mode: Mode,
     size: Size,
@@ -72,12 +76,12 @@ struct Attack {
 }
 
 impl Attack {
-    /// Starts the honest cluster, and the hostile one once that is served.
+    /// Starts the honest cluster, and then the hostile one once the first is served.
     async fn begin(mode: Mode, size: Size) -> Self {
         let (etcd, hostile) = tokio::join!(Etcd::start(), Hostile::start(mode));
         let honest = MeshCluster::generate(1, size.honest);
         publish(&etcd, Form::State, std::slice::from_ref(&honest), "2026-01-12T09:31:07Z").await;
-        // liars have no heartbeat, and decoding may take longer than one may be missing
+        // the hostile etcd has no heartbeat, and decoding may take longer than the allowed silence
         let mut home =
             Home::new().with_flags(&size.flags).with_flags(&["--backoff-min=50ms", "--too-large-wait=1h", "--heartbeat-silence=1h"]);
         home.write_cluster("c01", &etcd.client_file_yaml());
@@ -95,7 +99,8 @@ impl Attack {
         self.meshkeep.reaches("c01", "live").await;
     }
 
-    /// The cluster is left alone for a reason, and told to be where it has too much.
+    /// Waits until the hostile cluster is disconnected for a reason. `is_too_much` says that it
+    /// must be in the phase for clusters that are too large.
     async fn is_left_alone(&self, reason: &str, is_too_much: bool) {
         let backs_off = || async {
             let cluster = self.meshkeep.cluster("c02").await;
@@ -110,7 +115,8 @@ impl Attack {
         assert_eq!(told, is_too_much, "{problems}");
     }
 
-    /// The honest cluster goes on, nothing restarted, and memory stayed within its bound.
+    /// Checks that the honest cluster still changes, that nothing was restarted, and that memory
+    /// stayed within its bound.
     async fn ends(mut self) {
         let before = self.honest.clone();
         self.honest.add_endpoints(5);
@@ -123,7 +129,7 @@ impl Attack {
     }
 }
 
-/// A cluster that has too much is not tried again for an hour here, and keeps what it had.
+/// A cluster that is too large is not tried again for an hour in this test, and keeps its entries.
 async fn is_too_much(mode: Mode, reason: &str) {
     let attack = Attack::begin(mode, Size::chosen()).await;
     attack.is_left_alone(reason, true).await;
@@ -169,7 +175,7 @@ async fn heartbeats_without_end_end_the_watch_of_them() {
     is_too_much(Mode::EndlessHeartbeats, "where Cilium writes a few").await;
 }
 
-/// Its heartbeat is not missed yet, and its connection answers pings.
+/// Its heartbeat is not late yet, and its connection answers pings.
 #[tokio::test]
 async fn a_watch_that_is_silent_for_ever_ends_its_connection() {
     let hostile = Hostile::start(Mode::SilentWatch).await;
@@ -180,10 +186,12 @@ async fn a_watch_that_is_silent_for_ever_ends_its_connection() {
     assert_eq!(meshkeep.stop().await.status.code(), Some(0));
 }
 
-/// A stop of this length is a stall: `STALL_MIN` (`src/kvstore/watch_stream.rs`) and a second.
+/// A suspension of this length is a stall: `STALL_MIN` (`src/kvstore/watch_stream.rs`) and one
+/// second.
 const STALL: Duration = Duration::from_secs(6);
 
-/// Releases of etcd before 3.4.31 and 3.5.13 may leave something out then (docs/develop/protocol.md, trap 32).
+/// After a stall, etcd before 3.4.31 and 3.5.13 may omit events (docs/develop/protocol.md, trap
+/// 32).
 #[tokio::test]
 async fn what_is_held_is_compared_after_a_watch_was_held_up() {
     let hostile = Hostile::start(Mode::Churn).await;
@@ -192,7 +200,7 @@ async fn what_is_held_is_compared_after_a_watch_was_held_up() {
     let meshkeep = home.start().await;
     meshkeep.reaches("c02", "live").await;
     let before = hostile.lists();
-    // a stop may come while no response waits to be taken
+    // a suspension may happen while no response waits to be read
     for _ in 0..5 {
         meshkeep.signal("STOP");
         tokio::time::sleep(STALL).await;
@@ -217,7 +225,7 @@ async fn an_etcd_that_goes_back_is_left_and_tried_again() {
     attack.ends().await;
 }
 
-/// It is a revision as any other: read, kept, and taken up again after a kill.
+/// The largest revision is treated like any other: read, stored, and continued from after a kill.
 #[tokio::test]
 async fn a_remote_at_the_last_revision_that_there_is_is_mirrored() {
     let mut attack = Attack::begin(Mode::LastRevision, Size::chosen()).await;
@@ -231,8 +239,9 @@ async fn a_remote_at_the_last_revision_that_there_is_is_mirrored() {
     attack.ends().await;
 }
 
-/// They break no bound, so they are held, as they came; whoever asks for them gets them, or is told why not. Of the addresses behind them no more
-/// are known than there is room for.
+/// The slices exceed no limit, so they are mirrored in encoded form. A client that requests them
+/// gets them or an error with the reason. Only as many of their addresses are indexed as the budget
+/// allows.
 #[tokio::test]
 async fn endpoint_slices_that_decode_to_gigabytes_take_what_they_are_in_etcd() {
     let size = Size::chosen();
@@ -248,7 +257,7 @@ async fn endpoint_slices_that_decode_to_gigabytes_take_what_they_are_in_etcd() {
     for (status, answer) in futures_util::future::join_all(asked).await {
         assert!(status == 200 || answer["code"] == "noRoom", "{status}: {}", answer["detail"]);
     }
-    // once everything was looked at it is the room that is missing
+    // once everything is indexed, the budget is exceeded
     let all_seen = || async { (attack.meshkeep.get("/v1/problems").await["complete"] == true).then_some(()) };
     eventually_within(attack.size.patience, "everything to be looked at", all_seen).await;
     assert_eq!(attack.meshkeep.get("/v1/explain/0.0.0.1").await["complete"], false);

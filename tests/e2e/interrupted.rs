@@ -1,4 +1,4 @@
-//! `kill -9` in the middle of a list: the first one, and one in which keys have vanished.
+//! `kill -9` in the middle of a list: the first list, and one from which keys have disappeared.
 
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::eventually;
@@ -9,7 +9,8 @@ use crate::harness::truth::served;
 /// One cluster with enough entries for many pages.
 const LARGE: Shape = Shape { nodes: 5, identities: 50, endpoints: 2_000, services: 5, exports: 0 };
 
-/// What comes before the entries (headers, the heartbeat, the config, canaries) and some of the entries.
+/// Bytes for everything before the entries (headers, the heartbeat, the config, canaries) and for
+/// some of the entries.
 const FIRST_BYTES: u64 = 120_000;
 
 async fn cut_short() -> Scene {
@@ -45,7 +46,7 @@ async fn killed_in_the_middle_of_a_later_list_it_forgets_neither_what_vanished_n
     scene.settles("the first loading").await;
     scene.kill_meshkeep();
     let before = scene.truth().expected();
-    // every third endpoint is gone, another is changed; and there is no history to follow
+    // every third endpoint is deleted and another one changed, and there is no history to follow
     let remote = &mut scene.remotes[0];
     remote
         .change(|cluster| {
@@ -75,7 +76,8 @@ async fn killed_in_the_middle_of_a_later_list_it_forgets_neither_what_vanished_n
     let lost: Vec<&String> = before.raw.keys().filter(|key| !changed.raw.contains_key(*key)).collect();
     assert_eq!(lost, Vec::<&String>::new(), "nothing may go before the list is complete");
     scene.kill_meshkeep();
-    // once more without anything to read: what the list brought and what it did not reach are both there
+    // once more without a source: the entries that the list delivered and those that it did not
+    // reach all exist
     scene.remotes[0].proxy.cut().await;
     scene.start_meshkeep().await;
     let restored = served(scene.meshkeep()).await;

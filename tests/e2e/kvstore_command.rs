@@ -1,4 +1,4 @@
-//! `meshkeep kvstore …`, as an operator runs it against an etcd.
+//! `meshkeep kvstore …`, as an operator runs it with an etcd.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
@@ -100,7 +100,7 @@ async fn a_lock_is_held_until_the_input_ends_or_a_command_does() {
     assert_eq!(left.count(), 0);
 }
 
-/// Without the lock nothing may go on, and nobody has to wait for who is gone.
+/// Without the lock the command must not continue, and nobody has to wait for an ended process.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_holds_or_waits_for_a_lock_and_is_ended_ends_its_command_and_leaves_no_key() {
     let etcd = Etcd::start().await;

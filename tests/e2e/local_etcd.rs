@@ -1,4 +1,4 @@
-//! The own cluster's etcd, mirrored beside the remote ones.
+//! The own cluster's etcd, mirrored in addition to the remote ones.
 
 use std::fs;
 
@@ -13,7 +13,8 @@ use crate::harness::truth::Truth;
 
 const STAMP: &str = "2026-01-12T09:31:07Z";
 
-/// A remote cluster `c01`, the own cluster `home` of id 9, and a sidecar's home with flags for both.
+/// A remote cluster `c01`, the own cluster `home` with id 9, and a sidecar's home with flags for
+/// both.
 struct Meshed {
     remote: Remote,
     own: Remote,
@@ -30,7 +31,7 @@ impl Meshed {
         let home = home.with_flags(&["--cluster-name=home", &file]).with_flags(flags);
         fs::write(home.local_etcd_file(), own.client_file()).unwrap();
         home.write_cluster("c01", &remote.client_file());
-        // in the directory the own cluster's file is ignored, as ever
+        // the own cluster's file in the directory is ignored, as always
         home.write_cluster("home", "endpoints:\n- http://127.0.0.1:1\n");
         Self { remote, own, home }
     }
@@ -40,7 +41,8 @@ impl Meshed {
     }
 }
 
-/// The clusters whose backends a choice of `ns-0/svc-0` shows, and the rule that decided.
+/// Returns the clusters whose backends a selection for `ns-0/svc-0` shows, and the rule that
+/// decided.
 async fn choice(meshkeep: &Meshkeep, query: &str) -> (Vec<String>, String) {
     let chosen = meshkeep.get(&format!("/v1/global-services/ns-0/svc-0?{query}")).await;
     let mut clusters: Vec<String> =
@@ -58,11 +60,11 @@ async fn the_own_cluster_is_mirrored_beside_the_remote_ones() {
         meshkeep.reaches(name, "live").await;
         assert_eq!(meshkeep.get(&format!("/v1/clusters/{name}")).await["local"], local, "{name}");
     }
-    // an own pod is found
+    // a pod of the own cluster is found
     let pods = meshkeep.get("/v1/ipcache?cluster=home&limit=1").await;
     let ip = pods["items"][0]["prefix"].as_str().unwrap().split('/').next().unwrap().to_owned();
     assert_eq!(meshkeep.get(&format!("/v1/ipcache/lookup?ip={ip}")).await["match"]["cluster"], json!("home"));
-    // affinity has a local side
+    // affinity needs a local cluster
     let both = ["c01".to_owned(), "home".to_owned()];
     for (query, clusters, rule) in [
         ("affinity=none", &both[..], "noAffinity"),
@@ -84,26 +86,26 @@ async fn the_own_clusters_file_may_change_and_go() {
     let file = mesh.home.local_etcd_file();
     fs::rename(&file, file.with_extension("later")).unwrap();
     let meshkeep = mesh.home.start().await;
-    // it is shown although its file is not there
+    // the cluster is shown although its file does not exist
     meshkeep.says_of("home", "lastError", "cannot be used").await;
     assert_eq!(meshkeep.ask("/readyz?synced").await.0, 503);
     fs::rename(file.with_extension("later"), &file).unwrap();
     settles(&meshkeep, &mesh.truth().expected(), "the file's arrival").await;
-    // a file that goes, or is none, changes nothing
+    // a removed or invalid file changes nothing
     fs::write(&file, "endpoint").unwrap();
     eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "names no endpoints"]) == 1).then_some(()) }).await;
     fs::remove_file(&file).unwrap();
     eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "does not exist"]) == 2).then_some(()) }).await;
     mesh.own.change(|cluster| cluster.add_endpoints(1)).await;
     settles(&meshkeep, &mesh.truth().expected(), "the file's end").await;
-    // another etcd takes its place
+    // another etcd replaces it
     mesh.own.clusters[0].add_endpoints(3);
     let etcd = Etcd::builder().binary(&etcd_binaries()[0]).start().await;
     publish(&etcd, Form::State, &mesh.own.clusters, STAMP).await;
     fs::write(&file, etcd.client_file_yaml()).unwrap();
     settles(&meshkeep, &mesh.truth().expected(), "another etcd").await;
     meshkeep.stop().await;
-    // with the flag it is there at once after a restart, without it goes
+    // with the flag the own cluster is served right after a restart; without the flag it is removed
     let meshkeep = mesh.home.start().await;
     settles(&meshkeep, &mesh.truth().expected(), "a restart").await;
     meshkeep.stop().await;

@@ -1,5 +1,5 @@
-//! A source that loses what it has because its writer died, with real leases on a real etcd (docs/develop/invariants.md, 4): nothing goes
-//! with it; what was really deleted goes.
+//! A source whose keys disappear because its writer died, with real leases in a real etcd
+//! (docs/develop/invariants.md, 4): nothing is removed with them, but real deletions are applied.
 
 use std::time::{Duration, Instant};
 
@@ -16,16 +16,18 @@ use crate::harness::scene::{serves, settles};
 use crate::harness::stream::Follower;
 use crate::harness::truth::Truth;
 
-/// The life of a living writer's leases here: long enough for etcd's whole seconds, a third of it short enough for a test.
+/// Time to live of a writer's leases in seconds: enough for etcd's whole seconds, with a third that
+/// is short enough for a test.
 const LIFE_S: i64 = 6;
 
-/// How long a hold lasts once the signs stand: a third of that life and the margin that the sidecar is given.
+/// Duration of a hold after the signs of life are back: a third of the lease's life and the margin
+/// that the sidecar's flag sets.
 const HOLD: Duration = Duration::from_secs(3);
 
-/// The sidecar's flags.
+/// Flags of the sidecar.
 const FLAGS: [&str; 3] = ["--hold-margin=1s", "--backoff-min=50ms", "--backoff-max=200ms"];
 
-/// How soon a real deletion must be seen: no hold may delay one.
+/// Maximum time until a real deletion is applied: no hold may delay one.
 const DELETED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A KVStoreMesh as etcd sees it: keys on leases that it keeps alive until it dies.
@@ -39,7 +41,7 @@ impl Writer {
         Self { client: etcd.client().await, renewals: JoinSet::new() }
     }
 
-    /// A lease that is kept alive, renewed at every third of its life.
+    /// Grants a lease and renews it every third of its life.
     async fn lease(&mut self, life_s: i64) -> i64 {
         let id = self.client.lease_grant(life_s, None).await.unwrap().id();
         let (mut keeper, mut answers) = self.client.lease_keep_alive(id).await.unwrap();
@@ -68,14 +70,14 @@ impl Writer {
         }
     }
 
-    /// Puts the entries, each next on the next of the leases.
+    /// Puts the entries, attached to the leases in turn.
     async fn entries(&mut self, cluster: &MeshCluster, leases: &[i64]) {
         for ((key, value), lease) in cluster.entries.iter().zip(leases.iter().cycle()) {
             self.put(key.clone(), value.clone(), *lease).await;
         }
     }
 
-    /// As KVStoreMesh does at its start: config, entries, canaries.
+    /// Writes in the order of a KVStoreMesh that starts: config, entries, canaries.
     async fn everything(&mut self, cluster: &MeshCluster) {
         let lease = self.lease(LIFE_S).await;
         self.config(cluster, Form::Cache, lease).await;
@@ -84,7 +86,7 @@ impl Writer {
     }
 }
 
-/// One etcd that a KVStoreMesh writes, and the sidecar that mirrors it.
+/// An etcd that a KVStoreMesh writes to, and the sidecar that mirrors it.
 struct Stage {
     etcd: Etcd,
     home: Home,
@@ -123,32 +125,32 @@ impl Stage {
         self.follower.as_ref().unwrap()
     }
 
-    /// Waits until everything of a cluster is served and live; from here on changes are counted.
+    /// Waits until everything of a cluster is served and live. Changes are counted from here on.
     async fn settles(&mut self, cluster: &MeshCluster, after: &str) {
         settles(self.meshkeep(), &Truth::of([cluster]).expected(), after).await;
         self.meshkeep().reaches("c01", "live").await;
         self.count_from_here();
     }
 
-    /// What was told before does not count any more.
+    /// Starts to count changes.
     fn count_from_here(&mut self) {
         let seen = self.follower().now().events.len();
         self.seen = seen;
     }
 
-    /// Everything is served, without a single change having been announced.
+    /// Checks that everything is served and that no change was announced.
     async fn nothing_went(&self, cluster: &MeshCluster, when: &str) {
         serves(self.meshkeep(), &Truth::of([cluster]).expected(), when).await;
         let told = self.follower().now().changes_since(self.seen);
         assert!(told.is_empty(), "{when}: {told:?}");
     }
 
-    /// Waits until the source has no key of these any more.
+    /// Waits until the source has no keys below a prefix.
     async fn is_lost(&self, prefix: &str) {
         self.has_fewer_than(1, prefix).await;
     }
 
-    /// Waits until the source has fewer keys than so many below a prefix.
+    /// Waits until the source has fewer than `count` keys below a prefix.
     async fn has_fewer_than(&self, count: usize, prefix: &str) {
         let mut client = self.etcd.client().await;
         eventually("leases to expire", || {
@@ -157,11 +159,11 @@ impl Stage {
             async move { (client.get(prefix, options).await.unwrap().count() < i64::try_from(count).unwrap()).then_some(()) }
         })
         .await;
-        // the answer to a read of ours comes behind the events
+        // an answer to a read arrives after the events
         client.get("cilium/.heartbeat", None).await.unwrap();
     }
 
-    /// How many keys are kept although the source has lost them.
+    /// Returns the number of entries that are held although the source has lost their keys.
     async fn held(&self) -> u64 {
         let cluster = self.meshkeep().cluster("c01").await;
         cluster["resources"].as_array().unwrap().iter().filter_map(|kind| kind["held"].as_u64()).sum()
@@ -173,28 +175,28 @@ impl Stage {
     }
 }
 
-/// Lets as much time pass as every hold that could end would take: that nothing goes can only be seen by waiting.
+/// Waits longer than any hold lasts. Only waiting can show that nothing is removed.
 async fn outlast_any_hold() {
     tokio::time::sleep(HOLD * 2).await;
 }
 
-/// Where meshkeep is while a KVStoreMesh dies.
+/// State of meshkeep while a KVStoreMesh dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meanwhile {
     Up,
     Down,
-    /// Back once the first of the leases has expired.
+    /// Down, and started again once the first lease has expired.
     BackMidway,
 }
 
-/// A KVStoreMesh that dies, and one that comes in its place.
+/// The death of a KVStoreMesh, and its successor.
 #[derive(Debug, Clone, Copy)]
 struct Death<'a> {
-    /// The lives of the leases that everything hangs on, the first of them with config and canaries.
+    /// Time to live of the leases, in seconds. The first one has config and canaries.
     lives_s: &'a [i64],
     shape: Shape,
     meanwhile: Meanwhile,
-    /// How many addresses the successor does not put again.
+    /// Number of addresses that the successor does not put again.
     forgotten_count: usize,
 }
 
@@ -234,7 +236,7 @@ impl Death<'_> {
         assert_eq!(told, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "nothing but what was not put again");
     }
 
-    /// Lets the leases expire, and sees that nothing goes with them.
+    /// Lets the leases expire, and checks that nothing is removed with them.
     async fn happens(self, stage: &mut Stage, mut writer: Writer, cluster: &MeshCluster) {
         let config_goes_first = self.lives_s.iter().skip(1).all(|life_s| *life_s > self.lives_s[0]);
         if self.meanwhile != Meanwhile::Up {
@@ -242,7 +244,7 @@ impl Death<'_> {
         }
         writer.renewals.shutdown().await;
         if self.meanwhile == Meanwhile::BackMidway {
-            // of the config, which may be the first to go, and the entries
+            // counts the config, which may expire first, and the entries
             stage.has_fewer_than(cluster.entries.len() + 1, "cilium/c").await;
             stage.up().await;
         }
@@ -252,7 +254,7 @@ impl Death<'_> {
             stage.up().await;
         }
         if self.meanwhile == Meanwhile::Down || (self.meanwhile == Meanwhile::BackMidway && config_goes_first) {
-            // nothing can be read without a config
+            // without a config nothing can be read
             stage.meshkeep().reaches("c01", "readingConfig").await;
             settles(stage.meshkeep(), &Truth::of([cluster]).expected(), "a start beside a lost source").await;
             return;
@@ -307,7 +309,8 @@ async fn a_drain_is_no_deletion_until_the_clusters_file_goes_too() {
         if meshkeep_down {
             stage.down().await;
         }
-        // pkg/clustermesh/kvstoremesh/remote_cluster.go: the config, the canaries, then each kind with its prefix
+        // pkg/clustermesh/kvstoremesh/remote_cluster.go: the config, the canaries, then each kind
+        // by its prefix
         writer.client.delete("cilium/cluster-config/c01", None).await.unwrap();
         let prefix = || Some(DeleteOptions::new().with_prefix());
         writer.client.delete("cilium/synced/c01/", prefix()).await.unwrap();
@@ -322,7 +325,7 @@ async fn a_drain_is_no_deletion_until_the_clusters_file_goes_too() {
             stage.holds(cluster.entries.len()).await;
             outlast_any_hold().await;
             stage.nothing_went(&cluster, "after a drain").await;
-            // nothing can be read without a config: what is counted now is what was stored
+            // without a config nothing can be read: only the stored state counts now
             stage.down().await;
             stage.up().await;
             stage.meshkeep().reaches("c01", "readingConfig").await;
@@ -378,7 +381,7 @@ async fn what_a_kvstoremesh_does_not_put_again_goes() {
         }
         let gone = cluster.keys_of("ip/v1")[..10].to_vec();
         gone.iter().for_each(|key| cluster.delete(key));
-        // a new process: its leases are new, and the old ones expire behind it
+        // a new process: it has new leases, and the old ones expire later
         let mut successor = Writer::new(&stage.etcd).await;
         successor.everything(&cluster).await;
         writer.renewals.shutdown().await;
@@ -443,7 +446,7 @@ async fn a_real_deletion_deletes_within_a_second() {
     }
 }
 
-/// Of any peer deletes are not believed while its config is gone, or the kind's canary.
+/// For any peer, deletes are not applied while its config or the kind's canary is missing.
 #[tokio::test]
 async fn a_direct_peer_without_its_config_or_canaries_deletes_nothing() {
     for lost in ["cilium/cluster-config/c01", "cilium/synced/c01/cilium/state/nodes/v1"] {
@@ -462,7 +465,7 @@ async fn a_direct_peer_without_its_config_or_canaries_deletes_nothing() {
         at_source.delete(&key);
         put_entries(&stage.etcd, Form::State, &at_source).await;
         settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "what else changes").await;
-        // back for a third of a life: of leases of a few seconds here
+        // back for a third of a lease's life, which is a few seconds here
         let mut writer = Writer::new(&stage.etcd).await;
         let lease = writer.lease(LIFE_S).await;
         writer.config(&cluster, Form::State, lease).await;
@@ -472,7 +475,7 @@ async fn a_direct_peer_without_its_config_or_canaries_deletes_nothing() {
     }
 }
 
-/// Each connection finds the same keys lost: their time does not begin anew with it.
+/// Each connection finds the same keys lost. Their hold must not start again with each of them.
 #[tokio::test]
 async fn what_is_held_goes_in_time_however_often_the_connection_breaks() {
     let mut stage = Stage::new(&["--cache-ttl=3s"]).await;
@@ -484,7 +487,7 @@ async fn what_is_held_goes_in_time_however_often_the_connection_breaks() {
     writer.canaries(&cluster, Form::Cache, signs).await;
     stage.up().await;
     stage.settles(&cluster, "the first loading").await;
-    // config and canaries are gone with their writer: the hold has no other end
+    // config and canaries expired with their writer, so the hold has no other end
     writer.renewals.shutdown().await;
     stage.is_lost("cilium/cache/").await;
     stage.holds(cluster.entries.len()).await;

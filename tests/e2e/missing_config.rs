@@ -1,4 +1,5 @@
-//! Etcds without a config of the cluster that a client file is named after: another cluster's, a KVStoreMesh's, an old release's.
+//! Etcds without a cluster config for the name of the client file: another cluster's etcd, a
+//! KVStoreMesh's, an old release's.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::{serves, settles};
 use crate::harness::truth::Truth;
 
-/// The waits, shortened for tests.
+/// Flags for waits that are short enough for tests.
 const QUICK: [&str; 4] = ["--legacy-wait=1s", "--legacy-quiet=1s", "--backoff-min=50ms", "--backoff-max=100ms"];
 
 const STAMP: &str = "2026-01-12T09:31:07Z";
@@ -21,14 +22,14 @@ fn cluster(name: &str, id: u32) -> MeshCluster {
     MeshCluster::generate_named(name, id, SMALL)
 }
 
-/// A cluster's own etcd.
+/// Starts a cluster's own etcd.
 async fn etcd_of(cluster: &MeshCluster) -> Etcd {
     let etcd = Etcd::start().await;
     publish(&etcd, Form::State, std::slice::from_ref(cluster), STAMP).await;
     etcd
 }
 
-/// A sidecar whose file for `name` is this.
+/// Starts a sidecar with one client file.
 async fn reading(name: &str, file: &str) -> (Home, Meshkeep) {
     let mut home = Home::new().with_flags(&QUICK);
     home.write_cluster(name, file);
@@ -36,7 +37,7 @@ async fn reading(name: &str, file: &str) -> (Home, Meshkeep) {
     (home, meshkeep)
 }
 
-/// Waits until the finding about a cluster without a config says this.
+/// Waits until the finding about a cluster without a config contains a text.
 async fn finds(meshkeep: &Meshkeep, name: &str, text: &str) -> Value {
     eventually(&format!("a finding about {name} that says {text:?}"), || async {
         let found = meshkeep.get(&format!("/v1/problems?kind=clusterConfigMissing&cluster={name}")).await["items"][0].clone();
@@ -45,7 +46,8 @@ async fn finds(meshkeep: &Meshkeep, name: &str, text: &str) -> Value {
     .await
 }
 
-/// Waits until a cluster has been in `readingConfig` without a break for longer than two connections last.
+/// Waits until a cluster has been in `readingConfig` without interruption for longer than two
+/// connections last.
 async fn stays_without_config(meshkeep: &Meshkeep, name: &str) {
     let outlasts = || async {
         let found = meshkeep.cluster(name).await;
@@ -91,7 +93,7 @@ async fn an_etcd_of_a_kvstoremesh_names_the_clusters_that_it_has_until_the_confi
     assert_eq!((&state["failures"], &state["lastError"]), (&json!(0), &json!(null)), "{state}");
 }
 
-/// The role `remote` may read one config alone, and the nodes. The role `local` may list all configs.
+/// The role `remote` may read only one config and the nodes. The role `local` may list all configs.
 #[tokio::test]
 async fn users_and_roles_as_cilium_makes_them_are_enough_to_name_whose_etcd_it_is() {
     let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
@@ -152,7 +154,8 @@ async fn a_cluster_without_a_config_is_read_if_a_setting_names_it() {
     settles(&meshkeep, &truth.expected(), "the wait for a config").await;
 }
 
-/// An address of paris, which an earlier start stored as one of rome.
+/// Returns whether the mirror still has an address of paris that an earlier start stored under
+/// rome.
 async fn stored_as_rome(meshkeep: &Meshkeep) -> bool {
     meshkeep.get("/v1/ipcache?cluster=rome&limit=1").await["items"] != json!([])
 }
@@ -174,7 +177,7 @@ async fn what_was_stored_without_a_config_goes_once_another_clusters_config_has_
     let meshkeep = home.start().await;
     finds(&meshkeep, "rome", "this etcd describes paris, not rome").await;
     tokio::time::sleep(WAIT / 4).await;
-    // an interruption: the wait begins anew
+    // an interruption: the wait starts again
     etcd.delete("cilium/cluster-config/paris").await;
     put_config(&etcd, Form::State, &paris).await;
     let written = Instant::now();
@@ -188,7 +191,7 @@ async fn what_was_stored_without_a_config_goes_once_another_clusters_config_has_
     has_no_entries(&meshkeep).await;
 }
 
-/// A KVStoreMesh that starts anew writes the configs of its clusters one after another.
+/// A restarted KVStoreMesh writes the configs of its clusters one after another.
 #[tokio::test]
 async fn what_was_read_under_a_config_stays_in_an_etcd_that_comes_back_with_another_clusters_config_first() {
     let mut etcd = Etcd::start().await;

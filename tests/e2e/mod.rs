@@ -1,4 +1,4 @@
-//! The real binary against real etcds, as a user sees it.
+//! The real binary with real etcds, as a user sees it.
 
 mod announce;
 mod asking_strangers;

@@ -1,4 +1,4 @@
-//! Namespaces that their cluster takes out of the mesh.
+//! Namespaces that their cluster removes from the mesh.
 
 use serde_json::json;
 
@@ -6,8 +6,9 @@ use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::SMALL;
 use crate::harness::scene::Scene;
 
-/// `clustermesh.cilium.io/global: "false"` deletes all keys of a namespace in one go, while config, canaries and every lease stand. That is what
-/// the cluster wants, not what it lost.
+/// `clustermesh.cilium.io/global: "false"` deletes all keys of a namespace at once, while the
+/// config, the canaries and every lease still exist. The cluster wants this deletion, so nothing is
+/// held.
 #[tokio::test]
 async fn a_namespace_that_is_taken_out_of_the_mesh_goes_at_once_and_nothing_is_held() {
     for binary in etcd_binaries() {

@@ -1,4 +1,4 @@
-//! `--on-problem` against a real receiver: one that is quick, slow, refuses, and is started anew.
+//! `--on-problem` with a real receiver that is fast, slow, refuses, or is restarted.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,16 +12,16 @@ use tokio::task::JoinSet;
 use crate::harness::eventually;
 use crate::harness::meshkeep::{Home, Meshkeep};
 
-/// No answer at all.
+/// Status for no answer at all.
 const SILENT: u16 = 0;
 
-/// A cluster that nothing answers for.
+/// Client file of a cluster whose etcd does not answer.
 const NOWHERE: &str = "endpoints:\n- http://127.0.0.1:1\n";
 
-/// What was posted: the status that it got, its head and its body.
+/// Requests so far: the status of the answer, the head and the body.
 type Posted = Arc<Mutex<Vec<(u16, String, Value)>>>;
 
-/// Takes posts, and answers each with the status that is set.
+/// An HTTP receiver that answers every request with the current status.
 pub(super) struct Receiver {
     port: u16,
     status: Arc<AtomicU16>,
@@ -44,7 +44,7 @@ impl Receiver {
         self.status.store(status, Ordering::Relaxed);
     }
 
-    /// The listener and all of its connections go.
+    /// Closes the listener and all connections.
     async fn stop(&mut self) {
         self.accepting.shutdown().await;
     }
@@ -53,14 +53,14 @@ impl Receiver {
         (_, self.accepting) = accept(self.port, &self.status, &self.posts).await;
     }
 
-    /// What was posted so far: the status that it got, the event and the finding's name.
+    /// Returns the requests so far: status, event and name of the finding.
     pub(super) fn told(&self) -> Vec<(u16, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let posts = self.posts.lock().unwrap();
         posts.iter().map(|(status, _, body)| (*status, format!("{} {}", text(&body["event"]), text(&body["finding"]["id"])))).collect()
     }
 
-    /// Waits until something was posted that got a status.
+    /// Waits for a request that got a status.
     async fn was_told(&self, status: u16, what: &str) {
         let expected = (status, what.to_owned());
         eventually(&format!("{what} to be posted, for {status}: {:?}", self.told()), || async {
@@ -84,7 +84,7 @@ async fn accept(port: u16, status: &Arc<AtomicU16>, posts: &Posted) -> (u16, Joi
     (port, accepting)
 }
 
-/// Reads one request, notes it, and answers.
+/// Reads one request, records it, and answers.
 async fn answer(mut socket: TcpStream, status: Arc<AtomicU16>, posts: Posted) {
     let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
     let (head, body) = loop {
@@ -139,7 +139,8 @@ async fn each_finding_that_appears_or_goes_is_posted_once() {
     assert_eq!(shown["values"], json!([format!("http://127.0.0.1:{}/REDACTED", receiver.port())]));
 }
 
-/// What is over before it is taken is left out; the rest is told as soon as the receiver is well.
+/// A finding that is resolved before it was delivered is left out. All others are delivered as soon
+/// as the receiver works.
 #[tokio::test]
 async fn a_receiver_that_fails_is_tried_again_and_one_that_refuses_is_not() {
     let receiver = Receiver::start().await;
@@ -153,7 +154,7 @@ async fn a_receiver_that_fails_is_tried_again_and_one_that_refuses_is_not() {
     receiver.answers(204);
     receiver.was_told(204, "appeared clusterUnreachable/tokyo").await;
     assert!(!receiver.told().contains(&(204, "appeared clusterUnreachable/paris".to_owned())), "{:?}", receiver.told());
-    // a redirection is not followed: it would lead a finding elsewhere
+    // a redirect is not followed, because it would send a finding elsewhere
     for (status, cluster) in [(400, "oslo"), (307, "rome")] {
         receiver.answers(status);
         home.write_cluster(cluster, NOWHERE);
@@ -169,7 +170,7 @@ async fn a_receiver_that_fails_is_tried_again_and_one_that_refuses_is_not() {
     assert_eq!(meshkeep.log_lines_with(&["refuses a finding", "it answers 400"]), 1, "{}", meshkeep.log());
 }
 
-/// Nothing waits for a receiver: not requests, not the mirror, not the end.
+/// Nothing waits for a receiver: neither requests, nor the mirror, nor the shutdown.
 #[tokio::test]
 async fn a_silent_receiver_and_one_that_is_started_anew_stop_nothing() {
     let mut receiver = Receiver::start().await;

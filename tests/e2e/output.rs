@@ -1,4 +1,5 @@
-//! Output that nobody takes: a full disk, a closed pipe or a sleeping reader behind standard output and error stops nothing.
+//! Output that cannot be written: a full disk, a closed pipe or a stopped reader of standard output
+//! or error blocks nothing.
 
 use std::fs::{self, File};
 use std::io::PipeReader;
@@ -13,14 +14,14 @@ fn full() -> Stdio {
     File::options().write(true).open("/dev/full").unwrap().into()
 }
 
-/// A pipe whose reading end is closed.
+/// Returns a pipe whose read end is closed.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     writer.into()
 }
 
-/// A pipe that nobody reads.
+/// Returns a pipe that is never read.
 fn unread() -> (PipeReader, Stdio) {
     let (reader, writer) = std::io::pipe().unwrap();
     (reader, writer.into())
@@ -32,7 +33,7 @@ fn meshkeep() -> Command {
     command
 }
 
-/// A sidecar that writes to these, and where it listens.
+/// Starts a sidecar with these outputs. Returns it and its URL.
 fn serve(directory: &std::path::Path, output: Stdio, error: Stdio) -> (Child, String) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let config = directory.join("clustermesh");
@@ -45,7 +46,7 @@ fn serve(directory: &std::path::Path, output: Stdio, error: Stdio) -> (Child, St
     (command.stdout(output).stderr(error).spawn().unwrap(), format!("http://127.0.0.1:{port}"))
 }
 
-/// Asks for a path until it is answered; the process must not end meanwhile.
+/// Repeats a request until it is answered. The process must not end meanwhile.
 async fn answered(child: &mut Child, url: &str) -> String {
     let what = format!("an answer of {url}");
     let child = std::cell::RefCell::new(child);
@@ -79,7 +80,7 @@ async fn a_full_disk_or_a_closed_pipe_behind_the_output_stops_nothing_and_lost_l
     }
 }
 
-/// A pipe holds 64 KiB; the requests write several times as much to the log.
+/// A pipe has a capacity of 64 KiB; the requests write several times as much to the log.
 #[tokio::test]
 async fn a_reader_of_the_log_that_sleeps_stops_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -121,7 +122,7 @@ fn commands_end_in_order_whatever_becomes_of_their_output() {
             assert_eq!(said.contains("cannot write to standard output"), code == 1, "{arguments:?}: {said}");
         }
     }
-    // the same of errors
+    // the same for error output
     for (arguments, code) in [(&["serve", "--listen=nonsense"][..], 2), (&["store", "verify", "--data-dir=/nowhere"], 1)] {
         for error in [closed(), full()] {
             assert_eq!(meshkeep().args(arguments).stderr(error).status().unwrap().code(), Some(code), "{arguments:?}");

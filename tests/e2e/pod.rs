@@ -1,5 +1,5 @@
-//! A pod of the image: its root holds what the Containerfile puts there and nothing else, no shell and no curl, and only the binary itself
-//! answers the probes.
+//! A pod with the image: its root directory has only the files that the Containerfile puts there,
+//! no shell and no curl. Only the binary itself can run probes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,31 +14,32 @@ use crate::harness::certificates::Authority;
 use crate::harness::etcd::take_port;
 use crate::harness::{PATIENCE, eventually};
 
-/// The user that the Containerfile names.
+/// User id that the Containerfile sets.
 const USER: u32 = 65_532;
 
-/// A group that a volume belongs to, as `fsGroup` names one.
+/// Group of a volume, as `fsGroup` sets it.
 const GROUP: u32 = 3_000;
 
-/// How long a probe may take that is answered by nobody: the command gives up after 5 s, a kubelet often sooner.
+/// Maximum time of a probe that gets no answer. The command gives up after 5 s, a kubelet often
+/// sooner.
 const SILENT_PROBE_MAX: Duration = Duration::from_secs(10);
 
-/// Where the Containerfile puts what becomes the root of the image.
+/// Directory in which the Containerfile stages the root of the image.
 const STAGED: &str = "/image/";
 
-/// A root directory, with what is mounted into it and the environment of its container.
+/// A root directory with its mounts and the environment of its container.
 struct Pod {
     root: TempDir,
     environment: Vec<(String, String)>,
-    /// The user and its groups, as chroot(8) takes them.
+    /// User and groups, as arguments of chroot(8).
     user: [String; 2],
     sidecar: Option<Child>,
 }
 
 impl Pod {
-    /// The image, not started.
+    /// Creates a pod without starting it.
     fn new(environment: &[(&str, &str)]) -> Self {
-        // beside the binary, so that it can be linked
+        // in the binary's directory tree, so that hard links are possible
         let root = tempfile::Builder::new().prefix("pod-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -50,12 +51,12 @@ impl Pod {
         for library in libraries(Path::new(env!("CARGO_BIN_EXE_meshkeep"))) {
             fs::copy(&library, pod.place(library.to_str().unwrap())).unwrap();
         }
-        // what a kubelet mounts
+        // mounted by a kubelet
         pod.mount("/var/lib/cilium/clustermesh/nowhere", "endpoints:\n- http://127.0.0.1:1\n");
         pod
     }
 
-    /// Puts one thing there, as the Containerfile does.
+    /// Copies one file as the Containerfile does.
     fn stage(&self, path: &str) {
         let place = self.place(path);
         match path {
@@ -77,21 +78,22 @@ impl Pod {
         }
     }
 
-    /// Where a path of the pod is on this machine; the folders above it are made.
+    /// Returns the path of a pod's file on this machine, and creates its parent directories.
     fn place(&self, path: &str) -> PathBuf {
         let place = self.root.path().join(path.trim_start_matches('/'));
         fs::create_dir_all(place.parent().unwrap()).unwrap();
         place
     }
 
-    /// A file that anybody in the pod may read.
+    /// Writes a file that any user in the pod may read.
     fn mount(&self, path: &str, text: impl AsRef<[u8]>) {
         let place = self.place(path);
         fs::write(&place, text).unwrap();
         fs::set_permissions(place, fs::Permissions::from_mode(0o644)).unwrap();
     }
 
-    /// A process of the pod: the binary in its root, with the pod's environment, as its user. Who may not be that user is the only one there.
+    /// Returns a process of the pod: the binary in its root, with the pod's environment, as its
+    /// user. Without root privileges the test's own user is the only one.
     fn process(&self, arguments: &[&str]) -> Command {
         let mut command;
         if is_root() {
@@ -105,30 +107,31 @@ impl Pod {
         command
     }
 
-    /// Starts the container, with what the Containerfile says and these further arguments.
+    /// Starts the container with the Containerfile's arguments and these.
     fn start(&mut self, arguments: &[&str]) {
         let log = fs::File::create(self.root.path().with_extension("log")).unwrap();
         let mut serve = self.process(&[&["serve"], arguments].concat());
         self.sidecar = Some(serve.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap());
     }
 
-    /// An exec probe.
+    /// Runs an exec probe.
     fn probe(&self, arguments: &[&str]) -> Output {
         self.process(&[&["healthcheck"], arguments].concat()).output().unwrap()
     }
 
-    /// What an exec probe says: its exit code, and what it prints.
+    /// Runs an exec probe. Returns its exit code and its output.
     fn told(&self, arguments: &[&str]) -> (i32, String) {
         let Output { status, stdout, stderr } = self.probe(arguments);
         (status.code().unwrap(), String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap())
     }
 
-    /// The startup probe: asked again until it says yes.
+    /// Runs the startup probe until it succeeds.
     async fn is_up(&self, arguments: &[&str]) {
         eventually("the startup probe to say yes", || std::future::ready((self.told(arguments) == (0, String::new())).then_some(()))).await;
     }
 
-    /// Waits until a probe that asks for all names the cluster that cannot be reached: the directory has been read then.
+    /// Waits until a probe for all clusters names the unreachable one, which shows that the
+    /// directory was read.
     async fn tells_of_its_cluster(&self, arguments: &[&str]) {
         let asked = [arguments, &["--synced"]].concat();
         let is_told = || {
@@ -144,7 +147,7 @@ impl Pod {
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
-    /// SIGTERM, and the exit code of the container.
+    /// Sends SIGTERM and returns the exit code of the container.
     async fn stop(&mut self) -> Option<i32> {
         self.signal("TERM");
         let mut sidecar = self.sidecar.take().unwrap();
@@ -157,7 +160,7 @@ impl Drop for Pod {
     fn drop(&mut self) {
         let log = self.root.path().with_extension("log");
         if let Some(mut sidecar) = self.sidecar.take() {
-            // nothing can be done about a failure here, and a panic in drop would hide the test's own
+            // a failure cannot be handled here, and a panic in `drop` would hide the test's own
             let _ = sidecar.kill();
             let _ = sidecar.wait();
         }
@@ -172,14 +175,14 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The Containerfile's words for the root of the image, without the stage's own folder.
+/// Returns the Containerfile's paths in the root of the image, without the stage's own directory.
 fn staged() -> BTreeSet<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Containerfile")).unwrap();
     let words = text.split(|character: char| character.is_whitespace() || character == '>');
     words.filter_map(|word| word.strip_prefix(STAGED)).filter(|word| !word.is_empty()).map(|word| format!("/{word}")).collect()
 }
 
-/// What a binary of the tests needs, which is not static as the image's own is.
+/// Returns the shared libraries of a test binary, which is not static like the image's.
 fn libraries(binary: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd").arg(binary).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -196,10 +199,10 @@ async fn startup_readiness_and_liveness_are_answered_by_the_binary_alone() {
     pod.start(&[]);
     pod.is_up(&[]).await;
     assert_eq!(pod.told(&["--live"]), (0, String::new()));
-    // ready means that lookups answer; a cluster that cannot be reached is another question
+    // ready means that lookups are answered; an unreachable cluster does not matter
     pod.tells_of_its_cluster(&[]).await;
 
-    // what hangs is found by the time that a probe takes
+    // a process that hangs is detected by the probe's timeout
     pod.signal("STOP");
     let begun = Instant::now();
     let (code, text) = pod.told(&["--live"]);
@@ -231,7 +234,7 @@ async fn probes_are_answered_over_a_socket_tls_and_the_address_of_their_own() {
     pod.start(&[&keys[..], &["--listen", &tls, "--listen", "unix:///tmp/meshkeep.sock", "--health-listen", &health]].concat());
     let (socket, tls, health) = ("unix:///tmp/meshkeep.sock", format!("https://{tls}"), format!("http://{health}"));
     pod.is_up(&["--server", socket]).await;
-    // probes need no token, as a kubelet has none; whom to trust they must be told
+    // probes need no token, because a kubelet has none, but they need the authority to trust
     for server in [&["--server", socket][..], &["--server", &tls, "--ca-file", "/etc/meshkeep/ca.crt"], &["--server", &health]] {
         for probe in [&[][..], &["--live"]] {
             assert_eq!(pod.told(&[server, probe].concat()), (0, String::new()), "{server:?} {probe:?}");
@@ -258,10 +261,11 @@ async fn probes_are_answered_over_a_socket_tls_and_the_address_of_their_own() {
     assert_eq!(pod.stop().await, Some(0));
 }
 
-/// A volume as a kubelet mounts it with `fsGroup`: root's, and its group may write. Also with a user of another number, as `runAsUser` makes it.
+/// A volume as a kubelet mounts it with `fsGroup`: owned by root and writable for its group. Also
+/// with another user id, as `runAsUser` sets it.
 #[tokio::test]
 async fn a_volume_of_a_group_is_enough_for_a_user_of_any_number() {
-    // who is not root has no other users
+    // without root privileges there are no other users
     if !is_root() {
         return;
     }
@@ -281,12 +285,13 @@ async fn a_volume_of_a_group_is_enough_for_a_user_of_any_number() {
         assert_eq!(owners, BTreeSet::from([user]));
         for entry in fs::read_dir(&volume).unwrap() {
             let path = entry.unwrap().path();
-            // a kubelet gives what is there to the group; another user of it has what its owner had
+            // a kubelet gives existing files to the group; another user of the group has the
+            // owner's access
             let given = Command::new("chown").arg("-R").arg(format!("{}:{GROUP}", USER + 1)).arg(path).status().unwrap();
             assert!(given.success());
         }
     }
-    // without the group there is no way in, and that is said
+    // without the group there is no access, and the message says so
     pod.user = [format!("--userspec={USER}:{USER}"), "--groups=".to_owned()];
     fs::set_permissions(&volume, fs::Permissions::from_mode(0o2770)).unwrap();
     let output = pod.process(&[&["serve"], &listen[..]].concat()).output().unwrap();
@@ -294,7 +299,8 @@ async fn a_volume_of_a_group_is_enough_for_a_user_of_any_number() {
     assert!(output.status.code() == Some(1) && text.contains("/var/lib/volume") && text.contains("ermission denied"), "{text}");
 }
 
-/// What the build stage copies is enough for cargo to know the package, and all that the code includes is among it.
+/// The files that the build stage copies are enough for cargo, and contain everything that the code
+/// includes.
 #[test]
 fn the_build_of_the_image_has_all_that_it_needs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -314,7 +320,7 @@ fn the_build_of_the_image_has_all_that_it_needs() {
     let output = metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(directory.path()).output();
     let output = output.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // what is included is there, or is of the tests
+    // included files are copied, or belong to tests
     let found = Command::new("grep").args(["-rnE", r#"include_(str|bytes)!\("\.\./"#, "src"]).current_dir(root).output().unwrap();
     for line in String::from_utf8(found.stdout).unwrap().lines().filter(|line| !line.contains("/tests/") && !line.contains("tests.rs")) {
         let (file, rest) = line.split_once(':').unwrap();
@@ -323,5 +329,5 @@ fn the_build_of_the_image_has_all_that_it_needs() {
     }
 }
 
-/// The bound of the tests' own waiting is longer than that of a probe.
+/// The patience of the tests must be longer than the timeout of a probe.
 const _: () = assert!(SILENT_PROBE_MAX.as_secs() < PATIENCE.as_secs());

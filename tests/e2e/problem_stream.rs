@@ -1,4 +1,4 @@
-//! What looks wrong, in the change stream.
+//! Findings in the change stream.
 
 use serde_json::Value;
 
@@ -10,13 +10,13 @@ use crate::harness::stream::{Followed, Follower};
 
 const UNREACHABLE: &str = "problem/clusterUnreachable/c01";
 
-/// A stream that goes on from a position.
+/// Opens a stream that continues from a position.
 async fn resumed(scene: &Scene, query: &str, position: &str) -> Follower {
     let request = http().get(format!("{}/v1/events?{query}", scene.meshkeep().url()));
     Follower::of(request.header("last-event-id", position).send().await.unwrap())
 }
 
-/// What a follower was told of the cluster that cannot be reached, from an index on: `upsert` and `delete`.
+/// Returns the `upsert` and `delete` events about the unreachable cluster, from an index on.
 fn told(followed: &Followed, from: usize) -> Vec<&str> {
     followed.events[from..].iter().filter(|event| event.data["key"] == UNREACHABLE).map(|event| event.name.as_str()).collect()
 }
@@ -52,7 +52,7 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
     scene.remotes[0].proxy.restore().await;
     is_told(&follower, "delete").await;
     scene.settles("the return").await;
-    // whoever was away meanwhile, or never heard of it, ends with the same
+    // a follower that was disconnected meanwhile, or never connected, ends with the same state
     for position in [&healthy, &broken] {
         let again = resumed(&scene, "kind=problem", position).await;
         again.synced_after(0).await;
@@ -66,7 +66,7 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
     let other = Follower::open(scene.meshkeep(), "kind=problem&cluster=c02&snapshot=true").await;
     other.synced_after(0).await;
     assert_eq!(told(&other.now(), 0), Vec::<&str>::new());
-    // an unfiltered stream from the first moment on, and one that replays all of it
+    // an unfiltered stream from the first position on, which replays everything
     let replay = resumed(&scene, "", &healthy).await;
     replay.synced_after(0).await;
     for followed in [scene.follower().now(), replay.now()] {
@@ -79,7 +79,7 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
     is_told(&anew, "upsert").await;
     let reasons: Vec<Value> = anew.now().named("reset", 0).map(|reset| reset.data["reason"].clone()).collect();
     assert_eq!(reasons, ["foreignEpoch"]);
-    // what others hold is not forgotten for that
+    // the position still works for followers of other kinds
     let others = resumed(&scene, "kind=node", &position).await;
     others.synced_after(0).await;
     assert_eq!(others.now().named("reset", 0).count(), 0);

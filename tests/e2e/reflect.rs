@@ -1,4 +1,5 @@
-//! `meshkeep reflect`: the target holds what the sources do, key by key, through what happens to sources, target and meshkeep.
+//! `meshkeep reflect`: the target has the same contents as the sources, key by key, through
+//! failures of sources, target and meshkeep.
 
 mod acts;
 mod chaos;
@@ -17,7 +18,8 @@ use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::Remote;
 use contents::{becomes, contents, expected, revisions};
 
-/// After a wipe: each canary is younger than all that it stands for, so that who finds it finds that too.
+/// Checks, after a wipe, that each canary is newer than all of its entries, so that a reader that
+/// finds it finds them too.
 async fn canaries_came_last(target: &Etcd) {
     let reply = target.client().await.get("cilium/", Some(GetOptions::new().with_prefix())).await.unwrap();
     let mut count = 0;
@@ -48,7 +50,7 @@ async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_
         let mut target = Etcd::builder().binary(&binary).start().await;
         let mut direct = Remote::start(&binary, Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
         let cached = Remote::start(&binary, Form::Cache, vec![MeshCluster::generate(2, SMALL), MeshCluster::generate(3, SMALL)]).await;
-        // what is left of an earlier copy goes, what is none of a reflected cluster's stays
+        // keys left over from an earlier copy are deleted; keys of no reflected cluster stay
         target.put("cilium/cache/nodes/v1/c01/gone-long-ago", "{}").await;
         target.put("cilium/foreign", "1").await;
         let mut home = home(&target, &[&direct, &cached]);
@@ -68,12 +70,12 @@ async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_
             })
             .await;
         becomes(&target.client().await, &truth(&direct), "changes").await;
-        // bytes that cannot be used are copied as they are
+        // rejected values are copied unchanged
         let bad = direct.clusters[0].keys_of("nodes/v1")[0].clone();
         direct.etcd.put(source_key(Form::State, "c01", &bad), "no node").await;
         direct.clusters[0].entries.insert(bad, b"no node".to_vec());
         becomes(&target.client().await, &truth(&direct), "a bad value").await;
-        // the target is lost, and with it a remote
+        // the target loses its data, and a remote fails at the same time
         direct.etcd.kill();
         target.wipe();
         target.restart().await;
@@ -86,12 +88,12 @@ async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_
     }
 }
 
-/// A reader that finds a canary takes what it does not find for deleted.
+/// A reader that finds a canary treats missing entries as deleted.
 #[tokio::test]
 async fn a_canary_waits_until_all_that_it_stands_for_is_written() {
     let mut target = Etcd::start().await;
     target.enable_auth("writer", "secret").await;
-    // everything can be written but ip entries
+    // everything except ip entries can be written
     let mut client = target.client().await;
     client.role_revoke_permission("mesh", "cilium/", Some(RoleRevokePermissionOptions::new().with_prefix())).await.unwrap();
     for permission in [
@@ -140,7 +142,7 @@ async fn while_its_source_is_not_there_a_new_leader_leaves_a_whole_copy_alone() 
     let stale = stale_home.start().await;
     becomes(&target.client().await, &expected(&remote.clusters), "the start").await;
     stale.stop().await;
-    // meanwhile another one writes what the first has not seen
+    // meanwhile another process writes changes that the first one has not seen
     let mut current_home = home(&target, &[&remote]);
     let current = current_home.start().await;
     let key = remote.clusters[0].keys_of("nodes/v1")[1].clone();
@@ -163,18 +165,19 @@ async fn while_its_source_is_not_there_a_new_leader_leaves_a_whole_copy_alone() 
     })
     .await;
     let before = revisions(&target.client().await).await;
-    // it would take some ticks to do harm
+    // harm would be done within a few ticks
     let since = Instant::now();
     crate::harness::eventually("some time", async || (since.elapsed() > Duration::from_secs(2)).then_some(())).await;
     assert_eq!(revisions(&target.client().await).await, before);
-    // and when the source is back, it goes on
+    // and when the source is back, it continues
     remote.etcd.restart().await;
     remote.change(|cluster| cluster.add_endpoints(1)).await;
     becomes(&target.client().await, &expected(&remote.clusters), "the return of the source").await;
     stale.stop().await;
 }
 
-/// The clusters `c01` and `c02` are reflected, and the file of `c02` is removed: its config has gone from the target, and nothing else yet.
+/// Reflects the clusters `c01` and `c02` and removes the file of `c02`. Returns once the config of
+/// `c02`, and nothing else, is deleted in the target.
 async fn one_of_two_is_being_withdrawn() -> (Etcd, Remote, Home, Meshkeep) {
     let target = Etcd::start().await;
     let clusters = vec![MeshCluster::generate(1, SMALL), MeshCluster::generate(2, SMALL)];
@@ -193,7 +196,7 @@ async fn one_of_two_is_being_withdrawn() -> (Etcd, Remote, Home, Meshkeep) {
 async fn a_removed_cluster_is_withdrawn_its_config_first() {
     let (target, remote, home, meshkeep) = one_of_two_is_being_withdrawn().await;
     becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace").await;
-    // and it comes back
+    // the file is added again
     home.write_cluster("c02", &remote.client_file());
     becomes(&target.client().await, &expected(&remote.clusters), "its return").await;
     meshkeep.stop().await;

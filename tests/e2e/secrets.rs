@@ -1,4 +1,5 @@
-//! Secrets in every place that can hold one: none may be in an answer, in the log at its finest, or readable by other users.
+//! Secrets in every place that can contain one: none may appear in an answer or in the log at its
+//! finest level, or be readable by other users.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -16,16 +17,16 @@ use crate::harness::eventually;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish};
 use crate::harness::meshkeep::{Home, Meshkeep, http};
 
-/// What every secret here holds, and nothing else does.
+/// Text that every secret of these tests contains, and nothing else.
 const SECRET: &str = "hunter2";
 
-/// The bearer token of the file.
+/// Bearer token in the token file.
 const TOKEN: &str = "hunter2-bearer";
 
-/// How bytes are shown that nobody meant to show: `{:?}` of [`SECRET`].
+/// [`SECRET`] as `{:?}` prints its bytes.
 const SECRET_BYTES: &str = "104, 117, 110, 116, 101, 114, 50";
 
-/// [`SECRET`] in base64, at each of its three places in a group.
+/// [`SECRET`] in base64, at each of the three offsets in a group.
 const SECRET_BASE64: [&str; 3] = ["aHVudGVyM", "h1bnRlcj", "odW50ZXIy"];
 
 fn assert_clean(what: &str, text: &str) {
@@ -37,7 +38,8 @@ fn assert_clean(what: &str, text: &str) {
     }
 }
 
-/// Cluster files, each with a secret at another place, and the phase that each comes to.
+/// Returns cluster files, each with a secret in another place, and the phase that each cluster
+/// reaches.
 fn cluster_files(etcd: &Etcd, authority: &Authority) -> Vec<(&'static str, String, &'static str)> {
     let closed = "endpoints:\n- http://127.0.0.1:1\n";
     let pair = authority.client("meshkeep");
@@ -79,7 +81,7 @@ impl Asker {
         self.client.get(format!("{}{path}", self.url)).bearer_auth(token).send().await.unwrap()
     }
 
-    /// Reads an answer, and looks at it with its headers.
+    /// Reads an answer and checks it and its headers for secrets.
     async fn read(&self, path: &str, token: &str) -> String {
         let response = self.send(path, token).await;
         let head = format!("{:?}", response.headers());
@@ -92,7 +94,7 @@ impl Asker {
         serde_json::from_str(&self.read(path, TOKEN).await).unwrap()
     }
 
-    /// Reads a stream until a text has come.
+    /// Reads a stream until a text was received.
     async fn read_stream_until(&self, path: &str, text: &str) {
         let mut chunks = self.send(path, TOKEN).await.bytes_stream();
         let mut read = String::new();
@@ -102,7 +104,7 @@ impl Asker {
         }
     }
 
-    /// Every path of the OpenAPI document, for each cluster where it takes one.
+    /// Returns every path of the OpenAPI document, once per cluster for paths with a cluster.
     async fn every_path(&self, clusters: &[&str]) -> Vec<String> {
         let document = self.json("/openapi.json").await;
         let mut paths = vec!["/".to_owned(), "/openapi-3.0.json".to_owned(), "/nowhere".to_owned()];
@@ -119,7 +121,7 @@ impl Asker {
     }
 }
 
-/// What of a directory others have a share in, with its mode.
+/// Returns the paths in a directory that other users may access, with their modes.
 fn shared_with_others(directory: &Path) -> Vec<String> {
     let inside = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let below = inside.flat_map(|path| if path.is_dir() { shared_with_others(&path) } else { shared(&path) });
@@ -185,12 +187,12 @@ async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
     for (name, text) in unpacked {
         assert_clean(&name, &text);
     }
-    // or the log shows nothing of posts
+    // otherwise the log contains nothing about posts
     eventually("a finding to be posted", async || receiver.told().iter().any(|(status, _)| *status == 204).then_some(())).await;
     let ended = meshkeep.stop().await;
     assert!(ended.log.contains("TRACE"), "or the test shows nothing");
     assert_clean("the log", &ended.log);
-    // the halves of a private key that is used
+    // both halves of the private key in use
     let private_key = fs::read_to_string(&ours.key).unwrap();
     let line = private_key.lines().nth(1).unwrap();
     assert!(!ended.log.contains(line), "the TLS key is in the log");
@@ -224,7 +226,7 @@ async fn what_cannot_be_used_at_the_start_is_told_without_its_content() {
     }
 }
 
-/// A directory that an earlier version, or another umask, left open to everybody.
+/// A data directory that an earlier version, or another umask, left open to all users.
 #[tokio::test]
 async fn what_others_could_read_of_the_data_directory_is_taken_from_them() {
     let mut home = Home::new().behind_shell("umask 000");
@@ -245,7 +247,7 @@ async fn what_others_could_read_of_the_data_directory_is_taken_from_them() {
     drop(meshkeep);
 }
 
-/// Each command that asks a server, with arguments that let it ask.
+/// Every command that sends requests to a server, with arguments that make it do so.
 const ASKING: [(&str, &[&str]); 9] = [
     ("bundle", &["--output", "-"]),
     ("config", &[]),
@@ -265,7 +267,7 @@ fn help(arguments: &[&str]) -> String {
 
 #[tokio::test]
 async fn secrets_in_the_url_of_a_server_are_in_no_output() {
-    // those above are all that there are
+    // the list above is complete
     let commands = help(&[]);
     let names = commands.split("Commands:").nth(1).unwrap().split("\n\n").next().unwrap().lines();
     let names = names.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).filter(|name| !name.is_empty() && *name != "help");
@@ -286,11 +288,11 @@ async fn secrets_in_the_url_of_a_server_are_in_no_output() {
     let behind = |meshkeep: &Meshkeep| meshkeep.url().trim_start_matches("http://").to_owned();
     let credentials = "hunter2-bob:hunter2-pw";
     let urls = [
-        // nobody listens, the server asks for a token, it answers
+        // a port without a server, a server that requires a token, a server that answers
         format!("http://{credentials}@127.0.0.1:{}/hunter2?key=hunter2#hunter2", take_port()),
         format!("http://{credentials}@{}", behind(&guarded)),
         format!("http://{credentials}@{}/hunter2?key=hunter2", behind(&open)),
-        // no host of that name, no TLS there, and URLs that cannot be used
+        // an unknown host, a server without TLS, and invalid URLs
         format!("http://{credentials}@nowhere.invalid:1"),
         format!("https://{credentials}@{}", behind(&open)),
         format!("http://{credentials}@127.0.0.1:hunter2"),
@@ -301,7 +303,7 @@ async fn secrets_in_the_url_of_a_server_are_in_no_output() {
     ];
     let ask = |url: String, by_environment: bool, name: &'static str, arguments: &'static [&'static str]| async move {
         let mut command = tokio::process::Command::new("timeout");
-        // a watch that is answered goes on, and one that is not tries again
+        // a watch does not end by itself, whether it is answered or not
         let seconds = if name == "watch" { "2" } else { "20" };
         command.args([seconds, env!("CARGO_BIN_EXE_meshkeep"), name]).args(arguments).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap()).stdin(Stdio::null());

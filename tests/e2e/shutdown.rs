@@ -1,4 +1,4 @@
-//! SIGTERM with streams open and at every moment of a start, and SIGHUP, which ends nothing.
+//! SIGTERM with open streams and at every moment of a start, and SIGHUP, which ends nothing.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::harness::meshkeep::Home;
 use crate::harness::scene::Scene;
 use crate::harness::stream::Follower;
 
-/// How long a shutdown may take (design: within 5 s).
+/// Maximum time of a shutdown (by design within 5 s).
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn sigterm_ends_every_stream_with_a_bookmark_and_the_process_with_0() {
-    // enough for a snapshot that no socket buffer holds whole
+    // enough for a snapshot that does not fit into any socket buffer
     let shape = Shape { endpoints: 4_000, ..SMALL };
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, shape).await;
     scene.settles("the first loading").await;
@@ -28,7 +28,7 @@ async fn sigterm_ends_every_stream_with_a_bookmark_and_the_process_with_0() {
     for follower in &followers {
         follower.synced_after(0).await;
     }
-    // one that asks for everything and never reads
+    // a client that requests everything and never reads
     let address = scene.meshkeep().url().trim_start_matches("http://").to_owned();
     let mut slow = TcpStream::connect(&address).await.unwrap();
     slow.write_all(format!("GET /v1/events?snapshot=true HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await.unwrap();
@@ -93,7 +93,8 @@ async fn sighup_rereads_and_never_ends() {
 
 #[tokio::test]
 async fn sighup_reads_the_config_directory_at_once() {
-    // the name of a thread is a file that can be written and never looks different (proc_pid_comm(5)): no glance at metadata finds what is new
+    // the name of a thread is a file that can be written and whose metadata never change
+    // (proc_pid_comm(5)): a check of metadata does not find the new contents
     let (told, comm) = std::sync::mpsc::sync_channel(1);
     let (keep, kept) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::Builder::new().name("nothing".into()).spawn(move || {
@@ -113,7 +114,7 @@ async fn sighup_reads_the_config_directory_at_once() {
     thread.unwrap().join().unwrap();
 }
 
-/// A sidecar that listens on a unix socket alone, and the socket.
+/// Creates a sidecar that listens only on a unix socket. Returns it and the socket's path.
 fn home_with_socket() -> (Home, std::path::PathBuf) {
     let home = Home::new();
     let socket = home.config_directory().with_file_name("meshkeep.sock");
@@ -158,7 +159,7 @@ async fn sigterm_while_the_store_loads_ends_with_0_and_removes_the_socket() {
     scene.settles("the first loading").await;
     scene.follower = None;
     scene.stop_meshkeep().await;
-    // the engine locks its file too, and waits some seconds for it: loading lasts until then
+    // the engine locks its file too, and waits some seconds for the lock: loading takes until then
     let engine = std::fs::File::open(scene.home.data_directory().join("store/db")).unwrap();
     engine.lock().unwrap();
     let (home, socket) = home_with_socket();

@@ -1,4 +1,4 @@
-//! What a start says: who holds the data directory, and what is wrong with settings.
+//! Messages of a start: the process that uses the data directory, and errors in settings.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -27,7 +27,7 @@ async fn whoever_waits_for_the_data_directory_says_for_whom_and_answers_probes()
     );
     first.kill();
     eventually("the second to be ready", || async { (second.ask("/readyz").await.0 == 200).then_some(()) }).await;
-    // and it is the holder that the next one is told of
+    // and the next one names the current holder
     let third = Home::new().with_flags(&[&format!("--data-dir={data}"), "--store-lock-wait=0s"]).run_to_the_end().await;
     assert!(third.log.contains(&format!("pid {}", second.id())), "{}", third.log);
 }
@@ -53,7 +53,7 @@ async fn a_link_in_the_place_of_the_lock_is_refused_and_what_is_odd_in_the_log_i
     home.start().await.stop().await;
 }
 
-/// `serve --check-config` with these arguments, and one variable.
+/// Runs `serve --check-config` with these arguments and one environment variable.
 fn check(directory: &TempDir, variable: Option<&str>, arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
     command.env_clear().args(["serve", "--check-config"]).arg("--clustermesh-config").arg(directory.path().join("clustermesh"));
@@ -138,7 +138,7 @@ async fn the_settings_in_force_are_told_without_secrets_and_probes_have_an_addre
 #[tokio::test]
 async fn the_log_has_one_line_for_a_change_of_phase_and_tells_again_what_stays_broken() {
     let mut home = Home::new().with_flags(&["--remind-interval=300ms", "--config-rescan-interval=100ms", "--backoff-min=30s"]);
-    // a port that nobody listens on
+    // a port without a server
     home.write_cluster("paris", "endpoints:\n- http://127.0.0.1:1\n");
     home.write_cluster("tokyo", "endpoint:\n- http://127.0.0.1:1\n");
     let running = home.start().await;

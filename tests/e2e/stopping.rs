@@ -1,4 +1,5 @@
-//! SIGTERM in the first moments of a start, and while the data directory or a file that is read does not answer.
+//! SIGTERM in the first moments of a start, and while the data directory or another file does not
+//! respond.
 
 use std::fs;
 use std::io::Read;
@@ -18,16 +19,17 @@ use crate::harness::meshkeep::Home;
 use crate::harness::scene::Scene;
 use crate::harness::{PATIENCE, eventually};
 
-/// Maximum time of a shutdown: 4.7 s by design, and the rest for a machine that is busy with other tests. `docker stop` waits as long.
+/// Maximum time of a shutdown: 4.7 s by design, and a margin for a machine that is busy with other
+/// tests. `docker stop` waits as long.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
-/// How long a start takes until it serves, about: the signals come at random moments of it.
+/// Approximate time until a start serves. The signals arrive at random moments of it.
 const START: Duration = Duration::from_millis(60);
 
-/// SIGTERM in a mask of signals (signal(7)).
+/// Bit of SIGTERM in a signal mask (signal(7)).
 const SIGTERM: u64 = 1 << 14;
 
-/// A command of its own, ended when dropped.
+/// A process of a command, ended when it is dropped.
 struct Running(Child);
 
 impl Running {
@@ -37,8 +39,9 @@ impl Running {
         Self(command.spawn().unwrap())
     }
 
-    /// Waits until the program catches SIGTERM, which it does before it reads its arguments or any file. A signal that comes earlier meets a process
-    /// that has not begun, and on a busy machine that can be long.
+    /// Waits until the program catches SIGTERM, which it does before it reads its arguments or any
+    /// file. An earlier signal would end a process that has not started yet; on a busy machine that
+    /// takes long.
     fn begun(&self) {
         let status = format!("/proc/{}/status", self.0.id());
         let deadline = Instant::now() + PATIENCE;
@@ -57,7 +60,7 @@ impl Running {
         kill_process(Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap(), signal).unwrap();
     }
 
-    /// How it ended, and what it wrote to standard error.
+    /// Waits for the end. Returns the exit status and everything written to standard error.
     async fn end(mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
@@ -75,13 +78,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // nothing can be done about one that has ended already
+        // a process that has already ended cannot be killed, which is fine
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The commands that run until they are told to stop, with files in a directory.
+/// Returns the commands that run until they are stopped, with files in a directory.
 fn commands(directory: &Path, etcd: &Etcd) -> [Vec<String>; 4] {
     let path = |name: &str| directory.join(name).display().to_string();
     fs::create_dir(directory.join("clustermesh")).unwrap();
@@ -104,7 +107,7 @@ async fn sigterm_at_any_moment_of_a_start_ends_with_0() {
     let mut random = rand::rng();
     let mut wrong = Vec::new();
     for number in 0..60 {
-        // the sidecar's start is the longest, so it has most of the tries
+        // the sidecar's start takes longest, so it gets half of the attempts
         let command = &commands[[0, 0, 0, 1, 2, 3][number % 6]];
         let running = Running::start(command);
         running.begun();
@@ -154,7 +157,7 @@ async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
         assert_eq!(status.code(), Some(0), "{command:?}: {status}\n{text}");
         assert!(signalled.elapsed() < SHUTDOWN, "{command:?}: {:?}", signalled.elapsed());
     }
-    // a check that did not come to its end has not found everything fine
+    // a check that was interrupted must not report success
     let running = Running::start(&with(&serve, &["--check-config", "--token-file", &token]));
     running.begun();
     hanging.is_waited_for(Hanging::Killable).await;
@@ -162,7 +165,7 @@ async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
     assert_eq!(running.end().await.0.signal(), Some(15));
 }
 
-/// A sidecar that mirrors a cluster into a directory that can hang.
+/// Starts a sidecar that mirrors a cluster into a directory that can hang.
 async fn scene_with_hanging_directory() -> (Scene, HangingDirectory) {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let directory = HangingDirectory::at(&scene.home.data_directory()).await;
@@ -171,7 +174,7 @@ async fn scene_with_hanging_directory() -> (Scene, HangingDirectory) {
     (scene, directory)
 }
 
-/// Asserts that the log of a process that ended says what it left behind.
+/// Asserts that the log of an ended process reports the changes that were not synced.
 fn says_what_was_not_synced(log: &str) {
     let last: Vec<&str> = log.lines().rev().take(2).collect();
     assert!(last[0].contains("the kernel holds it in an uninterruptible write to the data directory"), "{log}");
@@ -195,7 +198,7 @@ async fn a_data_directory_that_hangs_keeps_no_shutdown_and_the_log_says_what_was
     assert!(ended.after < SHUTDOWN, "{:?}:\n{}", ended.after, ended.log);
     says_what_was_not_synced(&ended.log);
 
-    // what was not synced is read again
+    // changes that were not synced are read again
     directory.go_on(Hanging::Killable);
     scene.start_meshkeep().await;
     scene.settles("a directory that hung").await;
@@ -216,7 +219,7 @@ async fn a_process_that_the_kernel_holds_in_a_write_has_said_so() {
     meshkeep.terminate();
     eventually("the end of all threads but one that is held", || async {
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
-        // the first thread has ended, and the process is still there
+        // the first thread has ended, but the process still exists
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')).then_some(())
     })
     .await;

@@ -1,4 +1,5 @@
-//! `meshkeep store verify|inspect|export`, as an operator runs it over the store of a process that has ended.
+//! `meshkeep store verify|inspect|export`, as an operator runs it with the store of an ended
+//! process.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +13,7 @@ fn lines(output: &Output) -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
 }
 
-/// A data directory with the small store that layout 3 came with: 16 entries.
+/// Returns a data directory with the small store of layout 3: 16 entries.
 fn stored() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for part in ["store", "log"] {

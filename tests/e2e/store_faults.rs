@@ -1,4 +1,4 @@
-//! The store after `kill -9` under churn, and after damage of its files.
+//! The store after `kill -9` under churn, and after damage to its files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::harness::meshkeep::{Home, http};
 use crate::harness::scene::Scene;
 use crate::harness::truth::served;
 
-/// Enough for several pages of the engine.
+/// Enough objects for several pages of the engine.
 const MEDIUM: Shape = Shape { nodes: 20, identities: 100, endpoints: 500, services: 20, exports: 0 };
 
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn killed_again_and_again_under_churn_it_always_reaches_the_truth() {
     scene.settles("the first loading").await;
     let mut random = StdRng::seed_from_u64(23);
     for round in 0..6 {
-        // killed while changes are on their way: some are in the store, some are not
+        // killed while changes arrive: some are stored, some are not
         for _ in 0..random.random_range(1..6) {
             for remote in &mut scene.remotes {
                 remote
@@ -53,7 +53,7 @@ async fn killed_again_and_again_under_churn_it_always_reaches_the_truth() {
     }
 }
 
-/// Every file below a directory, largest first.
+/// Returns every file below a directory, largest first.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![directory.to_owned()];
@@ -67,18 +67,18 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Ways to damage a store.
+/// Damage to a store.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
-    /// The largest file ends half-way.
+    /// Half of the largest file is cut off.
     Truncated,
     /// Every 16th block of 512 bytes of the largest file is zero.
     Zeroed,
-    /// Some bits of every file are others.
+    /// Some bits of every file are flipped.
     Flipped,
-    /// Every file is noise.
+    /// Every file contains random bytes.
     Noise,
-    /// The largest file is gone.
+    /// The largest file is deleted.
     Missing,
 }
 
@@ -111,7 +111,7 @@ impl Damage {
 #[tokio::test]
 async fn a_damaged_store_costs_a_resync_and_never_serves_what_was_not_put() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, MEDIUM).await;
-    // what a damaged log says no more may be there again until the next list
+    // keys whose deletion only the damaged log had may exist again until the next list
     let mut gone = BTreeMap::new();
     let of_engine = [Damage::Truncated, Damage::Zeroed, Damage::Flipped, Damage::Noise, Damage::Missing].map(|damage| ("store", damage));
     for (directory, damage) in of_engine.into_iter().chain([("log", Damage::Truncated), ("log", Damage::Noise)]) {
@@ -132,7 +132,7 @@ async fn a_damaged_store_costs_a_resync_and_never_serves_what_was_not_put() {
         for remote in &mut scene.remotes {
             remote.proxy.restore().await;
         }
-        // gone meanwhile: a damaged store must not bring it back for good
+        // deleted meanwhile: a damaged store must not restore the key permanently
         let key = scene.remotes[0].clusters[0].keys_of("ip/v1")[0].clone();
         scene.remotes[0].change(|cluster| cluster.delete(&key)).await;
         scene.settles(&format!("{damage:?}")).await;
@@ -166,7 +166,7 @@ async fn a_store_that_was_restored_from_an_older_copy_reaches_the_truth() {
     scene.settles("the return of an older copy").await;
 }
 
-/// The engine's files of an earlier time under the log of a later one: sled opens them without a word.
+/// The engine's files are older than the log. sled opens them without an error.
 #[tokio::test]
 async fn a_store_that_went_back_is_told_and_not_called_healthy() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
@@ -193,14 +193,15 @@ async fn a_store_that_went_back_is_told_and_not_called_healthy() {
     let metrics = text("/metrics").await;
     assert!(metrics.contains("meshkeep_store_state{state=\"lost\"} 1"), "{metrics}");
     assert!(metrics.contains("meshkeep_store_state{state=\"healthy\"} 0"), "{metrics}");
-    // a start later all is there
+    // after another start everything is there
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
     scene.settles("the next start").await;
     assert_eq!(scene.meshkeep().get("/v1/status").await["store"]["state"], "healthy");
 }
 
-/// The finding about what the store lost, as the API, the metrics, the log and `meshkeep status` report it.
+/// Checks the finding about the store's losses in the API, the metrics, the log and
+/// `meshkeep status`.
 async fn losses_are_reported(scene: &Scene, words: &[&str]) {
     let meshkeep = scene.meshkeep();
     let status = meshkeep.get("/v1/status").await["store"].clone();
@@ -231,7 +232,7 @@ async fn a_store_that_is_set_aside_is_a_finding_with_the_path() {
     let path = scene.meshkeep().get("/v1/status").await["store"]["setAsidePath"].as_str().unwrap().to_owned();
     assert!(Path::new(&path).join("db").exists(), "{path}");
     losses_are_reported(&scene, &[&path]).await;
-    // a start later all is there
+    // after another start everything is there
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
     scene.settles("the next start").await;
@@ -239,7 +240,7 @@ async fn a_store_that_is_set_aside_is_a_finding_with_the_path() {
     assert_eq!(scene.meshkeep().get("/v1/problems?kind=storeLosses").await["items"], serde_json::json!([]));
 }
 
-/// Runs `meshkeep store verify` over the data directory of a process that has ended.
+/// Runs `meshkeep store verify` with the data directory of an ended process.
 fn verify(scene: &Scene) -> (Option<i32>, String) {
     let directory = scene.home.data_directory();
     let output = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(["store", "verify", "--data-dir"]).arg(directory).output().unwrap();
@@ -286,10 +287,10 @@ fn newest_log_file(scene: &Scene) -> PathBuf {
     files(&scene.home.data_directory().join("log")).into_iter().max_by_key(number).unwrap()
 }
 
-/// Starts the binary without the right of root to read every file.
+/// Shell commands that start the binary without root's capability to read every file.
 const WITHOUT_ROOTS_RIGHTS: &str = r#"[ "$(id -u)" != 0 ] || exec setpriv --bounding-set=-dac_override,-dac_read_search "$0" "$@""#;
 
-/// `EACCES` for the newest file of the log is a loss, and not the torn end that a kill leaves.
+/// `EACCES` for the newest file of the log is a loss, unlike the incomplete end that a kill leaves.
 #[tokio::test]
 async fn a_log_file_that_may_not_be_read_is_reported_as_a_loss() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;

@@ -74,7 +74,7 @@ async fn filters_by_cluster_and_kind_let_nothing_else_through() {
     follower.synced_after(0).await;
     let wanted = |scene: &Scene| {
         let mut objects = scene.truth().expected().objects;
-        // entries derived from nodes are of the kind ipcache
+        // entries derived from nodes belong to the kind ipcache
         let is_wanted = |key: &str| ["nodes", "services"].iter().any(|kind| key.starts_with(&format!("cilium/cache/{kind}/v1/c02/")));
         objects.retain(|key, _| is_wanted(key) && !key.contains('#'));
         objects
@@ -101,11 +101,11 @@ async fn equal_bytes_under_a_new_lease_are_no_event() {
     let cluster = scene.remotes[0].clusters[0].clone();
     put_leased(&scene.remotes[0].etcd, cluster.entries.iter().map(|(key, value)| (source_key(Form::State, "c01", key), value.clone())))
         .await;
-    // a real change behind them shows that they have passed
+    // a real change after them shows that they were processed
     let key = cluster.keys_of("nodes/v1")[1].clone();
     scene.remotes[0].change(|cluster| cluster.change(&key)).await;
     follower.wait("the change behind them", |followed| followed.named("upsert", 0).next().map(|_| ())).await;
-    // each kind has a watch of its own: wait until each has shown a change
+    // each kind has its own watch: wait until each has shown a change
     let others: Vec<String> = ["ip/v1", "identities/v1", "services/v1"].iter().map(|base| cluster.keys_of(base)[0].clone()).collect();
     scene.remotes[0].change(|cluster| others.iter().for_each(|key| cluster.change(key))).await;
     follower.wait("a change of each kind", |followed| (followed.named("upsert", 0).count() >= 4).then_some(())).await;
@@ -127,7 +127,7 @@ async fn a_position_is_continued_from_also_after_a_kill_and_one_of_nobody_is_a_r
     scene.remotes[0].change(|cluster| cluster.change_one_percent(&mut random)).await;
     scene.remotes[1].change(|cluster| cluster.delete_one_percent(&mut random)).await;
     scene.settles("changing and deleting 1 %").await;
-    // one of each of four kinds changed, one of each deleted, and what is derived from the nodes
+    // one key of each of four kinds changed and one deleted, and the entries derived from nodes
     let expected = changes_between(&before, &scene.truth().expected().objects);
     assert!(expected.0 >= 4 && expected.1 >= 4, "{expected:?}");
 
@@ -171,7 +171,7 @@ async fn a_reader_that_falls_behind_ends_with_the_truth() {
     let slow = Follower::open_at(&format!("http://127.0.0.1:{}", proxy.port()), "snapshot=true").await;
     slow.synced_after(0).await;
     proxy.allow_bytes(0);
-    // 12 MB of changes: more than all buffers on the way hold, and most keys many times
+    // 12 MB of changes: more than all buffers on the way can take, and most keys many times
     for round in 0..40 {
         let mut random = StdRng::seed_from_u64(round);
         let remote = &mut scene.remotes[0];
@@ -192,7 +192,8 @@ async fn a_reader_that_falls_behind_ends_with_the_truth() {
     slow.wait("the slow reader to hold the truth", |followed| (followed.objects == truth).then_some(())).await;
 }
 
-/// The phases that a follower was told of a cluster since an index, `deleted` where it went.
+/// Returns the phases of a cluster that a follower received since an index, with `deleted` for its
+/// removal.
 fn told_of(follower: &Follower, cluster: &str, from: usize) -> Vec<String> {
     let key = format!("cilium/cluster-config/{cluster}");
     let followed = follower.now();

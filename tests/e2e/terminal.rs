@@ -1,4 +1,4 @@
-//! The command line in front of a person: in a pseudo-terminal, with a width, colours, and a line that says what is waited for.
+//! The command line in a pseudo-terminal: width, colours, and a progress line.
 
 use std::fs;
 use std::io::Write;
@@ -14,26 +14,28 @@ use crate::harness::mesh::FULL;
 use crate::harness::meshkeep::Home;
 use crate::harness::scene::Scene;
 
-/// A colour, as a terminal is told (ECMA-48, SGR).
+/// Start of a colour sequence (ECMA-48, SGR).
 const COLOUR: &str = "\u{1b}[";
 
-/// What wipes the line that is written over.
+/// Sequence that clears the progress line.
 const WIPE: &str = "\r\u{1b}[K";
 
-/// A terminal with one command in it, ended when dropped.
+/// A terminal with one command in it, ended when it is dropped.
 struct Terminal {
     script: Child,
     directory: TempDir,
 }
 
 impl Terminal {
-    /// Opens one that is so wide, and runs a line of the shell in it; `meshkeep` is ours.
+    /// Opens a terminal with this width and runs a shell command line in it. `meshkeep` is the
+    /// tested binary.
     fn open(columns: u16, line: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let screen = fs::File::create(directory.path().join("screen")).unwrap();
         let line = format!("stty cols {columns} rows 24; meshkeep() {{ {} \"$@\"; }}; {line}", env!("CARGO_BIN_EXE_meshkeep"));
-        // it makes the terminal, copies what it shows, and ends as the command does
-        // A background job of a shell without job control ignores SIGINT and SIGQUIT, and its children inherit that: `env` restores the default.
+        // `script` creates the terminal, copies its output, and exits with the command's exit code
+        // A background job of a shell without job control ignores SIGINT and SIGQUIT, and its
+        // children inherit that. `env` restores the default.
         let mut script = Command::new("env");
         script.args(["--default-signal=INT,QUIT", "script", "--quiet", "--flush", "--return", "--command", &line, "/dev/null"]);
         script.env_clear().env("TERM", "xterm");
@@ -42,12 +44,12 @@ impl Terminal {
         Self { script, directory }
     }
 
-    /// All that it has shown.
+    /// Returns all output so far.
     fn screen(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.directory.path().join("screen")).unwrap()).into_owned()
     }
 
-    /// Waits until it has shown a text.
+    /// Waits until the output contains a text.
     async fn shows(&self, text: &str) {
         eventually(&format!("the terminal to show {text:?}"), || std::future::ready(self.screen().contains(text).then_some(()))).await;
     }
@@ -57,7 +59,7 @@ impl Terminal {
         let _ = self.script.stdin.as_mut().unwrap().write_all(keys.as_bytes());
     }
 
-    /// The exit code, and all that it has shown.
+    /// Waits for the end. Returns the exit code and all output.
     async fn ends(mut self) -> (Option<i32>, String) {
         let status = eventually("the command to end", || std::future::ready(self.script.try_wait().unwrap())).await;
         (status.code(), self.screen())
@@ -88,10 +90,10 @@ async fn tables_fit_a_terminal_and_colours_are_for_a_person_alone() {
     assert!(code == Some(0) && widest(&narrow) <= 60, "{narrow}");
     let (code, wide) = run(200, &format!("meshkeep get ipcache --server {server}")).await;
     assert!(code == Some(0) && widest(&wide) > 60 && wide.lines().count() < narrow.lines().count(), "{wide}");
-    // labels are broken between two, not within one
+    // lines break between labels, not within one
     let (_, labels) = run(110, &format!("meshkeep get identities --server {server}")).await;
     assert!(labels.contains("k8s:io.cilium.k8s.policy.cluster=paris") && widest(&labels) <= 110, "{labels}");
-    // a pipe has no width and no colours, also where the rest is a terminal
+    // a pipe has no width and no colours, even if the other file descriptors are terminals
     let (_, piped) = run(60, &format!("meshkeep get ipcache --server {server} | cat")).await;
     assert!(widest(&piped) > 60, "{piped}");
 
@@ -102,7 +104,7 @@ async fn tables_fit_a_terminal_and_colours_are_for_a_person_alone() {
         let (_, screen) = run(120, &plain).await;
         assert!(screen.contains("wins") && !screen.contains(COLOUR), "{plain}: {screen:?}");
     }
-    // columns are where they belong, coloured or not
+    // columns are aligned with and without colours
     let (_, clusters) = run(200, &format!("meshkeep get clusters --server {server}")).await;
     let plain = run(200, &format!("NO_COLOR=1 meshkeep get clusters --server {server}")).await.1;
     let bare = clusters.replace("\u{1b}[32m", "").replace("\u{1b}[0m", "");
@@ -119,7 +121,8 @@ async fn a_watch_is_ended_with_ctrl_c_and_leaves_the_terminal_alone() {
     eventually(watches, || async { running.text("/metrics").await.contains(watches).then_some(()) }).await;
     etcds[0].delete("cilium/state/services/v1/paris/shop/cart").await;
     terminal.shows("service shop/cart deleted").await;
-    // `script` itself may outlive what was in it; on a busy machine it lost the key once, so it is pressed again, as a person would
+    // `script` itself may outlive its command; on a busy machine it once lost the key, so it is
+    // pressed again, as a person would
     let gone = "meshkeep_streams{encoding=\"ndjson\"} 0";
     eventually(gone, || {
         terminal.types("\u{3}");
@@ -147,7 +150,7 @@ async fn what_takes_longer_says_so_on_one_line_which_is_gone_in_the_end() {
     assert!(!screen.contains(WIPE), "what is over at once needs no line: {screen:?}");
 }
 
-/// What reads the entries does not read for a while.
+/// The reader of the entries stops reading for a while.
 #[tokio::test]
 async fn an_export_that_waits_for_its_reader_says_how_far_it_is() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, FULL).await;

@@ -1,4 +1,5 @@
-//! Texts from an etcd that a terminal acts on: the commands that read an etcd show them as escapes, in tables, JSON and errors.
+//! Texts from an etcd that a terminal acts on. Commands that read an etcd escape them in tables,
+//! JSON and errors.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,10 +13,11 @@ use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
 use crate::harness::hostile::{HOSTILE_TEXT, Hostile, Mode, is_tame};
 
-/// What shows that a hostile text was printed: the harmless rest of its first escape sequence.
+/// Rest of the hostile text's first escape sequence, which is harmless and shows that the text was
+/// printed.
 const SHOWN: &str = "[31m";
 
-/// A client file, and the commands that read it.
+/// A directory with a client file.
 struct Place(TempDir);
 
 impl Place {
@@ -30,7 +32,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// The client file, as an argument.
+    /// Returns the path of the client file as an argument.
     fn file(&self) -> String {
         self.path("clustermesh/paris").display().to_string()
     }
@@ -41,7 +43,7 @@ impl Place {
         command
     }
 
-    /// Runs a command, and checks that its output and errors are tame.
+    /// Runs a command, and checks that its output and errors contain no escape sequences.
     async fn run(&self, arguments: &[&str]) -> (Output, String) {
         let mut command = self.command(arguments);
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
@@ -52,14 +54,15 @@ impl Place {
         (output, text)
     }
 
-    /// Runs a command that shows a hostile text, and expects that no control character reaches its output.
+    /// Runs a command that shows a hostile text, and checks that no control character reaches its
+    /// output.
     async fn shows(&self, arguments: &[&str]) -> Output {
         let (output, text) = self.run(arguments).await;
         assert!(text.contains(SHOWN), "{arguments:?} does not show the text: {text}");
         output
     }
 
-    /// The JSON that a command prints.
+    /// Returns the JSON that a command prints.
     async fn json(&self, arguments: &[&str]) -> Value {
         let output = self.shows(arguments).await;
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {output:?}"))
@@ -88,7 +91,7 @@ async fn keys_and_values_of_an_etcd_are_escaped_by_kvstore() {
     assert_eq!((found[0]["key"].as_str(), found[1]["valueBase64"].as_str()), (Some(&*key), Some("G5v/")));
     let keys = place.json(&["kvstore", "list", "n/", "--keys-only", "-o", "json", "--etcd", &file]).await;
     assert_eq!(keys[0].as_str(), Some(&*key));
-    // in errors too, and in what a watch prints
+    // also in errors, and in the output of a watch
     place.shows(&["kvstore", "get", &format!("other/{HOSTILE_TEXT}"), "--etcd", &file]).await;
     let mut watch = place.command(&["kvstore", "watch", "n/", "--etcd", &file]).stdout(Stdio::piped()).spawn().unwrap();
     let line = BufReader::new(watch.stdout.take().unwrap()).lines().next().unwrap().unwrap();
@@ -128,7 +131,7 @@ async fn what_doctor_reads_of_a_remote_is_escaped() {
     place.json(&[&arguments[..], &["-o", "json"]].concat()).await;
 }
 
-/// Errors are the remote's own words.
+/// Error texts come from the remote.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_error_text_of_a_remote_is_escaped() {
     let hostile = Hostile::start(Mode::ErrorText).await;
@@ -166,7 +169,7 @@ async fn what_announce_finds_in_an_etcd_is_escaped_in_its_log() {
         assert_tame(&["announce", form], said().as_bytes());
         assert!(said().contains(SHOWN), "{}", said());
     }
-    // what is wrong with a file quotes the file
+    // errors about a file quote the file
     fs::write(
         &machines,
         format!(

@@ -1,5 +1,6 @@
-//! `--cluster-max-keys` and `--cluster-max-bytes`: a cluster that has more is not read on, stays as it was, is told, and touches no other; when it
-//! has less it is read again, without anybody's doing.
+//! `--cluster-max-keys` and `--cluster-max-bytes`: a cluster that exceeds a limit is no longer
+//! read, keeps its entries, is reported, and affects no other cluster. Once it is smaller it is
+//! read again automatically.
 
 use std::process::Command;
 
@@ -20,7 +21,7 @@ async fn finding(meshkeep: &Meshkeep) -> Option<Value> {
     problems["items"].as_array().unwrap().iter().find(|finding| finding["kind"] == "clusterTooLarge").cloned()
 }
 
-/// Waits until the cluster is left alone, and says why.
+/// Waits until the cluster is disconnected with the reason.
 async fn is_left_alone(meshkeep: &Meshkeep, flag: &str) {
     let backs_off = || async {
         let cluster = meshkeep.cluster("c02").await;
@@ -36,7 +37,8 @@ async fn is_read_again(meshkeep: &Meshkeep) {
     assert_eq!(finding(meshkeep).await, None);
 }
 
-/// A small cluster has 43 keys, and some 35 are made of its nodes. The other one is beside it all the time.
+/// A small cluster has 43 keys, and about 35 more are derived from its nodes. Another cluster runs
+/// next to it all the time.
 #[tokio::test]
 async fn a_cluster_with_too_many_keys_stays_as_it_was_until_it_has_fewer() {
     let (honest_etcd, etcd) = tokio::join!(Etcd::start(), Etcd::start());
@@ -64,7 +66,7 @@ async fn a_cluster_with_too_many_keys_stays_as_it_was_until_it_has_fewer() {
     rewrite(&etcd, Form::State, &grown, &before).await;
     is_read_again(&meshkeep).await;
     settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "its return").await;
-    // when it is listed, also by a process that knows nothing of it yet
+    // while it is listed, also by a process that has no state of it
     rewrite(&etcd, Form::State, &before, &grown).await;
     meshkeep.stop().await;
     std::fs::remove_dir_all(home.data_directory()).unwrap();
@@ -75,7 +77,8 @@ async fn a_cluster_with_too_many_keys_stays_as_it_was_until_it_has_fewer() {
     settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "its first loading by another process").await;
 }
 
-/// Bytes are those of what is there, not of what was ever put: a thousand puts of one key are one key.
+/// The limit counts the bytes of existing keys, not of all puts: a thousand puts of one key count
+/// as one key.
 #[tokio::test]
 async fn a_cluster_with_too_many_bytes_is_left_alone_and_one_that_changes_all_the_time_is_not() {
     let etcd = Etcd::start().await;
@@ -102,7 +105,7 @@ async fn a_cluster_with_too_many_bytes_is_left_alone_and_one_that_changes_all_th
             async move { length(&meshkeep.ask(&path).await.1).then_some(()) }
         })
     };
-    // 2 MB of one key, of which 20 KB are there
+    // 2 MB of puts to one key with a value of 20 KB
     for round in 0..100 {
         put_leased(&etcd, [service(0, 20_000 + round)]).await;
     }
@@ -115,7 +118,8 @@ async fn a_cluster_with_too_many_bytes_is_left_alone_and_one_that_changes_all_th
     is_served(10, 3_000).await;
 }
 
-/// What is made of a node counts as what is read: two keys of 400 pod CIDRs are 800 and more. They come while it is watched, then in its list.
+/// Derived entries count like mirrored ones: two keys with 400 pod CIDRs each are more than 800.
+/// They are added during a watch, then found by a list.
 #[tokio::test]
 async fn the_pod_cidrs_of_nodes_are_keys_as_any_other() {
     let etcd = Etcd::start().await;
@@ -134,7 +138,7 @@ async fn the_pod_cidrs_of_nodes_are_keys_as_any_other() {
     let count = || async { meshkeep.get("/v1/ipcache?cluster=c02&cidr=10.99.0.0/16&limit=1000").await["items"].as_array().unwrap().len() };
     put_leased(&etcd, [node("one", 0, 400)]).await;
     eventually("the first to be served", || async { (count().await == 400).then_some(()) }).await;
-    // again and again is not more
+    // repeated puts do not add up
     for _ in 0..5 {
         put_leased(&etcd, [node("one", 2, 400)]).await;
         put_leased(&etcd, [node("one", 0, 400)]).await;
@@ -155,7 +159,8 @@ async fn the_pod_cidrs_of_nodes_are_keys_as_any_other() {
     is_left_alone(&meshkeep, "--cluster-max-keys").await;
 }
 
-/// Four keys of some KB each unpack to 60 MiB, which 300 MiB are reserved for: more than `--decoded-max-bytes`.
+/// Four keys of some KB each decompress to 60 MiB, for which 300 MiB are reserved: more than
+/// `--decoded-max-bytes`.
 #[tokio::test]
 async fn a_service_that_is_too_large_to_decode_takes_no_other_from_the_list() {
     let (honest_etcd, etcd) = tokio::join!(Etcd::start(), Etcd::start());
@@ -191,7 +196,7 @@ async fn a_service_that_is_too_large_to_decode_takes_no_other_from_the_list() {
     .await;
     let key = format!("cilium/cache/endpointslices/v1/c02/{namespace}/{service}-large-0");
     assert!(large["tooLarge"]["cluster"] == "c02" && large["tooLarge"]["key"].as_str().unwrap() <= key.as_str(), "{large}");
-    // the list has all that it had, whole or page by page
+    // the list still has all of its items, as a whole or page by page
     let after = meshkeep.get("/v1/global-services?limit=1000").await;
     assert_eq!(names(&after), names(&before));
     for (item, before) in after["items"].as_array().unwrap().iter().zip(before["items"].as_array().unwrap()) {
@@ -204,7 +209,7 @@ async fn a_service_that_is_too_large_to_decode_takes_no_other_from_the_list() {
     })
     .await;
     assert!(finding["clusters"] == json!(["c02"]) && finding["key"] == large["tooLarge"]["key"], "{finding}");
-    // the command line says so too
+    // the command line reports it too
     let url = meshkeep.url().to_owned();
     let table = tokio::task::spawn_blocking(move || {
         let output = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(["get", "global-services", "--server", &url]).output().unwrap();
@@ -212,7 +217,7 @@ async fn a_service_that_is_too_large_to_decode_takes_no_other_from_the_list() {
     });
     let table = table.await.unwrap();
     assert!(table.lines().any(|line| line.contains(service) && line.contains("too large: 300 MiB")), "{table}");
-    // over when the slices are gone
+    // resolved once the slices are deleted
     for number in 0..4 {
         etcd.delete(format!("cilium/state/endpointslices/v1/c02/{namespace}/{service}-large-{number}")).await;
     }

@@ -1,5 +1,5 @@
-//! A generated mesh through everything that happens to one: after each step what is served equals the truth, no entry too many,
-//! none too few, and so does what a follower of the stream holds.
+//! A generated mesh and every event that can happen to one. After each step the served state and
+//! the follower's state must equal the truth exactly.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ async fn change_and_delete_one_percent(scene: &mut Scene) {
     scene.random = random;
 }
 
-/// Cut off, and the history in between is compacted: the watch cannot be resumed.
+/// Cuts the connection and compacts the history meanwhile, so that the watch cannot be resumed.
 async fn compact_while_cut_off(scene: &mut Scene) {
     let seen = scene.seen();
     let before = scene.truth().expected();
@@ -59,7 +59,8 @@ async fn restart_etcd(scene: &mut Scene) {
     scene.settles("changing 1 % after a restart of etcd").await;
 }
 
-/// Wiped, started with the same flags (so with the same etcd cluster id) and filled with something else.
+/// Wipes the etcd, starts it with the same flags (so with the same etcd cluster id) and fills it
+/// with other contents.
 async fn wipe_and_recreate_etcd(scene: &mut Scene) {
     let seen = scene.seen();
     let before = scene.truth().expected();
@@ -80,8 +81,9 @@ async fn wipe_and_recreate_etcd(scene: &mut Scene) {
     scene.only_real_changes_were_announced(seen, &before, "wiping and recreating etcd");
 }
 
-/// Wiped, and filled in the same order with one early key changed: same ids, same revisions, same count; only that value and the
-/// canaries tell. `wipe_and_recreate_etcd` must have run before, so that the history is that of one filling.
+/// Wipes the etcd and fills it in the same order with one early key changed. Ids, revisions and the
+/// number of keys are the same; only that value and the canaries differ. `wipe_and_recreate_etcd`
+/// must have run before, so that the history is that of one filling.
 async fn reload_in_the_same_order_with_one_early_key_changed(scene: &mut Scene) {
     let seen = scene.seen();
     let before = scene.truth().expected();
@@ -99,7 +101,8 @@ async fn reload_in_the_same_order_with_one_early_key_changed(scene: &mut Scene) 
     scene.only_real_changes_were_announced(seen, &before, "a reload in the same order with one early key changed");
 }
 
-/// Wiped, and filled in its order with one early key changed, while no sidecar runs.
+/// Wipes the etcd and fills it in the same order with one early key changed, while the sidecar is
+/// down.
 async fn reload_in_the_same_order_while_killed(scene: &mut Scene) {
     let stamp = scene.next_stamp();
     scene.kill_meshkeep();
@@ -114,7 +117,8 @@ async fn reload_in_the_same_order_while_killed(scene: &mut Scene) {
     scene.settles("a reload in the same order while no sidecar ran").await;
 }
 
-/// Wiped and filled again, but empty for a while in between: nothing may go before the canaries are back.
+/// Wipes the etcd and fills it after a while: nothing may be removed before the canaries exist
+/// again.
 async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
     let seen = scene.seen();
     let before = scene.truth().expected();
@@ -156,7 +160,8 @@ async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
     scene.only_real_changes_were_announced(seen, &before, "etcd being empty for a while");
 }
 
-/// Killed, started with no remote in reach, and the remotes come back with changes made meanwhile.
+/// Kills the sidecar and starts it while no remote is reachable. The remotes come back with changes
+/// made meanwhile.
 async fn kill_and_start_with_all_remotes_down(scene: &mut Scene) {
     let before = scene.truth().expected();
     for remote in &mut scene.remotes {
@@ -185,7 +190,7 @@ async fn kill_and_start_with_all_remotes_down(scene: &mut Scene) {
     assert_eq!(origins(scene).await, ["live"]);
 }
 
-/// The different origins that the list of nodes tells of.
+/// Returns the distinct origins in the list of nodes.
 async fn origins(scene: &Scene) -> Vec<String> {
     let list = scene.meshkeep().get("/v1/nodes?limit=1&meta=full").await;
     let sources = list["meta"]["sources"].as_array().unwrap_or_else(|| panic!("no sources in {list}"));
@@ -201,8 +206,9 @@ async fn a_mesh_is_mirrored_through_everything_that_happens_to_it() {
     scene.settles("the first loading").await;
     let counts = scene.meshkeep().get("/v1/status").await["counts"].clone();
     assert_eq!((counts["nodes"].as_u64(), counts["identities"].as_u64()), (Some(200), Some(1000)), "{counts}");
-    // beside those that are announced, five of each node (one of them its pod CIDR), one more of every second (of its ingress, or a second
-    // one of its health), and a second pod CIDR of 13 of the 20 of each cluster
+    // in addition to the mirrored entries: five per node (one of them its pod CIDR), one more for
+    // every second node (its ingress address, or a second health address), and a second pod CIDR
+    // for 13 of the 20 nodes of each cluster
     assert_eq!((counts["ipcache"].as_u64(), counts["services"].as_u64()), (Some(2500 + 200 * 5 + 100 + 130), Some(200)), "{counts}");
     assert_eq!(counts["entries"].as_u64(), Some(3900), "what is derived is no mirrored key: {counts}");
     change_and_delete_one_percent(&mut scene).await;

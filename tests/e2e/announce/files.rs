@@ -1,4 +1,5 @@
-//! Files that are written in place, emptied and deleted while they are announced: what is withdrawn, when, and how that is reported.
+//! Files that are written in place, emptied and deleted while they are announced: withdrawals,
+//! their times, and the reports about them.
 
 use std::fs;
 use std::io::Write;
@@ -10,19 +11,19 @@ use super::{Announcer, Place};
 use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
 
-/// How many workloads the second file has.
+/// Number of workloads in the second file.
 const WORKLOADS: u32 = 20;
 
-/// Between two lines of a slow writer: enough for what is written to be noticed.
+/// Time between two lines of a slow writer: long enough for each write to be noticed.
 const LINE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The second file, with so many workloads.
+/// Returns the second file with `count` workloads.
 fn rack(count: u32) -> String {
     let workload = |number: u32| format!("- {{namespace: rack, name: w{number}, labels: {{app: rack}}, ips: [10.0.0.{number}]}}\n");
     "workloads:\n".to_owned() + &(1..=count).map(workload).collect::<String>()
 }
 
-/// An announcer of two files, and what it reports.
+/// An announcer with two files, and its reports.
 struct Rack {
     etcd: Etcd,
     place: Place,
@@ -45,7 +46,8 @@ impl Rack {
         self.place.path("rack.yaml")
     }
 
-    /// The addresses of the second file with the revisions that created them: a withdrawn one that came back has another.
+    /// Returns the addresses of the second file with their create revisions. An address that was
+    /// withdrawn and came back has a new one.
     async fn addresses(&self) -> Vec<(String, i64)> {
         let options = etcd_client::GetOptions::new().with_prefix();
         let reply = self.etcd.client().await.get("cilium/state/ip/v1/default/10.0.0.", Some(options)).await.unwrap();
@@ -56,7 +58,7 @@ impl Rack {
         eventually("no address of the second file", async || self.addresses().await.is_empty().then_some(())).await;
     }
 
-    /// Waits until the metrics have these lines.
+    /// Waits until the metrics contain these lines.
     async fn measures(&self, lines: &[String]) {
         let path = self.place.path("announce.prom");
         let has = || fs::read_to_string(&path).is_ok_and(|text| lines.iter().all(|wanted| text.lines().any(|line| line == wanted)));
@@ -73,7 +75,7 @@ impl Rack {
     }
 }
 
-/// Valid YAML after each line, with one workload more each time.
+/// The file is valid YAML after each line, with one workload more each time.
 #[tokio::test]
 async fn a_file_that_is_rewritten_in_place_line_by_line_withdraws_nothing() {
     let rack_file = Rack::start(&[]).await;
@@ -123,12 +125,12 @@ async fn a_deleted_file_is_withdrawn_once_its_time_is_over() {
     assert_eq!(rack_file.addresses().await, before);
     rack_file.is_withdrawn().await;
     rack_file.place.says("log", "no change of the file is held back any more").await;
-    // as many again are no withdrawal
+    // adding as many workloads again is no withdrawal
     fs::write(rack_file.file(), rack(WORKLOADS)).unwrap();
     eventually("the file's addresses", async || (rack_file.addresses().await.len() == 20).then_some(())).await;
 }
 
-/// The summary at the end names what is held back, and a share of 100 % holds nothing back.
+/// The summary at the end names the held changes, and a share of 100 % holds nothing back.
 #[tokio::test]
 async fn an_end_names_what_is_held_back_and_the_whole_may_be_withdrawn_where_that_is_allowed() {
     let mut rack_file = Rack::start(&["--max-withdrawal=40%"]).await;

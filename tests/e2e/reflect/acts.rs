@@ -1,4 +1,4 @@
-//! The 14 kinds of things that happen to a target, to those who write into it and to what they write.
+//! The 14 kinds of events that affect a target, its writers and their entries.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,6 @@ use super::history::Allowed;
 use crate::harness::eventually;
 use crate::harness::mesh::publish;
 
-/// What can happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Act {
     TargetRestarted,
@@ -32,7 +31,6 @@ pub(super) enum Act {
     RemotesGone,
 }
 
-/// All of them.
 pub(super) const ACTS: [Act; 14] = [
     Act::TargetRestarted,
     Act::TargetKilled,
@@ -50,11 +48,12 @@ pub(super) const ACTS: [Act; 14] = [
     Act::RemotesGone,
 ];
 
-/// What says in a log that writing does not go on; each of these is said once.
+/// Log messages about writing that fails. Each of them must be logged once.
 const COMPLAINTS: [&str; 3] = ["writing to etcd fails", "the target cannot be compared", "the target cannot be locked"];
 
 impl Act {
-    /// Does it while the sources change; says what the target's history may have.
+    /// Runs the event while the sources change. Returns the deviations that the target's history
+    /// may have.
     pub(super) async fn run(self, world: &mut World) -> Allowed {
         let twice = Allowed { same_again: true, ..Allowed::default() };
         match self {
@@ -110,7 +109,8 @@ impl Act {
     }
 }
 
-/// The history goes while the leader is away for a moment, so that what it watches cannot go on.
+/// Compacts the history while the leader is briefly disconnected, so that its watch cannot
+/// continue.
 async fn compacted(world: &mut World) -> Allowed {
     let (before, leader) = (world.keys(), world.leader().await);
     world.change(true).await;
@@ -120,7 +120,7 @@ async fn compacted(world: &mut World) -> Allowed {
     world.check(&before, &twice, "the time before a compaction").await;
     world.writers[leader].cut().await;
     let mut client = world.client().await;
-    // a delete that is compacted before anybody hears of it
+    // a delete that is compacted before a watch reports it
     let victim = some_entry(world).await;
     client.delete(victim.as_str(), None).await.unwrap();
     let revision = client.put("compacted-here", "", None).await.unwrap().header().unwrap().revision();
@@ -134,7 +134,7 @@ async fn compacted(world: &mut World) -> Allowed {
     Allowed { same_again: true, by_others: [victim].into() }
 }
 
-/// No space is left, until somebody makes some.
+/// Fills the target's quota, and frees space later.
 async fn full(world: &mut World) -> Allowed {
     let leader = world.leader().await;
     let told = complaints(world, leader);
@@ -155,7 +155,7 @@ async fn full(world: &mut World) -> Allowed {
     Allowed { same_again: true, ..Allowed::default() }
 }
 
-/// The right to write is taken away, and given back.
+/// Revokes the permission to write, and grants it again.
 async fn forbidden(world: &mut World) -> Allowed {
     let leader = world.leader().await;
     let told = complaints(world, leader);
@@ -173,12 +173,12 @@ async fn forbidden(world: &mut World) -> Allowed {
     Allowed { same_again: true, ..Allowed::default() }
 }
 
-/// How often the leader has complained, by complaint.
+/// Returns the number of the leader's messages, by message.
 fn complaints(world: &World, leader: usize) -> [usize; 3] {
     COMPLAINTS.map(|words| world.writers[leader].running().log_lines_with(&[words]))
 }
 
-/// Once all is right again: each complaint was made once at most since.
+/// Waits until everything works again, and checks that each message was logged at most once.
 async fn told_once(world: &mut World, leader: usize, before: [usize; 3]) {
     world.note();
     world.becomes("what kept it from writing").await;
@@ -187,7 +187,7 @@ async fn told_once(world: &mut World, leader: usize, before: [usize; 3]) {
     }
 }
 
-/// A lease is taken away, and all that hangs on it.
+/// Revokes a lease with all of its keys.
 async fn lease_revoked(world: &mut World) -> Allowed {
     let mut client = world.client().await;
     let victim = some_entry(world).await;
@@ -199,7 +199,8 @@ async fn lease_revoked(world: &mut World) -> Allowed {
     Allowed { by_others: on_it, same_again: true }
 }
 
-/// The leader does not reach the target for longer than its lock lives: another one leads.
+/// Disconnects the leader from the target for longer than its lock lives, so that the other process
+/// becomes the leader.
 async fn wire_cut(world: &mut World) -> Allowed {
     let leader = world.leader().await;
     world.writers[leader].cut().await;
@@ -211,7 +212,8 @@ async fn wire_cut(world: &mut World) -> Allowed {
     Allowed { same_again: true, ..Allowed::default() }
 }
 
-/// A source is restarted, another one is away for a while, and the first is wiped and published anew as something else.
+/// Restarts one source and stops another for a while; then wipes the first and publishes different
+/// contents in it.
 async fn source_lost(world: &mut World) -> Allowed {
     world.sources[0].etcd.restart().await;
     world.change(true).await;
@@ -236,7 +238,7 @@ async fn source_lost(world: &mut World) -> Allowed {
     Allowed { same_again: true, ..Allowed::default() }
 }
 
-/// A cluster's file goes, and another one's comes.
+/// Removes the file of one cluster and adds that of another.
 async fn cluster_removed(world: &mut World) -> Allowed {
     let (gone, new) = if world.present.contains("c03") { ("c03", "c04") } else { ("c04", "c03") };
     let file = world.file_of(new);
@@ -251,7 +253,7 @@ async fn cluster_removed(world: &mut World) -> Allowed {
     Allowed { same_again: true, ..Allowed::default() }
 }
 
-/// Somebody else writes and deletes here and there.
+/// Writes and deletes some keys as another client.
 async fn strangers(world: &mut World) -> Allowed {
     let mut client = world.client().await;
     let number: u32 = world.random.random();
@@ -264,7 +266,7 @@ async fn strangers(world: &mut World) -> Allowed {
     client.delete("cilium/synced/c01/cilium/cache/nodes/v1", None).await.unwrap();
     client.put(changed.as_str(), "nonsense", None).await.unwrap();
     client.put(surplus.as_str(), "{}", None).await.unwrap();
-    // the right value on a lease of another one, who ends
+    // the right value, attached to a lease of another client that expires
     let lease = client.lease_grant(60, None).await.unwrap().id();
     let found = client.get(moved.as_str(), None).await.unwrap();
     let value = found.kvs().first().map(|found| found.value().to_vec()).unwrap_or_default();
@@ -274,7 +276,8 @@ async fn strangers(world: &mut World) -> Allowed {
     Allowed { by_others: BTreeSet::from([deleted, changed, moved, surplus]), same_again: true }
 }
 
-/// All of an etcd's sources are away, both who write are killed and started again, and every other time the target is lost as well.
+/// Stops all sources of an etcd, kills and restarts both writers, and in half of the cases wipes
+/// the target too.
 async fn remotes_gone(world: &mut World) -> Allowed {
     let with_target = world.random.random_bool(0.5);
     for source in &mut world.sources {
@@ -290,7 +293,7 @@ async fn remotes_gone(world: &mut World) -> Allowed {
     }
     world.leader().await;
     world.becomes("a start without any source").await;
-    // nothing changes, so nothing that stands may be written again
+    // nothing changes, so no existing key may be written again
     let (keys, allowed) = (world.keys(), Allowed { same_again: with_target, ..Allowed::default() });
     world.check(&keys, &allowed, "a start without any source").await;
     world.begin().await;
@@ -301,7 +304,7 @@ async fn remotes_gone(world: &mut World) -> Allowed {
     Allowed { same_again: true, ..Allowed::default() }
 }
 
-/// A key of an entry that is there and stays.
+/// Returns the key of an entry that exists and stays.
 async fn some_entry(world: &mut World) -> String {
     let keys: Vec<String> = world.keys().into_iter().filter(|key| key.starts_with("cilium/cache/identities/")).collect();
     keys.choose(&mut world.random).unwrap().clone()

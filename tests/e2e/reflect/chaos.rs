@@ -1,7 +1,9 @@
-//! Two meshkeeps reflect three clusters into an etcd of three members while 14 kinds of things happen to all of them. After each the target is compared key by
-//! key; that nothing went wrong in between is told by the target's own history.
+//! Two meshkeeps reflect three clusters into an etcd of three members during 14 kinds of events.
+//! After each event the target is compared key by key, and its own history shows whether anything
+//! went wrong in between.
 //!
-//! Once each in CI; `MESHKEEP_REFLECT_CHAOS_SECONDS` has them come at random for so long, `MESHKEEP_REFLECT_CHAOS_SEED` in an order that was had before.
+//! CI runs each event once. `MESHKEEP_REFLECT_CHAOS_SECONDS` runs random events for that time, and
+//! `MESHKEEP_REFLECT_CHAOS_SEED` repeats an earlier order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,34 +24,34 @@ use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::proxy::Proxy;
 use crate::harness::scene::Remote;
 
-/// How many members the target has.
+/// Number of members of the target.
 const MEMBERS: usize = 3;
 
-/// Who writes into it.
+/// User name and password of the writers.
 const USER: (&str, &str) = ("meshkeep", "secret");
 
-/// Short lives, so that nothing is waited for long; the audit finds what others wrote.
+/// Short lifetimes, so that no wait is long. The audit finds changes by other clients.
 const FLAGS: [&str; 6] =
     ["--to-lock-ttl=2s", "--to-lease-ttl=25s", "--to-audit-interval=1s", "--drain-grace=1s", "--backoff-min=100ms", "--backoff-max=1s"];
 
-/// One of the two, with a wire of its own to each member of the target.
+/// One of the two writers, with its own proxy to each member of the target.
 pub(super) struct Writer {
     pub(super) home: Home,
     pub(super) wires: Vec<Proxy>,
     pub(super) meshkeep: Option<Meshkeep>,
 }
 
-/// All of it.
+/// The target, the sources and the writers.
 pub(super) struct World {
     pub(super) target: EtcdMembers,
     pub(super) writers: Vec<Writer>,
-    /// The first has one cluster of its own, the second three in cache form.
+    /// The first source has one cluster in state form, the second three in cache form.
     pub(super) sources: Vec<Remote>,
-    /// The clusters that have a file.
+    /// Clusters that have a file.
     pub(super) present: BTreeSet<String>,
     pub(super) random: StdRng,
     pub(super) truth: Truth,
-    /// What others wrote that stays.
+    /// Keys written by other clients that must stay.
     pub(super) foreign: BTreeMap<String, String>,
     mark: Mark,
     stamp: u32,
@@ -94,7 +96,7 @@ impl World {
         world
     }
 
-    /// The client file of a cluster.
+    /// Returns the client file of a cluster.
     pub(super) fn file_of(&self, name: &str) -> String {
         let has = |source: &&Remote| source.clusters.iter().any(|cluster| cluster.name == name);
         self.sources.iter().find(has).unwrap().client_file()
@@ -104,17 +106,17 @@ impl World {
         self.sources.iter().flat_map(|source| &source.clusters).filter(|cluster| self.present.contains(&cluster.name))
     }
 
-    /// What the sources have now is true.
+    /// Records the sources' current contents as valid.
     pub(super) fn note(&mut self) {
         let mut truth = std::mem::take(&mut self.truth);
         truth.note(self.clusters());
         self.truth = truth;
     }
 
-    /// Something changes in every cluster, deletes only where they are wanted.
+    /// Changes every cluster. Deletes keys only if `deletes` is set.
     pub(super) async fn change(&mut self, deletes: bool) {
         let mut random = StdRng::seed_from_u64(self.random.random());
-        // noted first: it may be there before this ends
+        // recorded first, because the change may be visible before this function ends
         for source in &mut self.sources {
             let mut after = source.clusters.clone();
             for cluster in &mut after {
@@ -133,7 +135,7 @@ impl World {
         }
     }
 
-    /// A stamp for canaries that no etcd has seen yet.
+    /// Returns a canary value that no etcd has seen yet.
     pub(super) fn next_stamp(&mut self) -> String {
         self.stamp += 1;
         format!("2026-02-{:02}T{:02}:{:02}:00Z", 1 + self.stamp / 1440 % 28, self.stamp / 60 % 24, self.stamp % 60)
@@ -157,7 +159,7 @@ impl World {
         contents(&self.client().await).await
     }
 
-    /// Users and history are gone with the data.
+    /// Sets the target up again after a wipe: users and history were lost with the data.
     pub(super) async fn target_was_wiped(&mut self) {
         self.target.restart().await;
         self.target.enable_auth(USER.0, USER.1).await;
@@ -165,14 +167,14 @@ impl World {
         self.mark = Mark::default();
     }
 
-    /// The history that is told of begins now.
+    /// Starts a new history at the current revision.
     pub(super) async fn begin(&mut self) {
         let reply = self.client().await.get("cilium/cache/", Some(GetOptions::new().with_prefix())).await.unwrap();
         let entries = reply.kvs().iter().map(|found| (found.key_str().unwrap().to_owned(), found.value().to_vec())).collect();
         self.mark = Mark { revision: reply.header().unwrap().revision(), entries };
     }
 
-    /// Looks at the history up to now.
+    /// Checks the history up to now.
     pub(super) async fn check(&mut self, before: &BTreeSet<String>, allowed: &Allowed, during: &str) {
         let events = since(self.client().await, self.mark.revision).await;
         let after: BTreeSet<String> = self.keys();
@@ -180,12 +182,12 @@ impl World {
         self.truth.check(std::mem::take(&mut self.mark), &events, &lasting, allowed, during);
     }
 
-    /// The keys of all entries that should be there.
+    /// Returns the keys of all expected entries.
     pub(super) fn keys(&self) -> BTreeSet<String> {
         self.clusters().flat_map(|cluster| cluster.entries.keys().cloned()).collect()
     }
 
-    /// The number of the one that leads, by what they say themselves; waits until just one does.
+    /// Waits until exactly one writer reports itself as leader, and returns its index.
     pub(super) async fn leader(&self) -> usize {
         let find = async || {
             let mut leaders = Vec::new();
@@ -201,7 +203,7 @@ impl World {
         eventually("one that leads", find).await
     }
 
-    /// Waits until one leads and nobody has anything to complain of.
+    /// Waits until one writer leads and none reports a problem.
     async fn all_is_well(&self, after: &str) {
         self.leader().await;
         for meshkeep in self.writers.iter().filter_map(|writer| writer.meshkeep.as_ref()) {
@@ -246,7 +248,7 @@ impl Writer {
     }
 }
 
-/// How often a target that cannot be written to is told now.
+/// Returns the number of findings about a target that cannot be written.
 pub(super) async fn problems(meshkeep: &Meshkeep) -> usize {
     meshkeep.get("/v1/problems?kind=targetUnwritable").await["items"].as_array().unwrap().len()
 }

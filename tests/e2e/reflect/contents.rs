@@ -1,4 +1,4 @@
-//! What a target should hold, and what it holds.
+//! Expected and actual contents of a target.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,21 +8,23 @@ use etcd_client::{Client, GetOptions, KeyValue};
 use crate::harness::eventually;
 use crate::harness::mesh::{BASES, Form, MeshCluster, config_value};
 
-/// How long the target may take to be as it should: a lock of a killed leader has to run out in between.
+/// Maximum time until the target has the expected contents. The lock of a killed leader must expire
+/// meanwhile.
 const SETTLING: Duration = Duration::from_secs(60);
 
-/// Everything below `cilium/`. A target whose members elect a leader does not answer for a moment.
+/// Returns everything below `cilium/`. Retries, because members that elect a leader do not answer
+/// for a moment.
 async fn all(target: &Client) -> Vec<KeyValue> {
     let get = async || target.clone().get("cilium/", Some(GetOptions::new().with_prefix())).await.ok();
     eventually("an answer of the target", get).await.kvs().to_vec()
 }
 
-/// Everything below `cilium/` but locks and times: values by key.
+/// Returns all values below `cilium/` by key, without locks and times.
 pub(super) async fn contents(target: &Client) -> BTreeMap<String, String> {
     let found = all(target).await;
     let entries = found.iter().map(|found| {
         let key = found.key_str().unwrap().to_owned();
-        // of binary values a text that differs where they do
+        // binary values become a text that differs whenever they do
         let value = String::from_utf8(found.value().to_vec()).unwrap_or_else(|_| format!("{:?}", found.value()));
         let is_time = key.starts_with("cilium/synced/") || key == "cilium/.heartbeat";
         (key, if is_time { "a time".into() } else { value })
@@ -30,7 +32,7 @@ pub(super) async fn contents(target: &Client) -> BTreeMap<String, String> {
     entries.filter(|(key, _)| !key.contains("lock/")).collect()
 }
 
-/// What the target of these clusters should hold.
+/// Returns the expected contents of the target for these clusters.
 pub(super) fn expected<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) -> BTreeMap<String, String> {
     let text = |value: &Vec<u8>| String::from_utf8(value.clone()).unwrap_or_else(|_| format!("{value:?}"));
     let mut all = BTreeMap::from([("cilium/.heartbeat".to_owned(), "a time".to_owned())]);
@@ -43,7 +45,7 @@ pub(super) fn expected<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) 
     all
 }
 
-/// Waits until the target holds just that, each key on a lease.
+/// Waits until the target has exactly the expected contents, with each key attached to a lease.
 pub(super) async fn becomes(target: &Client, expected: &BTreeMap<String, String>, after: &str) {
     let deadline = Instant::now() + SETTLING;
     loop {
@@ -66,7 +68,7 @@ async fn all_hang_on_leases(target: &Client) {
     assert_eq!(without.map(|found| found.key_str().unwrap()).collect::<Vec<_>>(), Vec::<&str>::new(), "these hang on no lease");
 }
 
-/// The revisions of all entries: what was written anew has another.
+/// Returns the revisions of all entries. A key that was written again has another revision.
 pub(super) async fn revisions(target: &Client) -> BTreeMap<Vec<u8>, i64> {
     let found = all(target).await;
     found

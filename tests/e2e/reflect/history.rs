@@ -1,4 +1,5 @@
-//! What happened in a target, by etcd's own history: not what somebody saw who looked now and then.
+//! Checks of a target's complete history, as etcd recorded it, which misses nothing between two
+//! samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,23 +7,22 @@ use etcd_client::{Client, EventType, WatchOptions};
 
 use crate::harness::mesh::MeshCluster;
 
-/// A key outside of what anybody reflects: its put ends a history.
+/// Key outside of all reflected prefixes. Its put marks the end of a history.
 const END: &str = "end-of-history";
 
-/// A put, or a delete.
 pub(super) struct Event {
     pub(super) key: String,
     pub(super) value: Option<Vec<u8>>,
 }
 
-/// Where a history begins: at a revision, with these values by key.
+/// Start of a history: a revision, and the values by key at it.
 #[derive(Default)]
 pub(super) struct Mark {
     pub(super) revision: i64,
     pub(super) entries: BTreeMap<String, Vec<u8>>,
 }
 
-/// All that happened below `cilium/` after a revision.
+/// Returns all events below `cilium/` after a revision.
 pub(super) async fn since(mut target: Client, revision: i64) -> Vec<Event> {
     let end = target.put(END, "", None).await.unwrap().header().unwrap().revision();
     let options = WatchOptions::new().with_all_keys().with_start_revision(revision + 1);
@@ -42,26 +42,27 @@ pub(super) async fn since(mut target: Client, revision: i64) -> Vec<Event> {
     }
 }
 
-/// What sources ever had.
+/// All contents that the sources ever had.
 #[derive(Default)]
 pub(super) struct Truth {
     values: BTreeMap<String, BTreeSet<Vec<u8>>>,
-    /// The keys that were deleted at their source, or went with their cluster.
+    /// Keys that were deleted at their source, or removed with their cluster.
     deleted: BTreeSet<String>,
 }
 
-/// What a history may have beside what the sources had.
+/// Allowed deviations from the sources' contents.
 #[derive(Default)]
 pub(super) struct Allowed {
-    /// Keys that others wrote or deleted.
+    /// Keys that other clients wrote or deleted.
     pub(super) by_others: BTreeSet<String>,
-    /// Whether a value may be written anew: an answer may be lost on its way, with the connection or the server, and what is just being compared may
+    /// True if a value may be written again. An answer may be lost with the connection or the
+    /// server, and a key may change while it is compared.
     /// change at that moment.
     pub(super) same_again: bool,
 }
 
 impl Truth {
-    /// This is what the reflected clusters have now.
+    /// Records the current contents of the reflected clusters.
     pub(super) fn note<'a>(&mut self, clusters: impl IntoIterator<Item = &'a MeshCluster>) {
         let mut present = BTreeSet::new();
         for (key, value) in clusters.into_iter().flat_map(|cluster| &cluster.entries) {
@@ -71,7 +72,7 @@ impl Truth {
         self.deleted.extend(self.values.keys().filter(|key| !present.contains(key)).cloned());
     }
 
-    /// A cluster may have what it has now, from now on.
+    /// Records the current contents of a cluster as allowed from now on.
     pub(super) fn note_of(&mut self, cluster: &MeshCluster) {
         for (key, value) in &cluster.entries {
             self.values.entry(key.clone()).or_default().insert(value.clone());
@@ -81,8 +82,8 @@ impl Truth {
         self.deleted.extend(gone.cloned().collect::<Vec<_>>());
     }
 
-    /// Of entries nothing was ever there but what their sources had, nothing went that they have, and no canary came before all that was to be there
-    /// throughout.
+    /// Checks that entries only had values that their sources had, that no entry was deleted while
+    /// its source had it, and that no canary was written before all entries in `lasting`.
     pub(super) fn check(&self, mark: Mark, events: &[Event], lasting: &BTreeSet<String>, allowed: &Allowed, during: &str) {
         let mut entries = mark.entries;
         for Event { key, value } in events {
