@@ -2,8 +2,8 @@
 //!
 //! [`Settings`] is the only list of options: flags, environment variables (`MESHKEEP_…`), the keys
 //! of the `--config` file and the help texts all come from it. A flag overrides a variable, and a
-//! variable overrides the file. Settings that exist are consistent with each other; the files that
-//! they name are not opened here.
+//! variable overrides the file. Every `Settings` value has passed the rules between options. The
+//! files that it names are not opened here, apart from the config file.
 
 mod in_force;
 mod layers;

@@ -18,7 +18,8 @@ pub struct DirectoryWatch {
 }
 
 impl DirectoryWatch {
-    /// Watches a directory, but not its subdirectories.
+    /// Watches a directory, but not its subdirectories, and notifies `changed` of every event that
+    /// is not a read.
     ///
     /// # Errors
     /// Returns the reason as text if the directory cannot be watched.

@@ -1,5 +1,5 @@
-//! Bench of expensive requests: how much clients with the worst queries slow down others: `cargo
-//! bench --bench guard` (1M keys of 255 clusters).
+//! Bench of expensive requests, which shows how much the worst queries slow down other clients:
+//! `cargo bench --bench guard` (1M keys of 255 clusters).
 //!
 //! 20 clients repeatedly scan the whole ipcache without a match, while another client with one
 //! connection requests `/livez` and looks up addresses. The reference is a bare axum handler with

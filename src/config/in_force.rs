@@ -1,4 +1,4 @@
-//! The settings in force: each option with its value, its origin, and without secrets.
+//! The settings in force: each option with its value and origin. Secrets are left out.
 
 use std::borrow::Cow;
 

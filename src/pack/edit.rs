@@ -123,7 +123,7 @@ struct Editor<'a> {
 }
 
 /// Applies edits, or returns `None` if the chunk should be packed from its records. The edits are
-/// those of [`super::edit`].
+/// those of [`super::edit()`].
 pub(super) fn edited(chunk: &Chunk, edits: &[Edit<'_>]) -> Option<Chunk> {
     let packed = chunk.packed();
     let renewed =

@@ -121,7 +121,8 @@ mod flag {
 /// record.
 ///
 /// [`Chunk::meaning`] of a record comes from its object. Without an object it is unknown, and the
-/// reader of the chunk has to decode the value. [`build_noted`] and [`fold`] keep a known meaning.
+/// reader of the chunk has to decode the value. [`build_noted`] and [`fold()`] keep a known
+/// meaning.
 pub fn build<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Chunk> {
     build_noted(records.into_iter().map(|record| (record, Meaning::of(record))))
 }

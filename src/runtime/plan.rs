@@ -11,8 +11,8 @@ use crate::model::{ClusterName, Epoch, EpochSpan, Sequence};
 use crate::store::Loaded;
 use crate::view::View;
 
-/// Maximum number of remembered starts. With one crash a minute they reach back further than the
-/// floor of most tombstones.
+/// Maximum number of remembered starts. With one crash a minute they reach back 17 hours;
+/// tombstones are kept for 24 hours by default.
 const EPOCHS_MAX: usize = 1_024;
 
 /// Upper bound on plausible clock values, in microseconds since 1970 (the year 2112). It keeps
