@@ -134,7 +134,7 @@ impl Filter {
 mod tests {
     use super::*;
 
-    /// Otherwise a removed cluster would be reported to readers that have never seen it.
+    /// Otherwise a removed cluster would be reported to subscribers that have never seen it.
     #[test]
     fn a_cluster_s_key_says_whether_it_can_match() {
         let key = EntryKey::of_cluster(ClusterName::parse("paris").unwrap());

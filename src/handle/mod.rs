@@ -190,7 +190,6 @@ impl Handle {
         }))
     }
 
-    /// Returns the handle with a change.
     fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self

@@ -1,7 +1,7 @@
-//! Parallel work on many items for one reader.
+//! Parallel work on many items for one subscriber.
 //!
 //! Only one caller at a time gets the additional threads. A caller that comes meanwhile works on
-//! its own thread, so that many readers that catch up at the same time use no more threads than
+//! its own thread, so that many subscribers that catch up at the same time use no more threads than
 //! one.
 
 use std::panic::resume_unwind;

@@ -1,9 +1,9 @@
-//! One reader of the change stream: a filter and a position, without a buffer.
+//! One subscriber of the change stream: a filter and a position, without a buffer.
 //!
-//! [`Subscription::next`] compares the position with the newest snapshot and returns a bounded part
-//! of what the reader is missing. A snapshot reads in key order, a replay in order of sequence
-//! through the index, and live reading follows the ring. Pure, except that long work is spread over
-//! threads. Between calls, the caller waits for the signal of a new snapshot.
+//! [`Subscription::tell_up_to`] compares the position with the newest snapshot and returns a
+//! bounded part of what the subscriber is missing. A snapshot reads in key order, a replay in order
+//! of sequence through the index, and live reading follows the ring. Pure, except that long work is
+//! spread over threads. Between calls, the caller waits for the signal of a new snapshot.
 
 mod live;
 mod patch;
@@ -22,9 +22,9 @@ pub use place::{Place, Stage};
 pub use telling::{ByteCount, LookBounds};
 use telling::{Progress, Tell, Telling};
 
-/// Maximum number of keys that one call reads: a few milliseconds of work, so that a reader with a
-/// narrow filter does not block a thread for long. Each call also reads every recent change and the
-/// head of every chunk once, which is too much for fewer keys.
+/// Maximum number of keys that one call reads: a few milliseconds of work, so that a subscriber
+/// with a narrow filter does not block a thread for long. Each call also visits the recent changes
+/// and every chunk once, so that a smaller number would cost more per key.
 pub(crate) const LOOKED_AT_MAX: usize = 8_192;
 
 /// Number of keys that a replay reads for each change that it may return. A small limit then costs
@@ -43,7 +43,7 @@ pub enum Start {
     After(Option<ReaderPosition>),
 }
 
-/// Reason why a reader must drop a key.
+/// Reason why a subscriber must drop a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Departure {
     /// The key was deleted.
@@ -54,10 +54,10 @@ pub enum Departure {
     Unknown,
 }
 
-/// Reason why a reader must drop its copy (docs/use/api/streams.md).
+/// Reason why a subscriber must drop its copy (docs/use/api/streams.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResetReason {
-    /// The reader asked for a snapshot.
+    /// The subscriber asked for a snapshot.
     Initial,
     /// Deletes after its position are no longer known.
     Expired,
@@ -69,7 +69,7 @@ pub enum ResetReason {
     Malformed,
 }
 
-/// Way in which a reader caught up.
+/// Way in which a subscriber caught up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncMode {
     /// A full snapshot.
@@ -78,7 +78,7 @@ pub enum SyncMode {
     Replay,
 }
 
-/// Event for a reader.
+/// Event for a subscriber.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     /// Drop the copy; a snapshot follows.
@@ -114,9 +114,9 @@ pub enum Item {
         /// Position after the event. `None` inside a snapshot.
         position: Option<ReaderPosition>,
     },
-    /// The reader has everything up to a position.
+    /// The subscriber has everything up to a position.
     Synced {
-        /// Way in which the reader caught up.
+        /// Way in which the subscriber caught up.
         mode: SyncMode,
         /// Number of upserts and deletes that were sent to catch up.
         count: u64,
@@ -136,7 +136,7 @@ enum Mode {
     Live,
 }
 
-/// One reader of the change stream.
+/// One subscriber of the change stream.
 #[derive(Debug)]
 pub struct Subscription {
     filter: Filter,
@@ -147,9 +147,9 @@ pub struct Subscription {
     count: u64,
     /// Reset to send before anything else.
     reset: Option<ResetReason>,
-    /// True if a `Synced` event is due when the reader has caught up.
+    /// True if a `Synced` event is due when the subscriber has caught up.
     owes_synced: bool,
-    /// True if the reader accepts patches.
+    /// True if the subscriber accepts patches.
     patches: bool,
     /// Maximum number of changes in the next piece. Small after a call that ended at its limit of
     /// bytes, so that little is built in vain.
@@ -157,7 +157,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Creates a reader that begins at `start`, given the newest `reading`.
+    /// Creates a subscriber that begins at `start`, given the newest `reading`.
     #[must_use]
     pub fn new(filter: Filter, start: &Start, reading: &Reading) -> Self {
         let head = reading.position();
@@ -177,7 +177,7 @@ impl Subscription {
         subscription
     }
 
-    /// Checks that a reader with this filter can continue from a position without a reset.
+    /// Checks that a subscriber with this filter can continue from a position without a reset.
     ///
     /// # Errors
     /// The reason why a reset is needed.
@@ -185,10 +185,10 @@ impl Subscription {
         check(position, filter, reading).map(|_| ())
     }
 
-    /// Lets the reader receive changes of a service's backends as patches. Must be called before
-    /// the first [`Subscription::next`].
+    /// Lets the subscriber receive changes of a service's backends as patches. Must be called
+    /// before the first [`Subscription::tell_up_to`].
     ///
-    /// Has no effect for a reader that begins with the changes from now on, because it has no
+    /// Has no effect for a subscriber that begins with the changes from now on, because it has no
     /// object to which a patch could apply.
     #[must_use]
     pub fn with_patches(mut self) -> Self {
@@ -211,14 +211,14 @@ impl Subscription {
         self.owes_synced = true;
     }
 
-    /// Returns whether the reader has everything up to the head of `reading`, including the
+    /// Returns whether the subscriber has everything up to the head of `reading`, including the
     /// `Synced` event.
     #[must_use]
     pub fn is_current(&self, reading: &Reading) -> bool {
         matches!(self.mode, Mode::Live) && !self.owes_synced && self.reset.is_none() && self.sent == reading.position().sequence
     }
 
-    /// Returns the position for a bookmark. `None` unless the reader has caught up.
+    /// Returns the position for a bookmark. `None` unless the subscriber has caught up.
     #[must_use]
     pub fn bookmark(&self, reading: &Reading) -> Option<Position> {
         let settled = matches!(self.mode, Mode::Live) && !self.owes_synced && self.reset.is_none();
@@ -232,7 +232,7 @@ impl Subscription {
         Position { epoch: reading.position().epoch, sequence: self.sent }
     }
 
-    /// Returns the next part of what the reader is missing. If it is empty and
+    /// Returns the next part of what the subscriber is missing. If it is empty and
     /// [`Subscription::is_current`], wait for the signal.
     #[cfg(test)]
     pub fn next(&mut self, reading: &Reading) -> Vec<Item> {
@@ -485,8 +485,8 @@ fn matching(filter: &Filter, record: &Record) -> Option<Arc<Object>> {
     record.object.as_ref().filter(|object| filter.matches(&record.key, object)).cloned()
 }
 
-/// Returns the event of one change for a live reader. Entering the filter is an upsert, and leaving
-/// it is a delete.
+/// Returns the event of one change for a live subscriber. Entering the filter is an upsert, and
+/// leaving it is a delete.
 fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPosition>) -> Option<Item> {
     let key = &announcement.key;
     if !filter.may_match(key) {
@@ -496,7 +496,7 @@ fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPos
     let old = announcement.old_object().filter(passes);
     let new = announcement.new_object().filter(passes);
     match (old, new) {
-        // a rejected value, or other bytes with the same meaning: the reader's object has not
+        // a rejected value, or other bytes with the same meaning: the subscriber's object has not
         // changed
         (Some(old), Some(new)) if old == new => None,
         (_, Some(object)) => Some(Item::Upsert { key: key.clone(), object, revision: announcement.revision, position }),

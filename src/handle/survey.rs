@@ -269,7 +269,6 @@ fn slice_of(gist: Option<&Gist>) -> Option<(&SmolStr, u64)> {
     }
 }
 
-/// Returns the pod CIDRs that a node announces.
 fn pod_cidrs_of(gist: Option<&Gist>) -> Cow<'_, BTreeSet<IpNet>> {
     match gist {
         Some(Gist::Node { pod_cidrs, .. }) => Cow::Borrowed(pod_cidrs),

@@ -1,5 +1,5 @@
-//! Access to announcements for code that encodes events once for many readers of the same filter
-//! (`api::events`), without a subscription.
+//! Access to announcements for code that encodes events once for many subscribers of the same
+//! filter (`api::events`), without a subscription.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ impl Reading {
 }
 
 impl Item {
-    /// Returns the event of a change for a live reader with this filter, if any.
+    /// Returns the event of a change for a live subscriber with this filter, if any.
     pub(crate) fn told(filter: &Filter, announcement: &Announcement, position: ReaderPosition) -> Option<Self> {
         told(filter, announcement, Some(position))
     }
 
-    /// Replaces an upsert by a patch, if only the backends of a service have changed and a reader
-    /// with this filter has the old object.
+    /// Replaces an upsert by a patch, if only the backends of a service have changed and a
+    /// subscriber with this filter has the old object.
     pub(crate) fn shortened(self, filter: &Filter, announcement: &Announcement) -> Self {
         match (self, announcement.old_object()) {
             (Self::Upsert { key, object, revision, position }, Some(old)) if filter.matches(&key, &old) => {
@@ -44,20 +44,20 @@ impl Item {
 }
 
 impl Subscription {
-    /// Creates a reader that has everything up to `sent` and fell behind the shared announcements.
-    /// It replays until the next `synced`.
+    /// Creates a subscriber that has everything up to `sent` and fell behind the shared
+    /// announcements. It replays until the next `synced`.
     pub(crate) fn behind(filter: Filter, sent: Sequence) -> Self {
         let (mode, sync_mode) = (Mode::Replaying, SyncMode::Replay);
         Self { filter, mode, sent, sync_mode, count: 0, reset: None, owes_synced: true, patches: false, pace: LOOKED_AT_MAX }
     }
 
-    /// Returns whether the subscription sends patches: the reader accepts them, and has the objects
-    /// that they apply to.
+    /// Returns whether the subscription sends patches: the subscriber accepts them, and has the
+    /// objects that they apply to.
     pub(crate) fn takes_patches(&self) -> bool {
         self.patches
     }
 
-    /// Returns whether a live reader is missing at most the given number of changes and bytes,
+    /// Returns whether a live subscriber is missing at most the given number of changes and bytes,
     /// counting old and new values.
     pub(crate) fn lacks_at_most(&self, bounds: LookBounds, reading: &Reading) -> bool {
         let lacked = reading.position().sequence.0.saturating_sub(self.sent.0);

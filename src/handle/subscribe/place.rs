@@ -1,24 +1,24 @@
-//! Readers that are suspended inside a snapshot or replay and resumed by another request, for as
-//! many pages as needed.
+//! Subscribers that are suspended inside a snapshot or replay and resumed by another request, for
+//! as many pages as needed.
 //!
-//! A live reader has a plain position. Inside a snapshot or replay that is not enough: events that
-//! were sent may be newer than the position, and events that were not sent would be skipped, or
-//! lost with a lost end of the store.
+//! A live subscriber has a plain position. Inside a snapshot or replay that is not enough: events
+//! that were sent may be newer than the position, and events that were not sent would be skipped,
+//! or lost with a lost end of the store.
 
 use super::{Filter, Mode, ResetReason, Subscription, SyncMode, servable};
 use crate::handle::Reading;
 use crate::model::{EntryKey, Position};
 
-/// Progress of a reader inside a snapshot or replay.
+/// Progress of a subscriber inside a snapshot or replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Position at which the snapshot began, because its scan is followed by the changes since. In
     /// a replay, the position that was reached.
     pub sent: Position,
-    /// Head that was read last. If the store has lost it, the reader may have events that no longer
-    /// exist, and cannot be resumed.
+    /// Head that was read last. If the store has lost it, the subscriber may have events that no
+    /// longer exist, and cannot be resumed.
     pub seen: Position,
-    /// Way in which the reader catches up.
+    /// Way in which the subscriber catches up.
     pub mode: SyncMode,
     /// Progress of the snapshot or replay.
     pub stage: Stage,
@@ -37,7 +37,7 @@ pub enum Stage {
 
 impl Subscription {
     /// Returns the progress inside a snapshot or replay, as of the reading of the last
-    /// [`Subscription::next`]. `None` outside of one.
+    /// [`Subscription::tell_up_to`]. `None` outside of one.
     #[must_use]
     pub fn place(&self, reading: &Reading) -> Option<Place> {
         let stage = match &self.mode {
@@ -48,7 +48,7 @@ impl Subscription {
         Some(Place { sent: self.position(reading), seen: reading.position(), mode: self.sync_mode, stage, count: self.count })
     }
 
-    /// Resumes the reader that was suspended at `place`, with the same filter.
+    /// Resumes the subscriber that was suspended at `place`, with the same filter.
     #[must_use]
     pub fn resumed(filter: Filter, place: &Place, reading: &Reading) -> Self {
         let mut subscription = Self::at_head(filter, reading);
@@ -68,7 +68,7 @@ impl Subscription {
         subscription
     }
 
-    /// Checks that a reader can be resumed.
+    /// Checks that a subscriber can be resumed.
     ///
     /// # Errors
     /// The reason why a reset is needed.

@@ -1,5 +1,5 @@
-//! Readers of a mirror with random changes. At every `synced`, and whenever a reader is current,
-//! its copy must equal the matching part of the view.
+//! Subscribers of a mirror with random changes. At every `synced`, and whenever a subscriber is
+//! current, its copy must equal the matching part of the view.
 
 mod lost_tail;
 mod pieces;
@@ -114,7 +114,7 @@ impl World {
     }
 }
 
-/// A reader that builds its copy from the stream alone and reconnects from its last id.
+/// A subscriber that builds its copy from the stream alone and reconnects from its last id.
 struct Reader {
     filter: Filter,
     subscription: Subscription,
@@ -134,7 +134,7 @@ impl Reader {
         self.subscription = Subscription::new(self.filter.clone(), &start, reading);
     }
 
-    /// Reads the next piece. Returns whether the reader is current.
+    /// Reads the next piece. Returns whether the subscriber is current.
     fn take(&mut self, reading: &Reading) -> bool {
         for item in self.subscription.next(reading) {
             self.apply(item);

@@ -11,13 +11,11 @@ use crate::model::{ClusterName, EntryKey};
 pub(super) struct SliceBytes(OrdMap<(SmolStr, ClusterName), u64>);
 
 impl SliceBytes {
-    /// Adds a slice of a cluster.
     pub(super) fn add(&mut self, cluster: &ClusterName, service: &SmolStr, bytes: u64) {
         let sum = self.0.entry((service.clone(), cluster.clone())).or_default();
         *sum = sum.saturating_add(bytes);
     }
 
-    /// Removes a slice of a cluster.
     pub(super) fn remove(&mut self, cluster: &ClusterName, service: &SmolStr, bytes: u64) {
         let share = (service.clone(), cluster.clone());
         let rest = self.0.get(&share).map_or(0, |sum| sum.saturating_sub(bytes));

@@ -1,5 +1,5 @@
-//! Readers of a store that goes back to an older copy of itself. Wherever they had disconnected,
-//! their copy must be correct once they are current.
+//! Subscribers of a store that goes back to an older copy of itself. Wherever they had
+//! disconnected, their copy must be correct once they are current.
 
 use super::*;
 use crate::model::{EpochSpan, Tombstone};

@@ -1,10 +1,10 @@
-//! Readers that are suspended after every piece and resumed, as in `/v1/changes`, and readers that
-//! accept patches.
+//! Subscribers that are suspended after every piece and resumed, as in `/v1/changes`, and
+//! subscribers that accept patches.
 
 use super::*;
 use crate::model::{Backend, Port, Service};
 
-/// A reader that keeps only its copy and its progress between two pieces.
+/// A subscriber that keeps only its copy and its progress between two pieces.
 struct Poller {
     filter: Filter,
     held: BTreeMap<EntryKey, Arc<Object>>,
@@ -17,7 +17,7 @@ impl Poller {
         Self { filter, held: BTreeMap::new(), start: Start::Snapshot, place: None }
     }
 
-    /// Reads one piece. Returns whether the reader is current.
+    /// Reads one piece. Returns whether the subscriber is current.
     fn poll(&mut self, reading: &Reading, limit: usize) -> bool {
         let mut subscription = match &self.place {
             Some(place) => Subscription::resumed(self.filter.clone(), place, reading),
@@ -162,7 +162,7 @@ fn a_backend_address_that_is_there_twice_is_never_patched() {
     assert_eq!(BackendsPatch::between(&Object::Service(two), &Object::Service(one)), None);
 }
 
-/// Applies the events to the reader's copy of the service.
+/// Applies the events to the subscriber's copy of the service.
 fn apply(items: Vec<Item>, held: &mut Option<Service>) {
     for item in items {
         match item {
