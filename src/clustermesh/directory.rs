@@ -6,10 +6,10 @@
 //! and every change is announced within 2 s. The content of the files and their certificates are
 //! not inspected here.
 //!
-//! A notification is only a hint, which leads to a pass over the whole directory. They all come from
-//! a single watch on the directory itself, which sees files that are written or renamed there and
-//! the swap of a Secret's `..data` link. It does not see a write behind a link into another
-//! directory, a recreated directory, a file system without inotify or an overflowed queue.
+//! A notification is only a hint, which leads to a pass over the whole directory. Notifications
+//! come from a single watch on the directory itself, which sees files that are written or renamed
+//! there and the swap of a Secret's `..data` link. It does not see a write behind a link into
+//! another directory, a recreated directory, a file system without inotify or an overflowed queue.
 //! Comparing all metadata every second covers these cases. That takes a few hundred `stat` calls,
 //! which is less work and fails in fewer ways than watches on every link's target, which each swap
 //! invalidates. The slow pass of [`DirectoryOptions::rescan_interval`] reads every file and finds

@@ -135,7 +135,6 @@ impl Reporter {
         });
     }
 
-    /// Records a heartbeat.
     pub(super) fn heartbeat(&self, heartbeat: Heartbeat) {
         self.status.send_if_modified(|status| {
             status.writer.note_heartbeat(heartbeat, Instant::now());
@@ -143,7 +142,6 @@ impl Reporter {
         });
     }
 
-    /// Returns whether the writer has been silent for too long.
     pub(super) fn is_writer_silent(&self) -> bool {
         let status = self.status.borrow();
         status.writer.silence(status.last_contact).is_some()

@@ -7,9 +7,9 @@
 //!
 //! It keeps these invariants (docs/develop/invariants.md). The cursor is cleared before a list and
 //! set after it (1). A stored revision is used only in the same history, which the sentinel check
-//! proves (2, docs/develop/measurements.md §2). Entries are removed only after a complete list, and
-//! behind the canary; without canaries and the same history, only after a quiet time (3). Entries
-//! that the source lost are held (4, `holds`).
+//! proves (2, docs/develop/measurements.md §2). Entries are removed only after a complete list. If
+//! the cluster writes canaries, the list must follow the canary. Otherwise it must be of the same
+//! history, or be followed by a quiet time (3). Entries that the source lost are held (4, `holds`).
 //!
 //! When a list breaks off, an agent drops the identities that it brought
 //! (docs/develop/protocol.md §3.6). Here they stay: they were at the source, and only a complete
@@ -123,7 +123,7 @@ pub enum Input {
         signs: Signs,
         /// Current time.
         now: Instant,
-        /// Time in addition to a third of a lease's TTL for which the signs must hold.
+        /// Time beyond a third of a lease's TTL for which both signs must exist.
         margin: Duration,
     },
     /// The held keys must be removed (`--cache-ttl`).

@@ -46,7 +46,7 @@ pub(super) struct Surroundings {
     pub(super) decoded: DecodedBudget,
 }
 
-/// Connection, as each kind gets it.
+/// Connection to the source and its properties, shared by all kinds.
 #[derive(Clone)]
 pub(super) struct Link {
     pub(super) connection: Connection,
@@ -78,8 +78,8 @@ impl KindMemory {
         self.held_since = None;
     }
 
-    /// Resets the state and removes the kind from the mirror (`--cache-ttl`), by a list that begins
-    /// and has no keys.
+    /// Resets the state and removes the kind from the mirror (`--cache-ttl`), as an empty list
+    /// would.
     pub(super) fn revoke(&mut self, scope: &Scope) {
         self.resync.forget();
         self.held_since = None;

@@ -32,9 +32,9 @@ pub struct Timing {
     /// Interval between two checks for missing certificate files. Cilium waits 5 s; the check is
     /// cheap, and users wait for it.
     pub files_interval: Duration,
-    /// Time in addition to a third of a lease's TTL for which the signs must hold (invariant 4).
-    /// etcd revokes up to 1,000 leases per second (`lease/lessor.go`), and clients renew with a
-    /// delay of a few round trips.
+    /// Time beyond a third of a lease's TTL for which both signs must exist before a hold ends
+    /// (docs/develop/invariants.md, 4). etcd revokes up to 1,000 leases per second
+    /// (`lease/lessor.go`), and clients renew with a delay of a few round trips.
     pub hold_margin: Duration,
     /// Time for which the services, service exports and endpoint slices of an unreachable cluster
     /// are kept (Cilium's `clustermesh-cache-ttl`). `None` keeps them for ever.

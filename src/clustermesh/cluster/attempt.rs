@@ -27,7 +27,6 @@ use crate::kvstore::{ClientFile, Connection, Endpoint, Event, KeyValue, prefix_e
 use crate::model::{Command, Heartbeat, Kind, Phase, Scope};
 use crate::wire::{cluster_config, keys};
 
-/// One connection attempt.
 #[derive(Debug)]
 pub(super) struct Attempt<'a> {
     pub(super) task: &'a ClusterTask,

@@ -40,7 +40,6 @@ impl<'a> MissingConfigCheck<'a> {
         Self { attempt, connection, other: None }
     }
 
-    /// Returns the time between two checks.
     pub(super) fn interval(&self) -> Duration {
         (self.attempt.task.options.timing.legacy_wait / CHECKS_PER_WAIT).max(CHECK_INTERVAL_MIN)
     }

@@ -15,7 +15,6 @@ pub(super) struct Bugs {
     pub(super) starved: bool,
 }
 
-/// An etcd as a log.
 #[derive(Clone)]
 pub(super) struct Etcd {
     pub(super) id: u64,
@@ -27,7 +26,6 @@ pub(super) struct Etcd {
     pub(super) canaries: u64,
     /// Lease of the next puts.
     pub(super) lease: i64,
-    /// Leases that have expired.
     pub(super) expired: BTreeSet<i64>,
     /// Expiry times of the leases that are not renewed.
     pub(super) deadlines: BTreeMap<i64, Duration>,

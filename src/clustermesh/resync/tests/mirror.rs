@@ -19,7 +19,6 @@ pub(super) struct Mirror {
     pub(super) begun: Instant,
 }
 
-/// An open watch.
 pub(super) struct OpenWatch {
     /// Revision up to which etcd has sent events.
     heard: i64,
