@@ -53,7 +53,6 @@ impl Gathered {
         self.add(newer);
     }
 
-    /// Moves out all changes.
     pub(super) fn take(&mut self) -> Group {
         take(self).group
     }

@@ -36,8 +36,8 @@ pub use persist::{PersistState, Persistence, Persister, Unsynced, persister};
 use queue::Batch;
 pub use queue::{CommandQueue, CommandSender, WeakCommandSender, WriterGone, command_queue};
 
-/// Minimum time between two snapshots while commands arrive one by one. A snapshot costs about 40
-/// µs, and stream readers are woken less often anyway. A change that comes alone is published at
+/// Minimum time between two snapshots while commands arrive one by one. A snapshot costs about
+/// 40 µs, and subscribers are woken less often anyway. A change that comes alone is published at
 /// once.
 const PUBLISH_INTERVAL_MIN: Duration = Duration::from_millis(2);
 

@@ -15,8 +15,8 @@ use crate::model::{Causes, Due, Histogram, REMINDER_INTERVAL, Reminders, in_word
 use crate::store::{Group, Store, StoreError};
 
 /// Time for which changes gather before they are stored together. docs/develop/measurements.md §1.1
-/// found 25 ms at high rates. At low rates it is longer, because a group costs the disk more than
-/// its content.
+/// uses 25 ms at high rates. At low rates the time is longer, because a group costs the disk more
+/// than its content.
 const GROUP_WINDOW: Duration = Duration::from_millis(25);
 
 /// Time for which changes gather while they are few. A change must be durable within 60 ms, of

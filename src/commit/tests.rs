@@ -48,7 +48,7 @@ fn copy_directory(from: &Path, to: &Path) {
 }
 
 /// Each announced change is in the log (docs/develop/invariants.md, 6). A change that is announced
-/// and then lost in a crash would stay in a reader's copy for ever.
+/// and then lost in a crash would stay in a subscriber's copy for ever.
 #[tokio::test]
 async fn what_readers_see_is_in_the_log_already() {
     let directory = tempfile::tempdir().unwrap();
