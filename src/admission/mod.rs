@@ -1,4 +1,5 @@
 //! Limits that keep both APIs fair between clients.
+//!
 //! Identifies a [`Client`], limits its open [`Places`] (streams), runs long requests in turns of
 //! the clients ([`Scans`]) and gives each client a share of a memory [`Budget`]. `api` and
 //! `etcd_api` use it. They choose the error that a client gets when a limit is reached.

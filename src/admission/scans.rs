@@ -128,8 +128,8 @@ impl Scanner {
         self.scans.pace
     }
 
-    /// Waits until the client's share has `bytes` of memory for an answer. Returns `None` after 10
-    /// s.
+    /// Waits until the client's share has `bytes` of memory for an answer. Returns `None` after
+    /// 10 s.
     pub(crate) async fn hold(&self, bytes: usize) -> Option<Held> {
         tokio::time::timeout(ROOM_WAIT_MAX, Budget::wait(&self.scans.answers, self.client, bytes)).await.ok()
     }

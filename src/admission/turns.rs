@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use super::client::Client;
 use crate::handle::Spent;
 
-/// Maximum number of admitted requests. If each needs a slice of 1 ms, the last one starts after 1
-/// s on one thread. A waiting request uses about 16 KiB with its connection, 16 MB in total.
+/// Maximum number of admitted requests. If each needs a slice of 1 ms, the last one starts after
+/// 1 s on one thread. A waiting request uses about 16 KiB with its connection, 16 MB in total.
 pub(super) const PLACES_MAX: usize = 1_024;
 
 /// Maximum number of admitted requests per client: half of all, so that one client cannot use up
