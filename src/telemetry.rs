@@ -129,8 +129,8 @@ pub fn init(format: LogFormat, level: LogLevel) -> Result<Log, TelemetryError> {
     Ok(Log { _writer: writer, lost, tail })
 }
 
-/// Returns the filter of a level. Libraries log warnings only, because their debug lines are about
-/// frames and would hide ours.
+/// Returns the filter of a level. Below `trace`, libraries log warnings at most, because their
+/// debug lines are about frames and would hide meshkeep's.
 fn filter_for(level: LogLevel) -> String {
     let libraries = match level {
         LogLevel::Error => LogLevel::Error,
