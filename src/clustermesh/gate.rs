@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::model::EtcdClusterId;
 
 /// Maximum number of concurrent lists per etcd. From 4 to 16 the rate of partitioned lists hardly
-/// grows (docs/develop/measurements.md §2: 390–555k and 440–600k keys/s), while each list costs the
+/// grows (docs/develop/measurements.md §2: 390–555k and 440–600k keys/s). Each list costs the
 /// server memory and delays its other clients.
 const LISTS_PER_ETCD_MAX: usize = 8;
 

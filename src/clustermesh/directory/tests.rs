@@ -110,9 +110,10 @@ fn put(directory: &Path, files: &[(&str, &str)]) {
     }
 }
 
-/// Updates a mount step by step, as Kubernetes' `AtomicWriter` does
-/// (`pkg/volume/util/atomic_writer.go`): a new folder, the swap of `..data` by rename, links for
-/// new files, removal of the links of deleted files, removal of the old folder.
+/// Updates a mount as Kubernetes' `AtomicWriter` does (`pkg/volume/util/atomic_writer.go`).
+///
+/// The steps are a new folder, the swap of `..data` by rename, links for new files, and the removal
+/// of the links of deleted files and of the old folder.
 fn kubelet_writes(mount: &Path, folder: &str, files: &[(&str, &str)]) {
     put(&mount.join(folder), files);
     let old = fs::read_link(mount.join("..data")).ok();
@@ -265,9 +266,9 @@ async fn an_empty_directory_tells_that_nothing_is_present() {
 
 #[tokio::test]
 async fn a_rescan_that_is_asked_for_finds_what_no_metadata_shows() {
-    // the name of a thread is a writable file of a few bytes, whose metadata changes only once the
-    // kernel has dropped its inode (proc_pid_comm(5)); by then the check of the metadata finds the
-    // change too
+    // the name of a thread is a writable file of a few bytes (proc_pid_comm(5)); its metadata
+    // changes only once the kernel has dropped its inode, and then the check of the metadata finds
+    // the change
     let (told, comm) = std::sync::mpsc::sync_channel(1);
     let (keep, kept) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::Builder::new().name("endpoints: a".into()).spawn(move || {

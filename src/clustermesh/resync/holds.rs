@@ -3,9 +3,10 @@
 //!
 //! Every key in a source has a lease. When a KVStoreMesh or clustermesh-apiserver dies, its leases
 //! expire and its keys disappear as ordinary deletes. A client renews its leases after each third
-//! of their TTL, so between two thirds and all of a TTL is left when it dies, and the deletes are
-//! spread over a third of the TTL. The rules here follow from this; docs/use/holds.md explains them
-//! to users. Pure: the state of the source is passed in as [`Signs`], the time as an argument.
+//! of their TTL, so between two thirds and all of a TTL is left when it dies. The deletes are
+//! therefore spread over a third of the TTL. The rules here follow from this; docs/use/holds.md
+//! explains them to users. Pure: the state of the source is passed in as [`Signs`], the time as an
+//! argument.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -189,9 +190,9 @@ impl Holds {
     /// Returns whether the holds are over.
     ///
     /// Both signs must have existed, without interruption, for a third of the TTL and a margin.
-    /// That is the longest time by which the leases of a dead writer can outlive each other. If a
-    /// restart of etcd can have extended the leases of a dead writer, the signs must also have been
-    /// renewed, or have outlived a whole TTL and the margin.
+    /// That is the longest time by which the leases of a dead writer can outlive each other. A
+    /// restart of etcd may have extended the leases of a dead writer. If that is possible, the
+    /// signs must also have been renewed, or have outlived a whole TTL and the margin.
     pub(super) fn is_over(&mut self, signs: &Signs, now: Instant, margin: Duration) -> bool {
         if self.keys.is_empty() || signs.config.is_gone() || signs.canary.is_gone() {
             self.vigil = None;

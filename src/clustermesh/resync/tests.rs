@@ -1,5 +1,5 @@
 //! The state machine against a scripted source. The source is an etcd made of a log that can be
-//! compacted, wiped and reloaded, the connection breaks at any point, and the store loses its
+//! compacted, wiped and reloaded. The connection breaks at any point, and the store loses its
 //! newest writes in a crash.
 
 mod etcd;

@@ -92,8 +92,9 @@ impl Attempt<'_> {
         memory.record.config.is_none() && self.task.options.legacy_clusters.contains(&self.task.name)
     }
 
-    /// Returns the time that one connection waits for a config. Another connection follows, because
-    /// the address may lead to another etcd by then.
+    /// Returns the time that one connection waits for a config: twice as long if stored state is
+    /// about to be removed. Another connection follows, because the address may lead to another
+    /// etcd by then.
     fn missing_limit(&self, missing: &MissingConfigCheck<'_>) -> Duration {
         let wait = self.task.options.timing.legacy_wait;
         if missing.awaits_removal() { wait * 2 } else { wait }

@@ -1,6 +1,7 @@
-//! Checks during the wait for a cluster config: reports which clusters the etcd describes, and
-//! removes state that an earlier start stored without a config, if the etcd belongs to another
-//! cluster (docs/develop/invariants.md, 3).
+//! Checks during the wait for a cluster config (docs/develop/invariants.md, 3).
+//!
+//! Each check reports which clusters the etcd describes. If the etcd belongs to another cluster,
+//! state that an earlier start stored without a config is removed.
 
 use std::time::{Duration, Instant};
 
