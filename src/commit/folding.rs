@@ -28,9 +28,9 @@ const URGENT_FOLDS_MAX: usize = 4;
 const UNPACKED_MIN: usize = 4_096;
 
 /// Rest after a job, as a multiple of its duration, while the number of unpacked records is between
-/// the two limits. Folding then uses at most a fifth of a core, and the number of unpacked records
-/// follows the rate of changes: about 6,000 at 1,000/s over a million keys, more than the limit at
-/// 5,000/s.
+/// the two limits. Folding then uses at most a fifth of a core. The number of unpacked records
+/// follows the rate of changes: about 6,000 at 1,000/s over a million keys, more than the upper
+/// limit at 5,000/s.
 const REST_FACTOR: u32 = 4;
 
 /// Rest after a job without a gain, for example if all packed records have changed meanwhile.

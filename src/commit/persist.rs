@@ -294,8 +294,8 @@ impl Persister {
             return (0, 0);
         }
         waiting.gathered.add(group);
-        // the storing thread waits for the end of the window and need not be woken by changes that
-        // join it: at some thousand batches per second the calls would cost more than the changes
+        // changes that join a window need not wake the storing thread, which waits for its end: at
+        // some thousand batches per second the calls would cost more than the changes
         if waiting.since.is_none() || waiting.is_full() {
             waiting.since.get_or_insert_with(Instant::now);
             self.shared.changed.notify_all();
