@@ -16,10 +16,10 @@ use super::client::Client;
 pub enum Share {
     /// A multiple of the bytes that are free.
     ///
-    /// With 1, a single client gets half of the budget and two clients get a third each; a new
-    /// client always finds some memory (Choudhury and Hahne, "Dynamic queue length thresholds for
-    /// shared-memory packet switches", 1998). With 2, a single client gets two thirds and two
-    /// clients get two fifths each.
+    /// With 1, a single client gets half of the budget and two clients get a third each. With 2, a
+    /// single client gets two thirds and two clients get two fifths each. A new client always finds
+    /// some memory. See Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+    /// packet switches", 1998.
     TimesFree(usize),
     /// A fixed number of bytes.
     Bytes(usize),

@@ -83,6 +83,7 @@ impl Scans {
         Self { pace, turns: Turns::new(threads.max(1)), answers: Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(1)) }
     }
 
+    /// Creates an executor with this number of threads.
     #[cfg(test)]
     pub fn on_threads(pace: Pace, threads: usize) -> Self {
         Self { pace, turns: Turns::new(threads), answers: Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(1)) }

@@ -38,8 +38,8 @@ struct State {
     spent: Spent,
 }
 
-/// A queue of work. A client's streams have a queue of their own: otherwise a list would wait
-/// behind up to a thousand streams of the same client when all of them catch up.
+/// A queue of work: the requests or the streams of one client. With a common queue, a list would
+/// wait behind up to a thousand streams of its client when all of them catch up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Waiting {
     Requests(Client),
