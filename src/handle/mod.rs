@@ -2,9 +2,9 @@
 //!
 //! A [`Handle`] provides [`Reading`]s: immutable snapshots that answer queries without waiting for
 //! the committer. While the store loads, a request for a reading waits for up to 2 s and then
-//! fails, unless it asks one question that the store can answer at once. A reading is never partial
-//! (docs/develop/invariants.md, 9). The mirror cannot be changed through a handle, except that
-//! findings and heartbeats are sent to the committer.
+//! fails. Only a single question that the store can answer at once need not wait. A reading is
+//! never partial (docs/develop/invariants.md, 9). The mirror cannot be changed through a handle,
+//! except that findings and heartbeats are sent to the committer.
 
 mod early;
 mod explain;

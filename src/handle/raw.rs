@@ -90,7 +90,7 @@ impl Reading {
     /// Adds the former values, as of sequence `after`, of the keys that pass `test` and have
     /// changed since.
     ///
-    /// Returns `None` if they are not known any more. Otherwise returns the sequence from which to
+    /// Returns `None` if they are not known any more. Otherwise returns the sequence after which to
     /// continue if the slice is over, or `None` at the end.
     #[must_use]
     pub fn raw_past(

@@ -22,9 +22,9 @@ pub use place::{Place, Stage};
 pub use telling::{ByteCount, LookBounds};
 use telling::{Progress, Tell, Telling};
 
-/// Maximum number of keys that one call reads: a few milliseconds of work, so that a subscriber
-/// with a narrow filter does not block a thread for long. Each call also visits the recent changes
-/// and every chunk once, so that a smaller number would cost more per key.
+/// Maximum number of keys that one call reads. These are a few milliseconds of work, so a
+/// subscriber with a narrow filter does not block a thread for long. Each call also visits the
+/// recent changes and every chunk once, so that a smaller number would cost more per key.
 pub(crate) const LOOKED_AT_MAX: usize = 8_192;
 
 /// Number of keys that a replay reads for each change that it may return. A small limit then costs
@@ -450,8 +450,10 @@ impl Subscription {
     }
 }
 
-/// Checks that a position can be served. Its run must be known, neither it nor the head that was
-/// seen may be above the recovered sequences, and it must not be below the floor of the tombstones.
+/// Checks that a position can be served.
+///
+/// Its run must be known. Neither the position nor the head that was seen may be above the
+/// recovered sequences or below the floor of the tombstones.
 fn check(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let ReaderPosition { position, seen } = position.ok_or(ResetReason::Malformed)?;
     if let Some(seen) = seen {

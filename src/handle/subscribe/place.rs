@@ -1,9 +1,9 @@
 //! Subscribers that are suspended inside a snapshot or replay and resumed by another request, for
 //! as many pages as needed.
 //!
-//! A live subscriber has a plain position. Inside a snapshot or replay that is not enough: events
-//! that were sent may be newer than the position, and events that were not sent would be skipped,
-//! or lost with a lost end of the store.
+//! A live subscriber has a plain position. Inside a snapshot or replay that is not enough. Events
+//! that were sent may be newer than the position. Events that were not sent would be skipped, or
+//! lost if the store loses its end.
 
 use super::{Filter, Mode, ResetReason, Subscription, SyncMode, servable};
 use crate::handle::Reading;

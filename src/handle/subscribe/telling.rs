@@ -50,6 +50,7 @@ pub(super) struct Progress {
 }
 
 impl ByteCount {
+    /// Adds to the number of encoded bytes.
     pub fn add(&self, bytes: usize) {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }

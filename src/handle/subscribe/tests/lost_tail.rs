@@ -14,8 +14,9 @@ impl World {
         Copy { published: self.published.clone() }
     }
 
-    /// Continues from a copy as a start does: with the same records, tombstones and floor, the
-    /// positions of the copy's run valid up to its end, a new epoch, and unused sequences.
+    /// Continues from a copy as a start does, with the same records, tombstones and floor. The
+    /// positions of the copy's run are valid up to its end. The epoch is new and the sequences are
+    /// unused.
     fn go_back(&mut self, copy: Copy, epoch: u64) {
         let (old, head) = (copy.published, Sequence(self.published.feed.head().0 + 1_000));
         let mut view = View::starting_at(head);
