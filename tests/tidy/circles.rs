@@ -1,14 +1,15 @@
-//! Modules import one another in no circle: of those with one parent none leads back to itself, with what is below each counted as it.
+//! Import cycles between modules. Among the modules with one parent, none may import itself through
+//! others; submodules count as their module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{SourceFile, read_sources};
 use super::{expect_none, is_word};
 
-/// A module, by the names that lead to it from the crate's root.
+/// Path of a module from the crate's root.
 type Module = Vec<String>;
 
-/// Which modules of one parent import which others, each with one import that does.
+/// Imports between modules of one parent, each with an example.
 type Imports = BTreeMap<Module, BTreeMap<Module, String>>;
 
 #[test]
@@ -18,12 +19,13 @@ fn modules_of_a_room_import_one_another_in_no_circle() {
     expect_none(circles(&files));
 }
 
-/// The roots of the library and of the program list rooms; `ROOMS` holds those apart.
+/// Returns whether a file is the root of the library or the program. These list rooms, and `ROOMS`
+/// checks the rooms' imports.
 fn is_root(file: &SourceFile) -> bool {
     ["src/lib.rs", "src/main.rs"].contains(&file.path.as_str())
 }
 
-/// The imports that make circles.
+/// Returns the imports that form cycles.
 fn circles(files: &[&SourceFile]) -> Vec<String> {
     let modules: BTreeSet<Module> = files.iter().map(|file| module_of(&file.path)).collect();
     let mut imports = Imports::new();
@@ -32,14 +34,15 @@ fn circles(files: &[&SourceFile]) -> Vec<String> {
         for path in paths(&file.code) {
             let Some(to) = resolved(&from, &path, &modules) else { continue };
             let common = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
-            // rooms are held apart by their table, and a parent is no circle with what is below it
+            // the table of rooms checks imports between rooms, and a parent forms no cycle with its
+            // submodules
             if common > 0 && common < from.len() && common < to.len() {
                 let import = format!("{}: {}", file.path, path.join("::"));
                 imports.entry(from[..=common].to_vec()).or_default().entry(to[..=common].to_vec()).or_insert(import);
             }
         }
     }
-    // what imports nothing that is left is in no circle, nor is what nothing that is left imports
+    // remove modules without imports, and modules that nothing imports: neither can be in a cycle
     loop {
         let sources: BTreeSet<Module> = imports.keys().cloned().collect();
         let targets: BTreeSet<Module> = imports.values().flat_map(BTreeMap::keys).cloned().collect();
@@ -53,13 +56,13 @@ fn circles(files: &[&SourceFile]) -> Vec<String> {
     imports.into_values().flat_map(BTreeMap::into_values).map(|import| format!("in a circle of imports: {import}")).collect()
 }
 
-/// The module that a file of `src/` is.
+/// Returns the module of a file below `src/`.
 fn module_of(path: &str) -> Module {
     let below = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
     below.split('/').map(str::to_owned).collect()
 }
 
-/// The module that a path in another leads to, or into.
+/// Returns the module that a path in another module refers to.
 fn resolved(from: &Module, path: &[String], modules: &BTreeSet<Module>) -> Option<Module> {
     let mut at: Module = if path[0] == "crate" { Vec::new() } else { from.clone() };
     for name in path {
@@ -78,21 +81,21 @@ fn resolved(from: &Module, path: &[String], modules: &BTreeSet<Module>) -> Optio
     modules.contains(&at).then_some(at)
 }
 
-/// The paths that begin with `crate`, `super` or `self`, each end of a group one.
+/// Returns the paths that begin with `crate`, `super` or `self`, one per element of a group.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let starts = ["crate::", "super::", "self::"].into_iter().flat_map(|start| code.match_indices(start));
     let begins = |at: usize| !code[..at].ends_with(|before| is_word(before) || before == ':');
     starts.filter(|(at, _)| begins(*at)).flat_map(|(at, _)| tree(&code[at..]).0).collect()
 }
 
-/// Each path of the tree that begins here, and how long the tree is.
+/// Returns each path of the use tree at the start of a text, and the length of the tree.
 fn tree(text: &str) -> (Vec<Vec<String>>, usize) {
     if let Some(group) = text.strip_prefix('{') {
         let (mut all, mut at) = (Vec::new(), 0);
         while let Some(next) = group[at..].chars().next().filter(|next| *next != '}') {
             let (paths, length) = tree(&group[at..]);
             all.extend(paths);
-            // a comma, a space or a star
+            // a comma, a space or an asterisk
             at += if length == 0 { next.len_utf8() } else { length };
         }
         return (all, at + 2);
@@ -122,7 +125,7 @@ fn circles_are_seen_whatever_form_their_imports_have() {
         let files = [&parent, &file("src/a/b.rs", b), &file("src/a/c.rs", c)].map(|file| SourceFile::new(&file.path, &file.text));
         assert_eq!(seen(&files).len(), count, "{b} {c}");
     }
-    // what is below a module counts as it, and what imports a circle is in none
+    // submodules count as their module, and a module that imports a cycle is not part of it
     let below = [
         file("src/a/b.rs", "mod e;"),
         file("src/a/b/e.rs", "use super::super::c::Y;\nuse super::X;"),

@@ -1,5 +1,6 @@
-//! What is deployed beside the binary: alerts and dashboard ask for metrics that there are, each alert has its part of docs/operate/alerts.md, and the chart has the
-//! same files. docs/operate/metrics.md, in turn, is held equal to `/metrics` by a test of its own.
+//! Files that are deployed with the binary. Alerts and dashboard may only use existing metrics,
+//! each alert has a section in docs/operate/alerts.md, and the chart has equal copies. Another test
+//! compares docs/operate/metrics.md with `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,20 +10,20 @@ fn read(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The metrics that docs/operate/metrics.md has, with their types.
+/// Returns the metrics of docs/operate/metrics.md with their types.
 fn metrics() -> BTreeMap<String, String> {
     let page = read("docs/operate/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     rows.map(|(name, rest)| (name.to_owned(), rest.split(' ').next().unwrap_or_default().to_owned())).collect()
 }
 
-/// The words that could be metrics of ours.
+/// Returns the words that have the form of meshkeep's metrics.
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words.filter(|word| ["meshkeep_", "process_"].iter().any(|begin| word.starts_with(begin))).collect()
 }
 
-/// Those of a text that no `/metrics` has.
+/// Returns the metrics in a text that `/metrics` does not have.
 fn unknown<'a>(text: &'a str, metrics: &BTreeMap<String, String>) -> Vec<&'a str> {
     let of_histogram = |name: &str| {
         let family = ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end));

@@ -1,4 +1,5 @@
-//! What code says of documents: each that it names is in the repository, and each section of it that is named has a heading.
+//! References from code to documents: each document must exist, and each section must have a
+//! heading.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use super::source::read_sources;
 
-/// Folders that a document's name in code is relative to.
+/// Folders that document names in code are relative to.
 const ROOTS: [&str; 2] = ["", "docs/"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The headings of a document, without their marks; `None` where there is no such document.
+/// Returns the headings of a document without their marks; `None` if there is no such document.
 fn headings(name: &str) -> Option<Vec<String>> {
     let text = ROOTS.iter().find_map(|folder| fs::read_to_string(root().join(format!("{folder}{name}"))).ok())?;
     Some(text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim().to_owned()).collect())
 }
 
-/// The documents that a line names, each with what follows it.
+/// Returns the documents that a line names, each with the text that follows.
 fn named(line: &str) -> impl Iterator<Item = (&str, &str)> {
     line.match_indices(".md").filter_map(|(at, end)| {
         let start = line[..at].rfind(|c: char| !(c.is_ascii_alphanumeric() || "-_/.".contains(c))).map_or(0, |before| before + 1);
@@ -29,14 +30,14 @@ fn named(line: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The number of a section that stands right behind a document's name: ` §2.8`.
+/// Returns the section number directly after a document's name: ` §2.8`.
 fn section(rest: &str) -> Option<&str> {
     let rest = rest.strip_prefix(" §").or_else(|| rest.strip_prefix(", §"))?;
     let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
     Some(rest[..end].trim_end_matches('.')).filter(|number| !number.is_empty())
 }
 
-/// What is wrong with what a line says of documents.
+/// Returns the errors in a line's references.
 fn wrong(line: &str, known: &mut BTreeMap<String, Option<Vec<String>>>) -> Vec<String> {
     let mut found = Vec::new();
     for (name, rest) in named(line) {
@@ -75,7 +76,7 @@ fn a_document_or_a_section_that_is_not_there_is_found() {
     assert_eq!(told(&format!("/// ({real} §2.8) and ({real}, §99)")), [format!("{real} has no section 99")]);
 }
 
-/// The folders of `docs/`: each has a README.md that lists its pages.
+/// Folders of `docs/`. Each has a README.md that lists its pages.
 const FOLDERS: [&str; 4] = ["docs/use", "docs/use/api", "docs/operate", "docs/develop"];
 
 /// Returns the Markdown files directly in `folder`, without its README.md.
@@ -84,13 +85,13 @@ fn pages_in(folder: &str) -> impl Iterator<Item = PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|end| end == "md") && !path.ends_with(concat!("README", ".md")))
 }
 
-/// The address of a heading, as GitHub makes it.
+/// Returns the anchor that GitHub generates for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
     kept.replace(' ', "-")
 }
 
-/// The links of a page to files of the repository and to their headings.
+/// Returns the links of a page to files of the repository and to their headings.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://") && !target.contains(' ') && !target.starts_with("mailto:"))
@@ -124,7 +125,7 @@ fn each_link_between_pages_leads_somewhere() {
             };
             let is_there = match (&found, heading) {
                 (Ok(text), Some(heading)) => has(heading, text),
-                // a picture is no text
+                // the target is not text, for instance a picture
                 (_, _) => target.exists(),
             };
             if !is_there {

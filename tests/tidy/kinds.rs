@@ -1,19 +1,21 @@
-//! Where kinds are told apart. What there is to say of a kind stands in its row (`src/model/key.rs`), and code goes through all of them; a new kind means
-//! that row, a module of its own in each room that does something of its own for it, and the files of this list.
+//! Files that distinguish between kinds. Properties of a kind are in its row (`src/model/key.rs`),
+//! and code iterates over all kinds. A new kind needs that row, a module in each room that treats
+//! it specially, and changes in the files of this list.
 
 use std::collections::BTreeSet;
 
 use super::expect_none;
 use super::source::{SourceFile, read_sources};
 
-/// Kinds as code names them, behind `Kind::` or `Object::`.
+/// Names of kinds in code, after `Kind::` or `Object::`.
 const NAMES: [&str; 7] = ["EndpointSlice", "Identity", "Ip", "NodeIp", "Node", "ServiceExport", "Service"];
 
-/// A file that names so many of them tells kinds apart. What joins a few (services with their slices and exports, addresses with nodes and
-/// identities) names three at most.
+/// Number of kinds from which on a file counts as distinguishing kinds. Code that joins some kinds
+/// (services with their slices and exports, addresses with nodes and identities) names three at
+/// most.
 const TOLD_APART_MIN: usize = 4;
 
-/// The files that do, and what for.
+/// Files that distinguish kinds, each with the reason.
 const ALLOWED: [(&str, &str); 20] = [
     ("src/announce/plan.rs", "which keys a cluster from files has"),
     ("src/api/dto/streamed.rs", "an event's object"),
@@ -37,7 +39,7 @@ const ALLOWED: [(&str, &str); 20] = [
     ("src/wire/mod.rs", "which decoder reads it"),
 ];
 
-/// How many kinds a file names.
+/// Returns the number of kinds that a file names.
 fn told_apart(file: &SourceFile) -> usize {
     let named = |name: &&&str| {
         ["Kind::", "Object::"].iter().any(|of| {

@@ -1,4 +1,5 @@
-//! Style as tests: the walls between the rooms, sizes, dead files and banned words. ARCHITECTURE.md's table of rooms is [`ROOMS`].
+//! Style rules as tests: imports between rooms, sizes, unused files and banned words.
+//! ARCHITECTURE.md's table of rooms is [`ROOMS`].
 
 mod circles;
 mod deploy;
@@ -13,7 +14,8 @@ use std::path::Path;
 
 use self::source::{SourceFile, functions, read_sources, strip};
 
-/// Which rooms of the crate each room may import; its tests may more. `lib.rs` is no room: it lists them all.
+/// Rooms of the crate that each room may import. Test code may import more. `lib.rs` is no room,
+/// because it lists all of them.
 const ROOMS: [(&str, &[&str]); 29] = [
     ("main", &["cli"]),
     ("cli", &["allocator", "announce", "config", "demo", "doctor", "dto", "files", "kvstore", "model", "reflect", "runtime", "telemetry"]),
@@ -68,10 +70,10 @@ const ROOMS: [(&str, &[&str]); 29] = [
     ("api", &["admission", "dto", "files", "findings", "handle", "model", "page", "server"]),
 ];
 
-/// Rooms that come beside those of the table when they are needed.
+/// Room that is not in the table and is created once it is needed.
 const TELEMETRY: (&str, &[&str]) = ("telemetry", &["config", "handle", "model"]);
 
-/// Crates that few places import: the path below `src/` begins with one of these.
+/// Crates that only some modules import. The path below `src/` must begin with one of these.
 const SOLE_IMPORTERS: [(&str, &[&str]); 8] = [
     ("axum", &["api", "server"]),
     ("utoipa", &["api", "dto"]),
@@ -79,18 +81,19 @@ const SOLE_IMPORTERS: [(&str, &[&str]); 8] = [
     ("sled", &["store/engine"]),
     ("notify", &["file_watch"]),
     ("libyaml_safer", &["yaml"]),
-    // as a client, and as a server
+    // as a client and as a server
     ("etcd_client", &["kvstore", "etcd_api"]),
     ("tonic", &["kvstore", "etcd_api"]),
 ];
 
-/// Lines of a file without its tests (CONTRIBUTING.md).
+/// Maximum lines of a file without its tests (CONTRIBUTING.md).
 const FILE_LINES_MAX: usize = 500;
 
-/// Lines of a function, from its name to its closing brace (CONTRIBUTING.md).
+/// Maximum lines of a function, from its name to its closing brace (CONTRIBUTING.md).
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// What must not stand in code or comments, and why; each written here in two parts, so that this file does not hold it.
+/// Texts that must not occur in code or comments, with the reason. Each is split in two, so that
+/// this file does not contain it.
 const BANNED: [(&[&str], &str); 7] = [
     (&["..", "/shared"], "the project stands alone"),
     (&["TO", "DO"], "do it, or open an issue"),
@@ -101,7 +104,7 @@ const BANNED: [(&[&str], &str); 7] = [
     (&["todo", "!("], "code that is not there panics"),
 ];
 
-/// Where a banned word stands for a reason.
+/// Files that may contain banned texts, with the reason.
 const EXCEPTIONS: [(&str, &str); 5] = [
     ("src/commit/mod.rs", "spaces snapshots; nothing is waited for, and what comes meanwhile joins the next one"),
     ("src/store/engine.rs", "polls, with a deadline, for sled's own lock, which cannot be waited for"),
@@ -114,7 +117,7 @@ fn allowed(room: &str) -> Option<&'static [&'static str]> {
     ROOMS.iter().chain([&TELEMETRY]).find(|(name, _)| *name == room).map(|(_, imports)| *imports)
 }
 
-/// Fails with every complaint at once.
+/// Fails with all complaints.
 fn expect_none(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
@@ -199,7 +202,7 @@ fn banned_words_stand_nowhere() {
     expect_none(complaints);
 }
 
-/// How a doc begins that needs the item above it, or the value below, to be understood.
+/// Beginnings of docs that can only be understood with the item above or the value below.
 const DEPENDENT_BEGINNINGS: [&str; 6] = ["The same ", "So many ", "So much ", "So long ", "So few ", "So often "];
 
 #[test]
@@ -236,7 +239,8 @@ fn the_checks_see_what_they_look_for() {
     assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs").exists());
 }
 
-/// The rooms that code names after `root`, `crate::` as a rule: `crate::x`, and each of `crate::{x::…, y}`.
+/// Returns the rooms that code names after `root`, usually `crate::`: `crate::x`, and each of
+/// `crate::{x::…, y}`.
 fn imported_rooms(code: &str, root: &str) -> BTreeSet<String> {
     let mut rooms = BTreeSet::new();
     for (at, _) in code.match_indices(root) {
@@ -249,7 +253,7 @@ fn imported_rooms(code: &str, root: &str) -> BTreeSet<String> {
     rooms
 }
 
-/// The first names of a `{a::b, c::{d, e}}` group, which begins after its brace.
+/// Returns the first names of a `{a::b, c::{d, e}}` group. The text starts after the brace.
 fn top_level_names(group: &str) -> Vec<String> {
     let (mut names, mut depth, mut start) = (Vec::new(), 0_u32, true);
     for (at, character) in group.char_indices() {
@@ -268,13 +272,14 @@ fn top_level_names(group: &str) -> Vec<String> {
     names
 }
 
-/// The name at the start, if it is a module's: types and functions of the crate's root have capitals or do not exist.
+/// Returns the name at the start of a text if it is a module's. Types of the crate's root start
+/// with a capital letter, and it has no functions.
 fn leading_name(text: &str) -> Option<String> {
     let name: String = text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
     name.starts_with(|c: char| c.is_ascii_lowercase()).then_some(name)
 }
 
-/// Whether code has a path that begins with this crate.
+/// Returns whether code contains a path that begins with this crate.
 fn uses_crate(code: &str, name: &str) -> bool {
     code.match_indices(name).any(|(at, _)| {
         let (before, after) = (&code[..at], &code[at + name.len()..]);

@@ -1,23 +1,23 @@
-//! Reading Rust source well enough to count and to look for names: without comments, texts and test modules.
+//! A reader of Rust source that is good enough to count lines and find names: it removes comments,
+//! string literals and test modules.
 
 use std::fs;
 use std::path::Path;
 
-/// One file.
+/// A source file.
 pub(crate) struct SourceFile {
-    /// From the project's root, with `/`.
+    /// Path from the project's root, with `/`.
     pub(crate) path: String,
-    /// All of it.
     pub(crate) text: String,
-    /// Without comments, the content of texts, and what stands below `#[cfg(test)]` in braces. Lines stay where they are, up to the
-    /// first such module.
+    /// The text without comments, the contents of string literals, and the items below
+    /// `#[cfg(test)]` in braces. Line numbers are those of the text, up to the first such item.
     pub(crate) code: String,
 }
 
-/// A function and how long it is.
+/// A function and its length.
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub(crate) line: usize,
     pub(crate) lines: usize,
 }
@@ -27,18 +27,18 @@ impl SourceFile {
         Self { path: path.to_owned(), text: text.to_owned(), code: without_tests(&strip(text)) }
     }
 
-    /// The first part of the path below `src/`.
+    /// Returns the first part of the path below `src/`.
     pub(crate) fn room(&self) -> &str {
         let below = self.path.trim_start_matches("src/");
         below.split('/').next().unwrap_or(below).trim_end_matches(".rs")
     }
 
-    /// Whether the whole file is tests.
+    /// Returns whether the whole file is test code.
     pub(crate) fn is_test(&self) -> bool {
         self.path.split('/').any(|part| part == "tests" || part == "tests.rs")
     }
 
-    /// The files that its `mod x;` lines may mean.
+    /// Returns the files that the `mod x;` lines may refer to.
     pub(crate) fn children(&self) -> Vec<String> {
         let (directory, file) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
         let owner = match file {
@@ -55,7 +55,7 @@ impl SourceFile {
     }
 }
 
-/// Every Rust file below a folder of the project, in order.
+/// Returns every Rust file below a folder of the project, sorted by path.
 pub(crate) fn read_sources(folder: &str) -> Vec<SourceFile> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (mut files, mut open) = (Vec::new(), vec![root.join(folder)]);
@@ -75,7 +75,7 @@ pub(crate) fn read_sources(folder: &str) -> Vec<SourceFile> {
     files
 }
 
-/// Blanks comments and the content of texts and characters; line breaks stay.
+/// Removes comments and the contents of string and character literals. Line breaks stay.
 pub(crate) fn strip(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -100,7 +100,7 @@ pub(crate) fn strip(text: &str) -> String {
     code
 }
 
-/// The length of a `"…"`.
+/// Returns the length of a `"…"` literal.
 fn plain_text_length(rest: &str) -> usize {
     let mut escaped = false;
     let end = rest[1..].find(|c| {
@@ -111,7 +111,7 @@ fn plain_text_length(rest: &str) -> usize {
     end.map_or(rest.len(), |end| end + 2)
 }
 
-/// The length of a raw text, with any number of `#`; 0 if it is none.
+/// Returns the length of a raw string literal with any number of `#`; 0 if there is none.
 fn raw_text_length(rest: &str) -> usize {
     let hashes = rest[1..].chars().take_while(|c| *c == '#').count();
     if !rest[1 + hashes..].starts_with('"') {
@@ -122,7 +122,7 @@ fn raw_text_length(rest: &str) -> usize {
     rest[body..].find(&close).map_or(rest.len(), |end| body + end + close.len())
 }
 
-/// The length of a `'x'` or `'\n'`; 0 for a lifetime.
+/// Returns the length of a `'x'` or `'\n'` literal; 0 for a lifetime.
 fn character_length(rest: &str) -> usize {
     let mut characters = rest[1..].char_indices();
     match characters.next() {
@@ -135,7 +135,7 @@ fn character_length(rest: &str) -> usize {
     }
 }
 
-/// Takes out every `#[cfg(test)] … { … }`.
+/// Removes every `#[cfg(test)] … { … }`.
 fn without_tests(code: &str) -> String {
     let mark = "#[cfg(test)]";
     let (mut kept, mut rest) = (String::with_capacity(code.len()), code);
@@ -152,7 +152,7 @@ fn without_tests(code: &str) -> String {
     kept + rest
 }
 
-/// The length of a block that begins with its brace.
+/// Returns the length of the block whose opening brace starts the text.
 fn block_length(code: &str) -> usize {
     let mut depth = 0_u32;
     for (at, character) in code.char_indices() {
@@ -166,7 +166,7 @@ fn block_length(code: &str) -> usize {
     code.len()
 }
 
-/// Every function with a body.
+/// Returns every function that has a body.
 pub(crate) fn functions(code: &str) -> Vec<Function> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("fn ") {
@@ -183,7 +183,8 @@ pub(crate) fn functions(code: &str) -> Vec<Function> {
     found
 }
 
-/// Where the body of a function begins that is declared here; `None` where it has none. Arrays in its head have semicolons too.
+/// Returns the offset of the body of a declared function; `None` if it has no body. Array types in
+/// the signature contain semicolons too.
 fn body_of(declaration: &str) -> Option<usize> {
     let mut depth = 0_u32;
     for (at, character) in declaration.char_indices() {

@@ -1,20 +1,21 @@
-//! The traps of Cilium's protocol by number, each with the test that walks into it: as in the protocol's description.
+//! The traps of Cilium's protocol by number, as in the protocol's description, each with the tests
+//! that cover it.
 
 use std::fs;
 use std::path::Path;
 
-/// Where a trap is tested.
+/// Coverage of a trap.
 enum Covered {
-    /// The tests, as file and function.
+    /// Tests of the trap, as file and function.
     By(&'static [(&'static str, &'static str)]),
-    /// Nothing of ours can fall into it, and why.
+    /// The trap cannot affect meshkeep, for this reason.
     Not(&'static str),
 }
 
 const WIRE: &str = "src/wire/tests/traps.rs";
 const LOSSES: &str = "tests/e2e/losses.rs";
 
-/// Every trap: its number, what it is, and its tests.
+/// Number, description and coverage of every trap.
 const TRAPS: [(u8, &str, Covered); 36] = [
     (1, "canaries are named after base prefixes", Covered::By(&[(WIRE, "trap_1_canaries_are_named_after_base_prefixes")])),
     (2, "a copy moves the cluster within the key", Covered::By(&[(WIRE, "trap_2_cache_prefixes_move_the_cluster")])),
