@@ -1,4 +1,5 @@
-//! Two clusters in one etcd: their numbers come from ranges of their own, and nothing that is done for one touches the other.
+//! Two clusters in one etcd: their numbers come from separate ranges, and operations on one cluster
+//! never affect the other.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use crate::harness::etcd::Etcd;
 
 const CLUSTERS: [&str; 2] = ["berlin", "paris"];
 
-/// How many keys of each, and how many tasks: two for each key.
+/// Number of keys per cluster, and number of tasks: two for each key.
 const KEYS: usize = 40;
 const TASKS: usize = 8;
 
@@ -21,12 +22,12 @@ fn range_of(cluster: usize) -> IdRange {
     range(first, first + 0xffff)
 }
 
-/// Labels that are alike in both clusters, but for the cluster's own.
+/// Returns labels that differ between the clusters only in the cluster's own label.
 fn key(cluster: usize, number: usize) -> AllocatorKey {
     AllocatorKey::from_labels([("k8s:app", format!("app-{number}").as_str()), ("k8s:io.cilium.k8s.policy.cluster", CLUSTERS[cluster])])
 }
 
-/// The numbers of a cluster's range that have an entry.
+/// Returns the numbers of a cluster's range that have an entry.
 async fn numbers(etcd: &Etcd, cluster: usize) -> Vec<Id> {
     let all = content(etcd).await;
     let ids = all.iter().filter_map(|(name, ..)| Id::parse(name.strip_prefix("id/")?));
@@ -58,7 +59,8 @@ async fn two_clusters_in_one_etcd_do_not_touch_each_other() {
     let before = [numbers(&etcd, 0).await, numbers(&etcd, 1).await];
     assert_eq!(before.each_ref().map(Vec::len), [KEYS, KEYS]);
 
-    // one of them ends, and what it had is collected: the other keeps all, used or not
+    // one node ends, and its unused identities are collected; the other cluster keeps all of its
+    // own, used or not
     nodes.remove(0).die().await;
     let unused = key(1, 0);
     for _ in 0..2 {

@@ -1,4 +1,5 @@
-//! A node that is a process of its own, and is killed: what it used is free once its lease has run out, and not before.
+//! A node in its own process that is killed: its identities become free once its lease has expired,
+//! and not earlier.
 //!
 //! The test binary runs itself again as the node.
 
@@ -12,34 +13,34 @@ use super::{BASE, Node, TTL, content, key, options, range, session};
 use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
 
-/// The client file for the node.
+/// Environment variable with the client file of the node.
 const CHILD_FILE: &str = "MESHKEEP_TEST_ALLOCATOR_CHILD_FILE";
 
-/// The name of the node that is killed.
+/// Name of the node that is killed.
 const KILLED: &str = "10.0.0.9";
 
-/// How many keys it uses: all that there are numbers for.
+/// Number of keys that the node uses: all numbers of the range.
 const KEYS: usize = 10;
 
-/// What it says once it uses them.
+/// Line that the node prints once it uses them.
 const READY: &str = "all are used";
 
 fn few() -> AllocatorOptions {
     AllocatorOptions { range: range(65_536, 65_535 + KEYS as u64), attempts_max: 2, ..options() }
 }
 
-/// Ends with the test at the latest.
+/// A child process that ends with the test at the latest.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // nothing can be done about a failure here
+        // a failure cannot be handled here
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Does nothing in an ordinary run: it is what the other test starts.
+/// Does nothing in a normal run; the other test starts it.
 #[tokio::test]
 async fn the_node_that_is_killed() {
     let Ok(file) = std::env::var(CHILD_FILE) else { return };
@@ -76,7 +77,7 @@ async fn what_a_killed_node_used_is_free_once_its_lease_has_run_out() {
     child.0.kill().unwrap();
     let killed = Instant::now();
     eventually("the references of the killed node to be gone", async || (references().await == 0).then_some(())).await;
-    // renewed at a third of its life at the latest
+    // the lease was renewed after a third of its life at the latest
     assert!(killed.elapsed() >= TTL / 3, "{:?}", killed.elapsed());
     let mut deleted = Vec::new();
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Locks of keys: what happens to those whose holders die or do not move.
+//! Locks of keys whose holders die or hang.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,8 @@ async fn a_holder_that_dies_is_superseded_when_its_lease_ends() {
     two.die().await;
 }
 
-/// Its lease lives on, but it does not move: a round of the collector remembers it, the next one takes the lock away.
+/// The holder's lease stays alive, but the holder hangs. A round of the collector remembers the
+/// lock, and the next round deletes it.
 #[tokio::test]
 async fn a_holder_that_is_stuck_loses_its_lock_in_the_second_round() {
     let etcd = Etcd::start().await;
@@ -42,7 +43,7 @@ async fn a_holder_that_is_stuck_loses_its_lock_in_the_second_round() {
     let second = two.allocator.run_locks_gc(&first.held).await.unwrap();
     assert_eq!((second.deleted, second.held.len()), (1, 1), "who waits is not taken for the holder");
     assert!(waiting.join_next().await.unwrap().unwrap().is_new);
-    // what the former holder does now has no effect
+    // later operations of the former holder have no effect
     let error = one.allocator.get_if_locked(&key("b"), &stuck).await.unwrap_err();
     assert_eq!(error.to_string(), "the lock of the key was lost: its lease has expired");
     Locker::unlock(stuck).await;
@@ -50,7 +51,8 @@ async fn a_holder_that_is_stuck_loses_its_lock_in_the_second_round() {
     two.die().await;
 }
 
-/// Trap 28: the collector's lock of a number is another one than the lock of who allocates its key, so that neither waits for the other.
+/// Trap 28: the collector's lock of a number differs from the lock for allocating its key, so that
+/// neither waits for the other.
 #[tokio::test]
 async fn trap_28_a_collector_s_lock_does_not_keep_anybody_from_allocating() {
     let etcd = Etcd::start().await;

@@ -1,4 +1,4 @@
-//! The allocator room over real etcd servers.
+//! Tests of the allocator with real etcd servers.
 
 mod clusters;
 mod killed;
@@ -19,13 +19,13 @@ use crate::harness::etcd::Etcd;
 
 const BASE: &str = "cilium/state/identities/v1";
 
-/// A node: its session, and its allocator over it.
+/// A session and the allocator that uses it.
 struct Node {
     session: Session,
     allocator: Allocator<EtcdBackend>,
 }
 
-/// How long leases and locks live in tests.
+/// Time to live of leases and locks in tests.
 const TTL: Duration = Duration::from_secs(3);
 
 fn range(min: u64, max: u64) -> IdRange {
@@ -40,7 +40,7 @@ async fn session(etcd: &Etcd) -> Session {
     session_of(&etcd.client_file_yaml()).await
 }
 
-/// The session of a client file.
+/// Returns the session of a client file.
 async fn session_of(file: &str) -> Session {
     let file = ClientFile::parse(file.as_bytes()).unwrap();
     let client = ClientOptions { requests_per_second_max: 10_000, requests_in_flight_max: 100, ..ClientOptions::default() };
@@ -60,7 +60,7 @@ impl Node {
         Self { allocator: Allocator::start(backend, options).unwrap(), session }
     }
 
-    /// Its end without a word, as after `kill -9`: nobody renews its leases any more.
+    /// Ends without cleaning up, as after `kill -9`: nothing renews its leases.
     async fn die(&self) {
         self.session.close().await;
         self.allocator.delete().await;
@@ -71,7 +71,7 @@ fn options() -> AllocatorOptions {
     AllocatorOptions { range: range(65_536, 131_071), master_key_protection: true, ..AllocatorOptions::default() }
 }
 
-/// All keys below the base with their values, and whether they hang on a lease.
+/// Returns all keys below the base, with their values and whether they have a lease.
 async fn content(etcd: &Etcd) -> Vec<(String, String, bool)> {
     let options = etcd_client::GetOptions::new().with_prefix();
     let reply = etcd.client().await.get(BASE, Some(options)).await.unwrap();

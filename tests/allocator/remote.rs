@@ -1,4 +1,5 @@
-//! The numbers of real second clusters beside the own ones, read as an agent reads them: of a cluster's own etcd, and of a KVStoreMesh's cache.
+//! Identities of real second clusters in addition to the own ones, read as an agent reads them:
+//! from a cluster's own etcd and from a KVStoreMesh's cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::harness::mesh::{Form, MeshCluster, SMALL, publish};
 use crate::harness::meshkeep::Home;
 use crate::harness::scene::Remote;
 
-/// A copy that follows until it is dropped.
+/// A copy of a remote cluster's identities that follows its etcd until it is dropped.
 struct Following {
     cache: Arc<RemoteCache>,
     tasks: JoinSet<()>,
@@ -32,14 +33,14 @@ async fn follow(node: &Node, remote: &Remote, base: &str) -> Following {
     Following { cache, tasks }
 }
 
-/// The numbers and labels of clusters, as their sources have them.
+/// Returns numbers and labels of the clusters' identities, as in their sources.
 fn truth<'a>(remotes: impl IntoIterator<Item = &'a Remote>) -> BTreeMap<u64, String> {
     let entries = remotes.into_iter().flat_map(|remote| &remote.clusters).flat_map(|cluster| &cluster.entries);
     let identities = entries.filter(|(key, _)| key.starts_with("cilium/cache/identities/"));
     identities.map(|(key, value)| (key.rsplit('/').next().unwrap().parse().unwrap(), String::from_utf8(value.clone()).unwrap())).collect()
 }
 
-/// Waits until the allocator finds just these beside its own.
+/// Waits until the allocator has exactly these identities in addition to its own.
 async fn finds(node: &Node, own: Id, expected: &BTreeMap<u64, String>, after: &str) {
     eventually(after, async || {
         let mut found = BTreeMap::new();
@@ -62,7 +63,7 @@ async fn the_numbers_of_other_clusters_are_those_of_their_sources_and_of_the_mir
     let own_id = node.allocator.allocate(&key("own")).await.unwrap().id;
     let mut direct = Remote::start(binary, Form::State, vec![MeshCluster::generate(2, SMALL)]).await;
     let mut cached = Remote::start(binary, Form::Cache, vec![MeshCluster::generate(3, SMALL)]).await;
-    // a number of the own range in another cluster's store is not taken
+    // numbers of the own range in another cluster's store are ignored
     direct.etcd.put("cilium/state/identities/v1/id/65999", "k8s:app=x;k8s:io.cilium.k8s.policy.cluster=c02;").await;
     let first = follow(&node, &direct, "cilium/state/identities/v1").await;
     let second = follow(&node, &cached, "cilium/cache/identities/v1/c03").await;
@@ -87,7 +88,7 @@ async fn the_numbers_of_other_clusters_are_those_of_their_sources_and_of_the_mir
     publish(&direct.etcd, direct.form, &direct.clusters, "2026-01-12T10:00:00Z").await;
     finds(&node, own_id, &truth([&direct, &cached]), "a source that was wiped and published anew").await;
 
-    // the mirror's copy of the same sources is another one: both have the same
+    // the mirror's copy of the same sources is independent: both must be equal
     let mut home = Home::new();
     for remote in [&direct, &cached] {
         home.write_cluster(&remote.clusters[0].name, &remote.client_file());
@@ -112,7 +113,7 @@ async fn the_numbers_of_other_clusters_are_those_of_their_sources_and_of_the_mir
     node.die().await;
 }
 
-/// An identity as the API tells it.
+/// Returns number and labels of an identity in the API's answer.
 fn of_mirror(item: &serde_json::Value) -> (u64, BTreeMap<String, String>) {
     let labels = item["labels"].as_object().unwrap().iter();
     (item["id"].as_u64().unwrap(), labels.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect())

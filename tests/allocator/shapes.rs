@@ -1,4 +1,4 @@
-//! What stands in the etcd, key by key, and what of it goes when.
+//! Contents of the etcd, key by key, and the times at which keys are deleted.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -34,7 +34,8 @@ async fn entries_last_references_are_leased_and_no_lock_is_left() {
         assert_eq!(content(&etcd).await, [expected[0].clone(), expected[2].clone()]);
         assert_eq!(one.allocator.get_no_cache(&key("a")).await.unwrap(), Some(id));
         assert_eq!(one.allocator.get_by_id(id).await.unwrap(), Some(key("a")));
-        // `kill -9`: after its lease nobody refers to it, and the entry waits for its collection
+        // after SIGKILL and the end of its lease nothing refers to the entry, which stays until it
+        // is collected
         two.die().await;
         eventually("the end of the reference", async || (content(&etcd).await == expected[..1]).then_some(())).await;
         assert_eq!(one.allocator.get_no_cache(&key("a")).await.unwrap(), None);
@@ -43,7 +44,8 @@ async fn entries_last_references_are_leased_and_no_lock_is_left() {
     }
 }
 
-/// Keys of Cilium's making: slashes collapse in keys and stand in values, and labels that begin with others' are others.
+/// Keys as Cilium creates them: repeated slashes collapse in keys but not in values, and labels
+/// that are a prefix of others are different.
 #[tokio::test]
 async fn a_number_is_found_by_the_labels_that_are_meant_and_no_others() {
     let etcd = Etcd::start().await;
@@ -86,7 +88,8 @@ async fn what_nobody_refers_to_in_two_rounds_is_collected_and_nothing_else() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let node = Node::start(&etcd, "10.0.0.1", options()).await;
         let used = node.allocator.allocate(&key("a")).await.unwrap().id.number();
-        // a second entry of the same labels, one that is written between the rounds, one of another cluster, and one that is used too late
+        // a second entry with the same labels, one that is written between the rounds, one of
+        // another cluster, and one that is used too late
         for (id, labels) in
             [(70_001, LABELS), (70_002, "k8s:app=b;"), (200_000, "k8s:app=c;"), (70_003, "k8s:app=d;"), (70_004, "k8s:app=e;")]
         {

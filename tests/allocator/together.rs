@@ -1,4 +1,5 @@
-//! Two allocators with 16 tasks each over one etcd: never two numbers for a key nor two keys for a number, whatever happens meanwhile.
+//! Two allocators with 16 tasks each and one etcd: a key never gets two numbers, and a number never
+//! has two keys, whatever happens meanwhile.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,30 +17,32 @@ use super::{BASE, Node, TTL, key, options, range, session};
 use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
 
-/// How many tasks each of the two has.
+/// Number of tasks per allocator.
 const TASKS: u64 = 16;
 
-/// How long they work at least: three rounds of the collector, so that something is collected.
+/// Minimum duration: three rounds of the collector, so that something is collected.
 const RUN_MIN: Duration = Duration::from_secs(10);
 
-/// How many keys are allocated: a few hundred, or as many as `MESHKEEP_ALLOCATOR_KEYS` says (20,000 in long runs).
+/// Returns the number of keys to allocate: a few hundred, or `MESHKEEP_ALLOCATOR_KEYS` (20,000 in
+/// long runs).
 fn key_count() -> usize {
     std::env::var("MESHKEEP_ALLOCATOR_KEYS").ok().and_then(|count| count.parse().ok()).unwrap_or(400)
 }
 
-/// How far apart two rounds of the collector are: further than a node needs to write references anew that its lease took. A list of thousands of
-/// identities after each restart makes that longer.
+/// Returns the interval between two rounds of the collector. It is longer than a node needs to
+/// write its references again after it lost its lease. With thousands of identities, a list after
+/// each restart makes that take longer.
 fn collection_interval(count: usize) -> Duration {
     if count > 1_000 { 4 * TTL } else { TTL }
 }
 
-/// How far apart two restarts of the etcd are at least: further than a node needs to list thousands of identities anew, as nothing new is given
-/// out before that.
+/// Returns the minimum interval between two restarts of the etcd. It is longer than a node needs to
+/// list thousands of identities, because no new ones are allocated before that.
 fn restart_interval(count: usize) -> Duration {
     if count > 1_000 { 2 * TTL } else { Duration::ZERO }
 }
 
-/// What all tasks share.
+/// State that all tasks share.
 #[derive(Clone)]
 struct Run {
     begin: Instant,
@@ -48,7 +51,7 @@ struct Run {
     reused: Arc<AtomicUsize>,
 }
 
-/// Allocates keys of its own and those that others have at the moment, and keeps some for longer.
+/// Allocates new keys and keys that other tasks use, and keeps some of them for longer.
 async fn work(allocator: Allocator<EtcdBackend>, run: Run, seed: u64, count: usize) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut kept = Vec::new();
@@ -57,7 +60,7 @@ async fn work(allocator: Allocator<EtcdBackend>, run: Run, seed: u64, count: usi
         if number >= count * 2 && run.begin.elapsed() > RUN_MIN {
             break;
         }
-        // each key twice, at about the same time: by two tasks, of one node or of both
+        // each key twice at about the same time: by two tasks, of one node or of both
         let key = key(&format!("app-{}", number / 2));
         let allocation = allocator.allocate(&key).await.unwrap_or_else(|error| panic!("{key}: {error}"));
         run.uses.lock().unwrap().begin(&key, allocation.id);
@@ -75,7 +78,7 @@ async fn work(allocator: Allocator<EtcdBackend>, run: Run, seed: u64, count: usi
     }
 }
 
-/// Collects all the while.
+/// Runs the collector all the time.
 async fn collect(operator: Allocator<EtcdBackend>, deleted: Arc<AtomicUsize>, interval: Duration) {
     let what = Collected { range: range(65_536, 131_071), deletes_per_minute: NonZeroU32::MAX };
     let mut stale = StaleIds::new();
@@ -88,7 +91,7 @@ async fn collect(operator: Allocator<EtcdBackend>, deleted: Arc<AtomicUsize>, in
     }
 }
 
-/// Takes a lease away from whoever has it; false if there is none.
+/// Revokes a random lease. Returns false if there is none.
 async fn revoke_one(etcd: &Etcd, random: &mut StdRng) -> bool {
     let mut client = etcd.client().await;
     let leases: Vec<i64> = client.leases().await.unwrap().leases().iter().map(|lease| lease.id()).collect();
@@ -124,7 +127,7 @@ async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
                 etcd.restart().await;
                 (restarts, restarted) = (restarts + 1, Instant::now());
             }
-            // one of somebody's references or locks
+            // a lease with references or locks
             Err(_) => losses += usize::from(revoke_one(&etcd, &mut random).await),
         }
     }
