@@ -1,4 +1,5 @@
-//! What befalls the sidecar, its store and the etcds: one seeded action after the other, each at least once in a round.
+//! Events that affect the sidecar, its store and the etcds: a seeded sequence in which each event
+//! occurs at least once per round.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,45 +18,46 @@ use super::state::{Lost, Position};
 use crate::harness::eventually;
 use crate::harness::meshkeep::{Home, Meshkeep, http};
 
-/// Fewer than there are deleted keys at most moments, so that the positions of those who stay away for long are trimmed past; see
-/// the chance of a delete in the churn.
+/// Maximum number of tombstones. Usually there are more deleted keys, so that the positions of
+/// clients that stay away for long are trimmed; see the chance of a delete in the churn.
 pub(super) const TOMBSTONES_MAX: u32 = 300;
 
-/// How long after an action's begin the sidecar is struck.
+/// Time from the start of an action until the sidecar is hit.
 const STRIKE_DELAY_MS: std::ops::Range<u64> = 0..400;
 
-/// How long the sidecar stays away.
+/// Time that the sidecar stays down.
 const DOWN_MS: std::ops::Range<u64> = 0..300;
 
-/// How many keys are put right before a kill and deleted before the next start.
+/// Number of keys that are put right before a kill and deleted before the next start.
 const FRESH_KEYS: u32 = 60;
 
-/// What can happen.
+/// An event of a soak run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Action {
     Kill,
     KillTwice,
     Restart,
-    /// Keys are announced, lost in a kill (perhaps), and meanwhile deleted at their source.
+    /// Keys are announced and perhaps lost in a kill; while the sidecar is down they are deleted at
+    /// their source.
     KillAfterPut,
-    /// The directory goes back to an earlier copy of itself.
+    /// The directory is replaced by an earlier copy of itself.
     LoseTail,
-    /// A second sidecar over a copy of the directory answers for a while, and then the first one again.
+    /// A second sidecar with a copy of the directory answers for a while, and then the first one
+    /// again.
     Clone,
     EtcdRestart,
     EtcdKill,
     EtcdWipe,
-    /// The wire is cut for a moment.
+    /// The connection is cut for a moment.
     WireCut,
-    /// The wire is cut, and the history compacted meanwhile.
+    /// The connection is cut, and the history is compacted meanwhile.
     Relist,
     RemoveCluster,
     ThousandAtOnce,
-    /// Some checkers are away while more is deleted than there may be tombstones.
+    /// Some checkers are away while more keys are deleted than there may be tombstones.
     TrimTombstones,
 }
 
-/// All of them.
 pub(super) const ACTIONS: [Action; 14] = [
     Action::Kill,
     Action::KillTwice,
@@ -73,34 +75,34 @@ pub(super) const ACTIONS: [Action; 14] = [
     Action::TrimTombstones,
 ];
 
-/// How many open streams are most checkers: 24 of the 28 hold one, of which some come late.
+/// Number of open streams that means "most checkers": 24 of the 28 have one, and some connect late.
 const READERS_MIN: f64 = 12.0;
 
 /// A copy of the data directory, as a `kill -9` at that moment would have left it.
 struct Copy {
     directory: TempDir,
     epoch: String,
-    /// A sequence of that epoch that is certainly above everything in the copy or equal to it.
+    /// A sequence of the epoch that is certainly at least as high as everything in the copy.
     bound: u64,
-    /// The epochs begun since.
+    /// Epochs that started since.
     later: Vec<String>,
 }
 
-/// The sidecar and those who talk to it.
+/// The sidecar under test, and the addresses that the checkers use.
 pub(super) struct Sidecar {
     pub(super) home: Home,
     meshkeep: Option<Meshkeep>,
     target: watch::Sender<Target>,
-    /// Counts how often some checkers had to leave.
+    /// Counts the times that some checkers had to disconnect.
     away: watch::Sender<u32>,
     copy: Option<Copy>,
-    /// What the directory in use cannot vouch for.
+    /// Positions that the current directory does not contain.
     lost: Lost,
     pub(super) starts: u32,
 }
 
 impl Sidecar {
-    /// A sidecar that mirrors the sources, started.
+    /// Starts a sidecar that mirrors the sources.
     pub(super) async fn start(sources: &Sources, target: watch::Sender<Target>, away: watch::Sender<u32>) -> Self {
         let mut sidecar = Self { home: home(sources), meshkeep: None, target, away, copy: None, lost: Lost::new(), starts: 0 };
         sidecar.up().await;
@@ -111,7 +113,7 @@ impl Sidecar {
         self.meshkeep.as_ref().expect("must be running")
     }
 
-    /// Waits until a key is served, or is not any more.
+    /// Waits until a key is served, or is no longer served.
     async fn serves(&self, key: &str, wanted: bool) {
         let path = format!("/v1/entries/{key}");
         let ask = || async { ((self.meshkeep().ask(&path).await.0 == 200) == wanted).then_some(()) };
@@ -128,7 +130,7 @@ impl Sidecar {
         self.point(false);
     }
 
-    /// Sends the checkers to the sidecar, if it is there.
+    /// Directs the checkers to the sidecar if it runs.
     fn point(&self, away: bool) {
         let url = self.meshkeep.as_ref().filter(|_| !away).map(|meshkeep| meshkeep.url().to_owned());
         self.redirect(url, false, self.lost.clone());
@@ -139,7 +141,7 @@ impl Sidecar {
     }
 
     fn kill(&mut self) {
-        // nobody may ask the port once it is free
+        // no client may connect to the port once it is free
         self.point(true);
         self.meshkeep.take().expect("must be running").kill();
     }
@@ -150,7 +152,7 @@ impl Sidecar {
         assert!(ended.status.success(), "meshkeep ends with {}:\n{}", ended.status, ended.log);
     }
 
-    /// Strikes at a random moment and starts again after a random while.
+    /// Hits the sidecar at a random moment and starts it again after a random time.
     async fn strike(&mut self, action: Action, random: &mut StdRng) {
         sleep(random_ms(random, STRIKE_DELAY_MS)).await;
         match action {
@@ -168,7 +170,7 @@ impl Sidecar {
         self.up().await;
     }
 
-    /// Copies the data directory of the frozen process: what a kill at this moment would leave.
+    /// Copies the data directory of the frozen process, as a kill at this moment would leave it.
     pub(super) async fn take_copy(&mut self) {
         let meshkeep = self.meshkeep();
         signal(meshkeep, "STOP");
@@ -179,7 +181,8 @@ impl Sidecar {
         self.copy = Some(Copy { directory, epoch, bound: sequence, later: Vec::new() });
     }
 
-    /// Goes back to the copy. What was announced since is lost; positions that claim it must be refused for ever.
+    /// Restores the copy. Later announcements are lost, and positions that include them must be
+    /// refused permanently.
     async fn lose_tail(&mut self) {
         self.kill();
         let Copy { directory, epoch, bound, later } = self.copy.take().expect("must have been made before");
@@ -192,7 +195,8 @@ impl Sidecar {
         self.up().await;
     }
 
-    /// Lets a second sidecar over a copy of the directory answer while the sources change, then the first one again.
+    /// Lets a second sidecar with a copy of the directory answer while the sources change, and then
+    /// the first one again.
     async fn clone_for_a_while(&mut self, sources: &mut Sources, burst: u64) {
         let twin_copy = self.copy.take();
         self.take_copy().await;
@@ -207,7 +211,7 @@ impl Sidecar {
         self.redirect(Some(twin.url().to_owned()), true, lost);
         have_readers(twin.url()).await;
         sources.churn(burst / 2).await;
-        // the first one knows nothing of the twin's epoch, now or ever
+        // the first one never learns of the twin's epoch
         self.lost.insert(twin_epoch, 0);
         self.redirect(None, false, Lost::new());
         twin.kill();
@@ -216,7 +220,7 @@ impl Sidecar {
     }
 }
 
-/// Waits until most checkers have come to a sidecar.
+/// Waits until most checkers are connected to a sidecar.
 async fn have_readers(url: &str) {
     let open = || async {
         let page = http().get(format!("{url}/metrics")).send().await.ok()?.text().await.ok()?;
@@ -227,7 +231,7 @@ async fn have_readers(url: &str) {
     eventually(&format!("{READERS_MIN} streams at {url}"), open).await;
 }
 
-/// Does one thing while the sources change.
+/// Runs one action while the sources change.
 pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sidecar, random: &mut StdRng, burst: u64) {
     let index = random.random_range(0..sources.len());
     match action {
@@ -237,7 +241,8 @@ pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sid
         Action::KillAfterPut => kill_after_put(sources, sidecar).await,
         Action::LoseTail => {
             sidecar.take_copy().await;
-            // else nobody learns what is about to be lost, for instance right after a kill
+            // otherwise no checker would know the changes that are about to be lost, for instance
+            // right after a kill
             have_readers(sidecar.meshkeep().url()).await;
             sources.churn(burst).await;
             tokio::join!(sources.churn(burst / 2), sidecar.lose_tail());
@@ -271,20 +276,21 @@ pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sid
     }
 }
 
-/// The case to beat (docs/develop/invariants.md, 6).
+/// The hardest case (docs/develop/invariants.md, 6).
 async fn kill_after_put(sources: &mut Sources, sidecar: &mut Sidecar) {
     let fresh = sources.put_fresh(FRESH_KEYS).await;
-    // it is announced when it can be read; its store follows some 40 ms later
+    // served means announced; it is stored about 40 ms later
     sidecar.serves(fresh.last().expect("there are some"), true).await;
     sidecar.kill();
     sources.delete(&fresh).await;
     sidecar.up().await;
 }
 
-/// Whoever is away when this begins comes back to a position from which deletes are forgotten.
+/// A checker that is away when this starts returns with a position whose later deletes were
+/// forgotten.
 async fn trim_tombstones(sources: &mut Sources, sidecar: &mut Sidecar) {
     sidecar.point(true);
-    // connections end while there is nobody to connect to, so that some are away for certain
+    // connections end while there is no server, so that some checkers are certainly away
     sidecar.away.send_modify(|times| *times += 1);
     let fresh = sources.put_fresh(TOMBSTONES_MAX + 50).await;
     sidecar.serves(fresh.last().expect("there are some"), true).await;
@@ -304,7 +310,7 @@ async fn remove_cluster(sources: &mut Sources, sidecar: &mut Sidecar, random: &m
     sources.churn(burst / 2).await;
 }
 
-/// Empty directories and every cluster's file.
+/// Creates empty directories with every cluster's file.
 fn home(sources: &Sources) -> Home {
     let tombstones = format!("--tombstone-max-count={TOMBSTONES_MAX}");
     let home = Home::new().with_flags(&[&tombstones, "--backoff-min=100ms", "--backoff-max=1s", "--config-rescan-interval=2s"]);
@@ -314,7 +320,7 @@ fn home(sources: &Sources) -> Home {
     home
 }
 
-/// The position of a sidecar's head, once its store is loaded.
+/// Returns the newest position of a sidecar, once its store is loaded.
 async fn head(url: &str) -> Position {
     let ask = || async {
         let status: Value = http().get(format!("{url}/v1/status")).send().await.ok()?.json().await.ok()?;

@@ -1,4 +1,4 @@
-//! A client of the stream that breaks off, stalls, sleeps and comes back.
+//! A client of the stream that disconnects, stalls, sleeps and returns.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,61 +16,63 @@ use super::spec::{Form, Manner, Spec};
 use super::state::{Held, Lost, Position, State};
 use crate::harness::meshkeep::http;
 
-/// How long a checker waits before it connects again: a client's own delay, shortened.
+/// Time until a checker connects again: a usual client's delay, shortened.
 const RECONNECT_DELAY_MS: std::ops::Range<u64> = 1..60;
 
-/// How long a sleeper stays away and a staller reads nothing: tombstones are trimmed past the position meanwhile.
+/// Time that a sleeper stays away or a staller reads nothing. Meanwhile tombstones after its
+/// position are trimmed.
 const ABSENCE_MS: std::ops::Range<u64> = 500..8_000;
 
-/// How much a restless checker reads before it breaks off: less than a snapshot, or many times as much.
+/// Number of bytes that a restless checker reads before it disconnects: less than a snapshot, or
+/// many times as much.
 const SHORT_READ_BYTES: std::ops::Range<u64> = 1..300_000;
 const LONG_READ_BYTES: std::ops::Range<u64> = 300_000..6_000_000;
 
-/// How many events an answer of the twin holds at most, and how long it waits.
+/// Limit of events in an answer of the long poll, and its waiting time.
 const TWIN_LIMIT: std::ops::Range<u32> = 50..2_000;
 const TWIN_WAIT_S: std::ops::Range<u32> = 0..3;
 
-/// The server that checkers talk to, or nobody.
+/// The server that the checkers use, if there is one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Target {
-    /// Grows with each change, so that connections to the former one end.
+    /// Number of the change, so that connections to the former server end.
     pub(super) number: u64,
     pub(super) url: Option<String>,
-    /// A second server over a copy of the first one's directory.
+    /// True for a second server with a copy of the first one's directory.
     pub(super) is_clone: bool,
     pub(super) lost: Lost,
 }
 
-/// What the driver and a checker share.
+/// State that the driver and a checker share.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Break off and resume now.
+    /// Signal to disconnect and resume now.
     pub(super) nudge: Notify,
 }
 
-/// One checker as the driver sees it.
+/// A checker as the driver sees it.
 #[derive(Debug, Clone)]
 pub(super) struct Watched {
     pub(super) spec: Spec,
     pub(super) shared: Arc<Shared>,
 }
 
-/// What all checkers are told.
+/// Signals to all checkers.
 #[derive(Debug, Clone)]
 pub(super) struct Signals {
     pub(super) target: watch::Receiver<Target>,
-    /// While true nobody breaks off, stalls or sleeps.
+    /// While true, no checker disconnects, stalls or sleeps.
     pub(super) calm: watch::Receiver<bool>,
-    /// Changes when restless checkers must break off and find nobody to connect to.
+    /// Changes when restless checkers must disconnect and find no server.
     pub(super) away: watch::Receiver<u32>,
 }
 
-/// Why a connection is over.
+/// Cause of the end of a connection.
 enum End {
-    /// By the server, or with it.
+    /// The server ended it, or ended itself.
     Broken,
-    /// By the checker.
+    /// The checker ended it.
     Left,
 }
 
@@ -88,7 +90,6 @@ impl Shared {
 }
 
 impl Watched {
-    /// Starts a checker.
     pub(super) fn start(spec: Spec, signals: Signals, seed: u64, tasks: &mut JoinSet<()>) -> Self {
         let shared = Arc::new(Shared { state: Mutex::new(State::new(spec)), nudge: Notify::new() });
         let checker = Checker { spec, shared: Arc::clone(&shared), signals, random: StdRng::seed_from_u64(seed) };
@@ -113,10 +114,11 @@ impl Checker {
         }
     }
 
-    /// The next server to talk to; `None` when the driver is gone.
+    /// Waits for the next server; `None` when the driver has ended.
     async fn reachable(&mut self) -> Option<Target> {
         let browser = self.spec.manner == Manner::Browser;
-        // a browser cannot forget its position after a reset, and the original would honour it
+        // a browser cannot forget its position after a reset, and the original server would accept
+        // it
         let usable = |target: &Target| target.url.is_some() && !(browser && target.is_clone);
         self.signals.target.wait_for(usable).await.ok().map(|target| target.clone())
     }
@@ -127,12 +129,12 @@ impl Checker {
         if pause.as_millis() < u128::from(RECONNECT_DELAY_MS.end) {
             sleep(pause).await;
         } else {
-            // the end of the driver ends the pause too
+            // the end of the driver also ends the pause
             let _ = tokio::time::timeout(pause, calm).await;
         }
     }
 
-    /// What ends a connection from outside: another server, or none.
+    /// Returns the signals that end a connection: another server, or none.
     fn movers(&self) -> (watch::Receiver<Target>, watch::Receiver<u32>) {
         let mut away = self.signals.away.clone();
         away.mark_unchanged();
@@ -147,7 +149,7 @@ impl Checker {
         }
     }
 
-    /// One connection, up to its end. `None` if there was none.
+    /// Runs one connection up to its end. Returns `None` if there was none.
     async fn stream(&mut self, target: &Target) -> Option<End> {
         let url = target.url.as_deref()?;
         let resume_after = self.shared.state().resume_after.clone();
@@ -184,7 +186,7 @@ impl Checker {
         }
     }
 
-    /// Whether a checker that has no use for snapshots was told to begin anew.
+    /// Returns whether a checker that uses no snapshots has to start again.
     fn must_list_again(&self) -> bool {
         self.spec.manner == Manner::FromLists && self.shared.state().resume_after.is_none()
     }
@@ -223,8 +225,8 @@ impl Checker {
         }
     }
 
-    /// Reads the lists, page by page while they change, in the place of a snapshot. The first one's position is the one to
-    /// continue from: what changed before a later page was read comes once more.
+    /// Reads the lists page by page while they change, instead of a snapshot. The stream continues
+    /// from the first list's position, so changes before a later page are received twice.
     async fn load(&mut self, url: &str) -> Option<()> {
         let mut objects = Vec::new();
         let mut position = None;
@@ -241,10 +243,10 @@ impl Checker {
         Some(())
     }
 
-    /// Asks the twin again and again, up to an error or a pause of the checker's own.
+    /// Repeats the long poll up to an error or the checker's own pause.
     async fn poll(&mut self, target: &Target) -> Option<End> {
         let url = target.url.as_deref()?;
-        // inside a snapshot or replay the next position is no plain one: the answer goes on where the last one ended
+        // inside a snapshot or replay the next position is a continuation token of the last answer
         let is_inside = |state: &State| state.resume_after.as_deref().is_some_and(|text| Position::parse(text).is_none());
         {
             let mut state = self.shared.state();
@@ -267,7 +269,7 @@ impl Checker {
                         return None;
                     }
                 },
-                // the answer that was on its way is lost
+                // the answer in transit is lost
                 () = sleep_until(until), if !*self.signals.calm.borrow() => return Some(End::Left),
                 _ = away.changed(), if self.spec.manner != Manner::Steady => return Some(End::Broken),
                 () = self.shared.nudge.notified() => return Some(End::Broken),
@@ -293,7 +295,8 @@ impl Checker {
     }
 }
 
-/// An answer of the twin, `None` if there was none this time; otherwise the status that no client should get.
+/// Sends a long poll. Returns `None` if there was no answer this time, and the status as an error
+/// if no client should get it.
 async fn ask(url: &str) -> Result<Option<String>, u16> {
     let Ok(response) = http().get(url).send().await else { return Ok(None) };
     match response.status().as_u16() {

@@ -1,5 +1,6 @@
-//! Sources that change all the time: values as Cilium writes them, whose labels, identities, namespaces, pods and sharing flip, so
-//! that every change moves objects in and out of the checkers' filters.
+//! Sources that change all the time, with values as Cilium writes them. Labels, identities,
+//! namespaces, pods and sharing change, so that every change moves objects in and out of the
+//! checkers' filters.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -15,30 +16,32 @@ use crate::harness::proxy::Proxy;
 use crate::harness::scene::Remote;
 use crate::harness::truth::Truth;
 
-/// How much each cluster holds: 1,100 keys, so that all of them are more than the 4,096 that one look of the server scans (a snapshot has
-/// to bridge the changes between its looks), and few enough that every key changes often.
+/// Size of each cluster: 1,100 keys. All clusters together have more than the 4,096 keys that the
+/// server scans at once (a snapshot has to bridge changes between scans), but few enough that every
+/// key changes often.
 const SHAPE: Shape = Shape { nodes: 12, identities: 60, endpoints: 1_000, services: 30, exports: 0 };
 
-/// Clusters whose etcd is their own, and those in the etcd of a KVStoreMesh.
+/// Number of clusters with their own etcd, and of those in a KVStoreMesh's etcd.
 const DIRECT: u32 = 2;
 const CACHED: u32 = 2;
 
-/// The life of the writers' leases: longer than the longest run.
+/// Time to live of the writers' leases, in seconds: longer than the longest run.
 const LEASE_TTL_S: i64 = 86_400;
 
-/// How many keys one transaction of the churn changes at most.
+/// Number of keys that one transaction of the churn changes.
 const TRANSACTION_KEYS: std::ops::RangeInclusive<usize> = 1..=120;
 
-/// `--max-txn-ops` of the servers: above the 1,000 changes that come in one transaction.
+/// `--max-txn-ops` of the servers: more than the 1,000 changes in one transaction.
 const TRANSACTION_OPERATIONS_MAX: usize = 1_200;
 
-/// How many values of the flipping fields there are.
+/// Number of values of the changing fields.
 const FLAVOURS: u32 = 5;
 
-/// How often a key that exists is deleted rather than changed. A deleted one comes back when it is picked again.
+/// Probability that an existing key is deleted instead of changed. A deleted key is created again
+/// when it is picked again.
 const DELETE_CHANCE: f64 = 0.12;
 
-/// What tells the values of a key apart.
+/// Values of a key's changing fields.
 #[derive(Debug, Clone, Copy, Default)]
 struct Dress {
     flavour: u32,
@@ -46,22 +49,22 @@ struct Dress {
     backend: u32,
 }
 
-/// One etcd, and who writes there.
+/// One etcd and its writer.
 struct Source {
     remote: Remote,
     client: Client,
     lease: i64,
     dresses: HashMap<String, Dress>,
-    /// Every key's value, undressed, by cluster.
+    /// Values of every key without the changing fields, by cluster.
     templates: Vec<BTreeMap<String, Vec<u8>>>,
 }
 
-/// All of them.
+/// All sources of a run.
 pub(super) struct Sources {
     sources: Vec<Source>,
     random: StdRng,
     stamp: u32,
-    /// How many puts and deletes were written.
+    /// Number of puts and deletes written so far.
     pub(super) written: u64,
 }
 
@@ -75,7 +78,7 @@ impl Source {
         Self { remote: Remote { etcd, form, clusters, proxy }, client, lease, dresses: HashMap::new(), templates }
     }
 
-    /// Changes so many different keys of a cluster, in one transaction.
+    /// Changes `count` different keys of a cluster in one transaction.
     async fn change(&mut self, cluster: usize, count: usize, random: &mut StdRng) {
         let templates = &self.templates[cluster];
         let target = &mut self.remote.clusters[cluster];
@@ -110,7 +113,7 @@ async fn connect(etcd: &Etcd) -> (Client, i64) {
 }
 
 impl Sources {
-    /// Starts the etcds with everything published.
+    /// Starts the etcds and publishes everything.
     pub(super) async fn start(binary: &Path, seed: u64) -> Self {
         let cluster = |id| MeshCluster::generate(id, SHAPE);
         let mut sources = Vec::new();
@@ -121,23 +124,22 @@ impl Sources {
         Self { sources, random: StdRng::seed_from_u64(seed), stamp: 0, written: 0 }
     }
 
-    /// Every cluster's name and its client file.
+    /// Returns every cluster's name and client file.
     pub(super) fn client_files(&self) -> Vec<(String, String)> {
         let files = self.sources.iter().map(|source| (&source.remote, source.remote.client_file()));
         files.flat_map(|(remote, file)| remote.clusters.iter().map(move |cluster| (cluster.name.clone(), file.clone()))).collect()
     }
 
-    /// What should be served.
+    /// Returns the state that should be served.
     pub(super) fn truth(&self) -> Truth {
         Truth::of(self.sources.iter().flat_map(|source| &source.remote.clusters))
     }
 
-    /// How many etcds there are.
+    /// Returns the number of etcds.
     pub(super) fn len(&self) -> usize {
         self.sources.len()
     }
 
-    /// An etcd.
     pub(super) fn remote(&mut self, index: usize) -> &mut Remote {
         &mut self.sources[index].remote
     }
@@ -149,7 +151,7 @@ impl Sources {
         self.written += count as u64;
     }
 
-    /// Changes at least so many keys, all over the sources.
+    /// Changes at least `count` keys of all sources.
     pub(super) async fn churn(&mut self, count: u64) {
         let until = self.written + count;
         while self.written < until {
@@ -159,7 +161,7 @@ impl Sources {
         }
     }
 
-    /// Changes at least so many keys of one source.
+    /// Changes at least `count` keys of one source.
     pub(super) async fn churn_one(&mut self, source: usize, count: u64) {
         let until = self.written + count;
         while self.written < until {
@@ -168,13 +170,12 @@ impl Sources {
         }
     }
 
-    /// Changes 1,000 keys in one transaction.
     pub(super) async fn thousand(&mut self) {
         let source = self.random.random_range(0..self.sources.len());
         self.transaction(source, 1_000).await;
     }
 
-    /// Puts fresh endpoints into the first source and returns their keys.
+    /// Puts new endpoints into the first source and returns their keys.
     pub(super) async fn put_fresh(&mut self, count: u32) -> Vec<String> {
         let Source { remote, client, lease, .. } = &mut self.sources[0];
         let cluster = &mut remote.clusters[0];
@@ -200,7 +201,7 @@ impl Sources {
         self.written += keys.len() as u64;
     }
 
-    /// Starts an etcd again, in order or after a kill.
+    /// Restarts an etcd, after a shutdown or a kill.
     pub(super) async fn restart(&mut self, index: usize, kill: bool) {
         let source = &mut self.sources[index];
         if kill {
@@ -210,7 +211,7 @@ impl Sources {
         source.reconnect().await;
     }
 
-    /// Wipes an etcd, changes some of what it held meanwhile, and publishes everything anew.
+    /// Wipes an etcd, changes some of its former keys, and publishes everything again.
     pub(super) async fn wipe(&mut self, index: usize) {
         self.stamp += 1;
         let stamp = format!("2026-01-13T{:02}:{:02}:{:02}Z", self.stamp / 3600, self.stamp / 60 % 60, self.stamp % 60);
@@ -240,7 +241,7 @@ impl Sources {
         source.reconnect().await;
     }
 
-    /// Forgets the history of an etcd, so that a watch cannot be resumed.
+    /// Compacts the history of an etcd, so that a watch cannot be resumed.
     pub(super) async fn compact(&mut self, index: usize) {
         let etcd = &self.sources[index].remote.etcd;
         let revision = etcd.put("unrelated", "1").await;
@@ -250,7 +251,7 @@ impl Sources {
 
 impl Dress {
     fn change(&mut self, key: &str, random: &mut StdRng) {
-        // a service whose backends alone change is what patches are for
+        // patches exist for services of which only the backends change
         if key.contains("/services/") && random.random_bool(0.5) {
             self.backend += 1;
             return;
@@ -259,7 +260,7 @@ impl Dress {
         self.serial += 1;
     }
 
-    /// The value with its fields flipped.
+    /// Returns the value with these fields.
     fn put_on(self, key: &str, template: &[u8], cluster_id: u32) -> Vec<u8> {
         let text = std::str::from_utf8(template).expect("must be text: the mesh writes nothing else");
         let Self { flavour, serial, backend } = self;
@@ -291,19 +292,20 @@ impl Dress {
     }
 }
 
-/// Puts a text behind the first occurrence of a mark, in the place of so many bytes; nothing where there is no mark.
+/// Replaces the `replaced` bytes after the first occurrence of a mark. Does nothing without the
+/// mark.
 fn after(text: &str, mark: &str, replaced: usize, new: &str) -> String {
     let Some(at) = text.find(mark).map(|at| at + mark.len()) else { return text.to_owned() };
     format!("{}{new}{}", &text[..at], &text[at + replaced..])
 }
 
-/// Puts a text behind a mark in the place of the string there, up to its end.
+/// Replaces the string after a mark, up to its end.
 fn named(text: &str, mark: &str, new: &str) -> String {
     let length = text.find(mark).and_then(|at| text[at + mark.len()..].find('"')).unwrap_or(0);
     after(text, mark, length, new)
 }
 
-/// How many digits follow a mark.
+/// Returns the number of digits after a mark.
 fn digits(text: &str, mark: &str) -> usize {
     text.find(mark).map_or(0, |at| text[at + mark.len()..].bytes().take_while(u8::is_ascii_digit).count())
 }

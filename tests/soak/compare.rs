@@ -1,4 +1,5 @@
-//! The comparison: at a quiet moment, at one and the same position, what a checker holds is what the lists answer.
+//! Comparison at a quiet moment: at the same position, a checker's state must be equal to the
+//! lists.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -13,23 +14,25 @@ use super::spec::{KINDS, Kind};
 use super::state::{Phase, Position, State};
 use crate::harness::meshkeep::http;
 
-/// How long a checker may take to hold what the lists answer after the last change: it may have to begin with a snapshot.
+/// Maximum time until a checker has the same state as the lists after the last change. It may have
+/// to start with a snapshot.
 const CATCHING_UP: Duration = Duration::from_secs(40);
 
-/// A bookmark comes at least every 15 s (docs/use/api/streams.md).
+/// Maximum time until a bookmark arrives. The server sends one at least every 15 s
+/// (docs/use/api/streams.md).
 const BOOKMARK_WAIT: Duration = Duration::from_secs(25);
 
-/// How many differences are shown.
+/// Maximum number of differences shown.
 const DIFFERENCES_SHOWN: usize = 6;
 
-/// A list, all pages of it.
+/// All pages of a list.
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) position: String,
     pub(super) items: Vec<Box<RawValue>>,
 }
 
-/// Everything that is served, at one position.
+/// All lists at one position.
 pub(super) struct Snapshot {
     url: String,
     text: String,
@@ -37,16 +40,17 @@ pub(super) struct Snapshot {
     objects: BTreeMap<Kind, Vec<String>>,
 }
 
-/// How a checker that got all changes but no position at the head gets there.
+/// Method by which a checker that has all changes gets the newest position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reaching {
-    /// It breaks off and resumes.
+    /// It disconnects and resumes.
     Resume,
     /// It waits for a bookmark.
     Bookmark,
 }
 
-/// Reads a list to its end. `None` if the server goes away or loses its thread (a page token of another start) meanwhile.
+/// Reads a list to its end. Returns `None` if the server ends or no longer accepts the page token
+/// meanwhile.
 pub(super) async fn read_list(url: &str, path: &str) -> Option<List> {
     let mut items = Vec::new();
     let mut token = String::new();
@@ -69,7 +73,7 @@ pub(super) async fn read_list(url: &str, path: &str) -> Option<List> {
 }
 
 impl Snapshot {
-    /// All lists, if nothing changed meanwhile.
+    /// Returns all lists, if nothing changed meanwhile.
     async fn take(url: &str) -> Option<Self> {
         let status: Value = http().get(format!("{url}/v1/status")).send().await.ok()?.json().await.ok()?;
         let text = status["position"].as_str()?.to_owned();
@@ -84,7 +88,7 @@ impl Snapshot {
         Some(Self { url: url.to_owned(), position: Position::parse(&text)?, text, objects })
     }
 
-    /// All lists at one position, once nothing changes any more.
+    /// Waits until nothing changes any more, and returns all lists at one position.
     pub(super) async fn when_quiet(url: &str) -> Self {
         let deadline = Instant::now() + CATCHING_UP;
         loop {
@@ -96,7 +100,7 @@ impl Snapshot {
         }
     }
 
-    /// What a checker should hold of a kind.
+    /// Returns the objects of a kind that a checker should have.
     fn expected(&self, watched: &Watched, kind: Kind) -> Vec<&str> {
         let all = self.objects[&kind].iter().map(String::as_str);
         if !watched.spec.kinds.contains(&kind) {
@@ -109,7 +113,7 @@ impl Snapshot {
         all.filter(passes).collect()
     }
 
-    /// The server's own filtered lists hold what the filter means.
+    /// Checks that the server's filtered lists contain what the filter means.
     async fn check_filtered_lists(&self, watched: &Watched) -> Result<(), String> {
         for kind in watched.spec.kinds {
             let path = format!("{}?limit=10000{}", kind.path(), watched.spec.list_filter());
@@ -125,8 +129,9 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Waits until a checker holds what it should, at the position of the lists or behind it: findings that come and go with time have sequences
-    /// too, and change no list. Returns how many kinds were compared.
+    /// Waits until a checker has the right state at the position of the lists or later: findings
+    /// that are added and resolved over time have sequences too, but change no list. Returns the
+    /// number of compared kinds.
     pub(super) async fn compare(&self, watched: &Watched, reaching: Reaching) -> Result<u64, String> {
         if watched.spec.is_filtered() {
             self.check_filtered_lists(watched).await?;
@@ -139,7 +144,7 @@ impl Snapshot {
                 let state = watched.shared.state();
                 let is_synced = state.phase == Phase::Synced;
                 let is_there = is_synced && state.position.as_ref().is_some_and(|position| position.reaches(&self.position));
-                // while it is behind, looking costs more than waiting
+                // while the checker is behind, comparing costs more than waiting
                 let difference = is_synced.then(|| differences(&expected, &state)).flatten();
                 (is_there, is_synced, format!("{:?} at {:?}", state.phase, state.position), difference)
             };
@@ -147,7 +152,8 @@ impl Snapshot {
             match difference {
                 Some(difference) if is_there => return Err(format!("checker {name} at the position of the lists: {difference}")),
                 None if is_there => return Ok(KINDS.len() as u64),
-                // it holds everything, so the live stream has told all; only the position is behind
+                // its state is complete, so the stream has sent everything; only the position is
+                // behind
                 None if is_synced && !nudged => {
                     nudged = true;
                     match reaching {
@@ -173,7 +179,8 @@ fn differences(expected: &HashMap<Kind, Vec<&str>>, state: &State) -> Option<Str
     })
 }
 
-/// What differs of two sets of objects, `None` if nothing does. Most are equal byte for byte.
+/// Returns the differences between two sets of objects, or `None`. Most objects are equal byte for
+/// byte.
 fn difference(mut expected: Vec<&str>, mut actual: Vec<&str>) -> Option<String> {
     expected.sort_unstable();
     actual.sort_unstable();
@@ -196,7 +203,7 @@ fn difference(mut expected: Vec<&str>, mut actual: Vec<&str>) -> Option<String> 
     Some(format!("{listed} listed, {held} held{lines}"))
 }
 
-/// An object in one form whatever the order of its members and backends.
+/// Returns an object in a form that does not depend on the order of members and backends.
 fn canonical(text: &str) -> String {
     let mut value: Value = serde_json::from_str(text).unwrap_or_default();
     if let Some(backends) = value.get_mut("backends").and_then(Value::as_array_mut) {

@@ -1,4 +1,4 @@
-//! Bytes of a stream into events, a chunk at a time.
+//! Decoder of a stream's bytes into events, chunk by chunk.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -6,7 +6,7 @@ use std::io::BufRead;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The data of one event; members that a checker does not need are left out.
+/// Data of one event, without the members that checkers do not need.
 #[derive(Debug, Deserialize)]
 pub(super) struct Event<'a> {
     #[serde(rename = "type")]
@@ -40,26 +40,26 @@ struct Meta<'a> {
 }
 
 impl Event<'_> {
-    /// The position after the event, which is what server-sent events have as their id.
+    /// Returns the position after the event, which is the `id` of a server-sent event.
     pub(super) fn position(&self) -> Option<&str> {
         self.own_position.or_else(|| self.meta.as_ref()?.position)
     }
 }
 
-/// Lines of a body that comes in chunks. What a broken connection leaves unfinished is dropped with it.
+/// Splits a chunked body into lines. An incomplete line is dropped with its connection.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     bytes: Vec<u8>,
 }
 
 impl Lines {
-    /// Adds a chunk and hands out the lines that are complete now.
+    /// Adds a chunk and passes on the lines that are complete now.
     pub(super) fn feed(&mut self, chunk: &[u8], mut take: impl FnMut(&[u8])) {
         self.bytes.extend_from_slice(chunk);
         let mut rest = self.bytes.as_slice();
         let mut used = 0;
         loop {
-            // the standard library's own search: this file is compiled without optimisation
+            // the standard library's own search is optimized, but this file is not
             let mut after = rest;
             let length = after.skip_until(b'\n').expect("must be readable: it is memory");
             if length == 0 || rest[length - 1] != b'\n' {
@@ -73,7 +73,7 @@ impl Lines {
     }
 }
 
-/// The fields of the server-sent event that is coming in.
+/// Fields of the server-sent event that is being received.
 #[derive(Debug, Default)]
 pub(super) struct SseBlock {
     name: Vec<u8>,
@@ -82,7 +82,7 @@ pub(super) struct SseBlock {
 }
 
 impl SseBlock {
-    /// Takes one line. At the end of an event hands out its name, id and data.
+    /// Adds one line. At the end of an event passes on its name, id and data.
     pub(super) fn line(&mut self, line: &[u8], mut dispatch: impl FnMut(&[u8], Option<&[u8]>, &[u8])) {
         if line.is_empty() {
             if !self.data.is_empty() {
@@ -101,7 +101,7 @@ impl SseBlock {
     }
 }
 
-/// An answer of the long-poll twin.
+/// Answer of the long poll.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChangesAnswer {
@@ -121,7 +121,7 @@ pub(super) struct Page {
     pub(super) meta: PageMeta,
 }
 
-/// What a page says of itself.
+/// Metadata of a page.
 #[derive(Debug, Deserialize)]
 pub(super) struct PageMeta {
     pub(super) position: String,

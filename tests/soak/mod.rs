@@ -1,8 +1,9 @@
-//! The soak: checkers of the change stream, each of which rebuilds the state from the stream alone, while everything that can go wrong
-//! does; and at every quiet moment nothing may be missing, left over or out of order.
+//! Soak test of the change stream. Checkers rebuild the state from the stream alone while
+//! everything fails that can fail. At every quiet moment nothing may be missing, left over or out
+//! of order.
 //!
-//! CI runs it until 200,000 changes were delivered; `scripts/soak` until `MESHKEEP_SOAK_EVENTS`. `MESHKEEP_SOAK_SEED` repeats the order
-//! of actions and changes (not their timing).
+//! CI runs it until 200,000 changes were delivered, `scripts/soak` until `MESHKEEP_SOAK_EVENTS`.
+//! `MESHKEEP_SOAK_SEED` repeats the order of actions and changes, but not their timing.
 
 mod chaos;
 mod checker;
@@ -30,30 +31,31 @@ use self::state::Tally;
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::scene::settles;
 
-/// Whether a resume after a `kill -9` with an intact directory must work without a `reset` (docs/develop/invariants.md, 6).
+/// True if a resume after a `kill -9` with an intact directory must work without a `reset`
+/// (docs/develop/invariants.md, 6).
 const RESUMES_AFTER_KILL: bool = true;
 
-/// Changes delivered in CI.
+/// Number of changes delivered in CI.
 const EVENTS_IN_CI: u64 = 200_000;
 
-/// How many changes go with one action, in CI and in the long run.
+/// Number of changes during one action, in CI and in the long run.
 const BURST_IN_CI: u64 = 700;
 const BURST_IN_LONG_RUN: u64 = 6_000;
 
-/// Comparisons are made after this many actions.
+/// Number of actions between two comparisons.
 const ACTIONS_BETWEEN_COMPARISONS: usize = 2;
 
-/// The longest run, so that one that delivers nothing ends.
+/// Maximum duration of a run, so that a run that delivers nothing ends.
 const RUN_MAX: Duration = Duration::from_secs(4 * 3600);
 
-/// A run.
+/// State of a run.
 struct Soak {
     random: StdRng,
     sources: Sources,
     sidecar: Sidecar,
     watched: Vec<Watched>,
     calm: watch::Sender<bool>,
-    /// Their checkers.
+    /// Tasks of the checkers, which end with the run.
     _tasks: JoinSet<()>,
     actions: BTreeMap<Action, u32>,
     comparisons: u64,
@@ -81,7 +83,7 @@ async fn checkers_hold_the_truth_at_every_quiet_moment_whatever_happens() {
         }
         assert!(soak.started.elapsed() < RUN_MAX, "too few events: {:?}", soak.tally());
     }
-    // the last positions come by bookmark alone
+    // the last positions arrive only with bookmarks
     soak.compare("the end", Reaching::Bookmark).await;
     println!("{}", soak.report(seed));
     soak.expect_coverage();
@@ -118,7 +120,7 @@ impl Soak {
         }
     }
 
-    /// Some actions among changes, and a comparison.
+    /// Runs some actions during changes, and a comparison.
     async fn round(&mut self, actions: &[Action]) {
         self.calm.send_replace(false);
         for action in actions {
@@ -130,7 +132,8 @@ impl Soak {
         self.compare(&format!("{actions:?}"), Reaching::Resume).await;
     }
 
-    /// Lets everything come to rest and compares: the lists with the sources, every checker with the lists.
+    /// Waits until nothing changes, and compares the lists with the sources and every checker with
+    /// the lists.
     async fn compare(&mut self, after: &str, reaching: Reaching) {
         self.calm.send_replace(true);
         settles(self.sidecar.meshkeep(), &self.sources.truth().expected(), after).await;
@@ -153,7 +156,7 @@ impl Soak {
         assert!(violations.is_empty(), "after {after} the stream broke its rules:\n{}", violations.join("\n"));
     }
 
-    /// What happened is what was meant to happen: a run without resets and resumes shows nothing.
+    /// Checks that the intended events happened: a run without resets and resumes proves nothing.
     fn expect_coverage(&self) {
         let tally = self.tally();
         let resets = |reason: &str| tally.resets.get(reason).copied().unwrap_or(0);
@@ -198,7 +201,7 @@ impl Soak {
     }
 }
 
-/// The form, or server-sent events where this meshkeep does not have it.
+/// Returns the form, or server-sent events if this meshkeep does not support it.
 fn supported(form: Form, document: &serde_json::Value) -> Form {
     let paths = &document["paths"];
     let parameters = paths["/v1/events"]["get"]["parameters"].as_array();

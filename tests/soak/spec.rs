@@ -1,54 +1,55 @@
-//! What each checker asks for and how it behaves. The tests on objects are written here a second time, over the JSON that is served.
+//! Requests and behaviour of each checker. The filters are implemented here a second time, on the
+//! served JSON.
 
 use serde_json::Value;
 
 use crate::harness::truth::reduce;
 
-/// How a checker reads the stream.
+/// Encoding in which a checker reads the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// Server-sent events.
     Sse,
-    /// One object for each line.
+    /// One JSON object per line.
     NdJson,
     /// Server-sent events with `patch=true`.
     Patch,
-    /// The long-poll twin.
+    /// Long poll of `/v1/changes`.
     Changes,
 }
 
-/// How a checker treats its connection.
+/// Behaviour of a checker's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// Reads until the server ends it.
+    /// Reads until the server ends the stream.
     Steady,
-    /// Breaks off after a random number of bytes and comes back at once.
+    /// Disconnects after a random number of bytes and returns at once.
     Restless,
-    /// Breaks off and stays away for seconds.
+    /// Disconnects and stays away for seconds.
     Sleeper,
-    /// Keeps the connection and reads nothing for seconds, again and again.
+    /// Keeps the connection and repeatedly reads nothing for seconds.
     Staller,
-    /// Has no snapshot: reads the lists while they change, and continues from their position.
+    /// Uses no snapshot: reads the lists while they change, and continues from their position.
     FromLists,
-    /// As the browser's `EventSource`, which sends its last id even after a `reset`.
+    /// Behaves like the browser's `EventSource`, which sends its last id even after a `reset`.
     Browser,
 }
 
-/// One checker.
+/// Description of one checker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spec {
     pub(super) name: &'static str,
     pub(super) form: Form,
     pub(super) manner: Manner,
-    /// Query parameters beside those of the position, each with a leading `&`.
+    /// Query parameters other than the position's, each with a leading `&`.
     pub(super) filter: &'static str,
-    /// The kinds that can pass.
+    /// Kinds that the filter can match.
     pub(super) kinds: &'static [Kind],
-    /// Whether an object of one of these kinds passes.
+    /// Returns whether the filter matches an object of one of these kinds.
     pub(super) passes: fn(&Value) -> bool,
 }
 
-/// The kinds of objects.
+/// Kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Kind {
     Node,
@@ -60,11 +61,10 @@ pub(super) enum Kind {
 
 use Kind::{Cluster, Identity, Ipcache, Node, Service};
 
-/// All kinds.
 pub(super) const KINDS: [Kind; 5] = [Node, Service, Identity, Ipcache, Cluster];
 
 impl Kind {
-    /// The name in events.
+    /// Returns the name in events.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Node => "node",
@@ -75,7 +75,7 @@ impl Kind {
         }
     }
 
-    /// The list.
+    /// Returns the path of the list.
     pub(super) const fn path(self) -> &'static str {
         match self {
             Node => "/v1/nodes",
@@ -86,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// The event that carries one.
+    /// Returns the event that carries an object of the kind.
     pub(super) const fn event(self) -> &'static str {
         match self {
             Node | Service | Identity | Ipcache => "upsert",
@@ -94,7 +94,8 @@ impl Kind {
         }
     }
 
-    /// What lists and the stream must agree on: all of an object, and the name and phase of a cluster (docs/use/api/streams.md).
+    /// Returns the part that lists and the stream must agree on: the whole object, or name and
+    /// phase of a cluster (docs/use/api/streams.md).
     pub(super) fn compared(self, text: &str) -> Box<str> {
         if self != Cluster {
             return text.into();
@@ -103,7 +104,7 @@ impl Kind {
         serde_json::json!({ "name": cluster["name"], "phase": cluster["phase"] }).to_string().into()
     }
 
-    /// The key of an object in a list.
+    /// Returns the key of an object in a list.
     pub(super) fn key(self, object: &Value) -> String {
         match self {
             Cluster => format!("cilium/cluster-config/{}", text(object, "name")),
@@ -113,12 +114,12 @@ impl Kind {
 }
 
 impl Spec {
-    /// The filter as the lists take it, which are of one kind already.
+    /// Returns the filter for lists, which have one kind each.
     pub(super) fn list_filter(&self) -> String {
         self.filter.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("kind=")).map(|pair| format!("&{pair}")).collect()
     }
 
-    /// Whether membership is a question at all.
+    /// Returns whether the filter excludes any objects.
     pub(super) fn is_filtered(&self) -> bool {
         !self.list_filter().is_empty()
     }
@@ -128,7 +129,8 @@ const fn everything(name: &'static str, form: Form, manner: Manner) -> Spec {
     Spec { name, form, manner, filter: "", kinds: &KINDS, passes: |_| true }
 }
 
-/// The checkers: half of them with filters that objects enter and leave with every change of theirs ([`super::churn`]).
+/// Returns the checkers. Half of them have filters that objects start or stop to match with every
+/// change ([`super::churn`]).
 pub(super) fn checkers() -> Vec<Spec> {
     let mut all = unfiltered();
     all.extend(filtered());
@@ -197,7 +199,7 @@ fn text<'a>(object: &'a Value, name: &str) -> &'a str {
     object[name].as_str().unwrap_or_default()
 }
 
-/// The label that the churn flips: identities name its source.
+/// Returns the label that the churn changes. In identities it includes the source.
 fn flavour(object: &Value) -> Option<&str> {
     let labels = object["labels"].as_object()?;
     labels.get("flavour").or_else(|| labels.get("k8s:flavour"))?.as_str()

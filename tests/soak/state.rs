@@ -1,4 +1,4 @@
-//! What a checker holds, built from the stream alone, and the rules that every stream must keep.
+//! State of a checker, built from the stream alone, and the rules that every stream must keep.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,48 +8,49 @@ use super::RESUMES_AFTER_KILL;
 use super::decode::Event;
 use super::spec::{Form, KINDS, Kind, Manner, Spec};
 
-/// How many broken rules a checker remembers: the first is what counts.
+/// Maximum number of broken rules that a checker records. The first one matters.
 const VIOLATIONS_KEPT: usize = 5;
 
-/// Every so many upserts the object is read and tested against the filter; comparisons look at all of them.
+/// Interval, in upserts, at which an object is decoded and tested against the filter. Comparisons
+/// test all of them.
 const FILTER_TESTED_EVERY: u64 = 16;
 
-/// How many hexadecimal digits an epoch has.
+/// Number of hexadecimal digits of an epoch.
 const EPOCH_DIGITS: usize = 16;
 
-/// How far each epoch can be vouched for by a server that lost or never had what came later: sequences by epoch.
+/// Last sequence of each epoch that a server has, if it lost or never had later ones.
 pub(super) type Lost = BTreeMap<String, u64>;
 
-/// A position, taken apart.
+/// A parsed position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) epoch: String,
     pub(super) sequence: u64,
-    /// The newest sequence that may have been seen with it.
+    /// Newest sequence that may have been seen at this position.
     seen: u64,
 }
 
-/// Where a checker is in the stream.
+/// Phase of a checker's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The connection is new.
     Opened,
-    /// After a `reset`.
+    /// A `reset` was received.
     Snapshot,
-    /// After a position, before `synced`.
+    /// The connection continues from a position, and no `synced` was received yet.
     Replay,
     /// Everything was sent up to some position.
     Synced,
 }
 
-/// One object as it came.
+/// An object as it was received.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) kind: Kind,
     pub(super) text: Box<str>,
 }
 
-/// What happened to a checker.
+/// Counters of a checker.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Tally {
     pub(super) live: u64,
@@ -57,39 +58,41 @@ pub(super) struct Tally {
     pub(super) snapshot: u64,
     pub(super) patches: u64,
     pub(super) connections: u64,
-    /// Positions that were continued from, and of those the ones of an earlier start of meshkeep.
+    /// Number of positions that were resumed from, and of those that came from an earlier start of
+    /// meshkeep.
     pub(super) resumes: u64,
     pub(super) resumes_over_restarts: u64,
     pub(super) resets: BTreeMap<String, u64>,
-    /// Live deletes of keys that are not held, and live upserts that change nothing. Allowed, but waste.
+    /// Number of live deletes of unknown keys, and of live upserts that change nothing. They are
+    /// allowed, but wasteful.
     pub(super) idle: u64,
     pub(super) bookmarks: u64,
 }
 
-/// What a checker holds and knows.
+/// State of a checker.
 #[derive(Debug)]
 pub(super) struct State {
     spec: Spec,
     pub(super) held: HashMap<String, Held>,
-    /// Up to where; `None` inside a snapshot.
+    /// Current position; `None` inside a snapshot.
     pub(super) position: Option<Position>,
-    /// What the next connection begins after.
+    /// Position that the next connection resumes after.
     pub(super) resume_after: Option<String>,
     pub(super) phase: Phase,
     pub(super) tally: Tally,
     pub(super) violations: Vec<String>,
-    /// The highest sequence seen of each epoch.
+    /// Highest sequence seen of each epoch.
     highest: HashMap<String, u64>,
-    /// What the server of this connection cannot vouch for.
+    /// Positions that the server of this connection does not have.
     lost: Lost,
-    /// Upserts and deletes since the last `reset`.
+    /// Number of upserts and deletes since the last `reset`.
     since_reset: u64,
-    /// A snapshot was begun and broken off: what is held is a part.
+    /// True after an incomplete snapshot: the state is partial.
     partial: bool,
 }
 
 impl Position {
-    /// Whether all that is told up to another position is told up to this one.
+    /// Returns whether this position includes everything up to another one.
     pub(super) fn reaches(&self, other: &Self) -> bool {
         self.epoch == other.epoch && self.sequence >= other.sequence
     }
@@ -97,7 +100,7 @@ impl Position {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix("v1.")?.split('.');
         let (epoch, sequence) = (parts.next()?, parts.next()?.parse().ok()?);
-        // inside a replay the newest sequence that was seen follows the epoch
+        // inside a replay the newest seen sequence follows the epoch
         let (epoch, seen) = epoch.split_at_checked(EPOCH_DIGITS)?;
         let seen = if seen.is_empty() { sequence } else { u64::from_str_radix(seen, 16).ok()? };
         parts.next().is_none().then_some(Self { epoch: epoch.to_owned(), sequence, seen })
@@ -105,7 +108,7 @@ impl Position {
 }
 
 impl Tally {
-    /// Upserts, deletes and patches that were no part of a snapshot.
+    /// Returns the number of upserts, deletes and patches outside of snapshots.
     pub(super) fn changes(&self) -> u64 {
         self.live + self.replayed
     }
@@ -143,14 +146,14 @@ impl State {
         }
     }
 
-    /// A connection (or, of the twin, a request that is not inside a snapshot) begins.
+    /// Starts a connection or, for the long poll, a request that is not inside a snapshot.
     pub(super) fn begin(&mut self, lost: &Lost) {
         self.tally.connections += 1;
         self.phase = Phase::Opened;
         self.lost.clone_from(lost);
     }
 
-    /// Takes what lists answered in the place of a snapshot.
+    /// Loads the objects of lists instead of a snapshot.
     pub(super) fn load(&mut self, objects: Vec<(String, Held)>, position: &str) {
         self.held = objects.into_iter().collect();
         self.tally.snapshot += self.held.len() as u64;
@@ -165,7 +168,7 @@ impl State {
         }
     }
 
-    /// Takes a server-sent event.
+    /// Processes a server-sent event.
     pub(super) fn sse(&mut self, name: &[u8], id: Option<&[u8]>, data: &[u8]) {
         let Some(event) = self.read(data) else { return };
         if event.name.as_bytes() != name {
@@ -177,7 +180,7 @@ impl State {
         self.apply(&event);
     }
 
-    /// Takes the data of an event.
+    /// Processes the data of an event.
     pub(super) fn data(&mut self, data: &[u8]) {
         if let Some(event) = self.read(data) {
             self.apply(&event);
@@ -223,17 +226,18 @@ impl State {
             }
             "error" => {
                 let problem = event.problem.map(serde_json::value::RawValue::get).unwrap_or_default();
-                // the store is loading, or a snapshot is cut short by a planned end: the stream ends and the next one waits
+                // the store is loading, or a planned shutdown cut a snapshot short: the stream
+                // ends, and the next one waits
                 if !["loading", "stopping"].iter().any(|code| problem.contains(code)) {
                     self.broken(&format!("an error event: {problem}"));
                 }
             }
-            // a later kind of event: its position counts all the same
+            // an event of a later version: its position counts
             _ => self.mark(event),
         }
     }
 
-    /// The first event was no `reset`: the position that was sent is honoured.
+    /// The first event was no `reset`, so the server accepted the position.
     fn resumed(&mut self) {
         self.phase = Phase::Replay;
         let Some(sent) = self.resume_after.as_deref().and_then(Position::parse) else {
@@ -254,7 +258,7 @@ impl State {
         let allowed: &[&str] = match (self.phase, self.resume_after.as_deref()) {
             (Phase::Opened, None) => &["initial"],
             (Phase::Opened, Some(_)) => &["expired", "foreignEpoch", "rolledBack"],
-            // inside a snapshot or replay only the twin begins anew, with another request
+            // inside a snapshot or replay only the long poll can start again, with another request
             (_, Some(sent)) if Position::parse(sent).is_none() => &["expired", "foreignEpoch", "rolledBack"],
             (Phase::Snapshot | Phase::Replay | Phase::Synced, _) => &["expired"],
         };
@@ -269,7 +273,7 @@ impl State {
         }
     }
 
-    /// Holds nothing any more; a snapshot must follow.
+    /// Drops the state. A snapshot must follow.
     pub(super) fn forget(&mut self) {
         self.held.clear();
         self.position = None;
@@ -292,7 +296,7 @@ impl State {
         }
         match event.position() {
             Some(text) => self.move_to(text, 1),
-            // a long replay may go in key order, without positions
+            // a long replay may be in key order, without positions
             None if self.phase == Phase::Synced => self.broken(&format!("no position: {event:?}")),
             None => {}
         }
@@ -305,7 +309,7 @@ impl State {
         }
     }
 
-    /// Goes on to a position that must be at least `step` above the highest one of its epoch.
+    /// Moves to a position that must be at least `step` above the highest one of its epoch.
     fn move_to(&mut self, text: &str, step: u64) {
         let Some(position) = Position::parse(text) else {
             self.broken(&format!("the position {text:?} cannot be read"));
@@ -375,7 +379,8 @@ impl State {
     }
 }
 
-/// A service with some backends replaced, added and removed, each named by its address.
+/// Applies a patch of backends to a service: replaced, added and removed, each identified by its
+/// address.
 fn patched(service: &str, patch: &str) -> Option<Box<str>> {
     let mut service: Value = serde_json::from_str(service).ok()?;
     let patch: Value = serde_json::from_str(patch).ok()?;
