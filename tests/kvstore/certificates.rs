@@ -1,4 +1,5 @@
-//! Servers with certificates of many kinds: which are accepted, compared with etcd's own client, and what is said of the others.
+//! Servers with many types of certificates: each is accepted or refused as by etcd's own client,
+//! with a message that gives the reason.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +12,12 @@ use crate::harness::certificates::Pair;
 use crate::harness::etcd::{Etcd, Tls};
 use crate::stream_clients::client::etcd_clients;
 
-/// What both clients must answer.
+/// Expected answer of both clients.
 enum Verdict {
     Accepted,
-    /// Refused; each of these is in the message of ours.
+    /// Refused. Our message contains each of these texts.
     Refused(&'static [&'static str]),
-    /// As `Refused`, but accepted by etcd's client.
+    /// Refused like `Refused`, but accepted by etcd's client.
     RefusedHere(&'static [&'static str]),
 }
 
@@ -111,7 +112,7 @@ async fn servers_are_accepted_as_by_etcds_own_client_and_refused_in_sentences() 
     let directory = TempDir::new().unwrap();
     assert!(Command::new(&go).arg("tls-certificates").arg(directory.path()).status().unwrap().success());
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), CASES.len());
-    // etcd reads its certificate anew for each connection
+    // etcd reads its certificate again for each connection
     let etcd = Etcd::builder().tls(Tls::Server).start().await;
     let mut wrong = Vec::new();
     for (name, expected) in CASES {
@@ -136,7 +137,7 @@ async fn servers_are_accepted_as_by_etcds_own_client_and_refused_in_sentences() 
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Puts the certificate and key of a case where etcd reads them.
+/// Copies certificate and key of a case to the paths that etcd reads.
 fn install(case: &Path, pair: &Pair) {
     fs::copy(case.join("server.crt"), &pair.certificate).unwrap();
     fs::copy(case.join("server.key"), &pair.key).unwrap();

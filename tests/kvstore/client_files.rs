@@ -1,10 +1,12 @@
-//! The table of client files against the program that writes it, which has Cilium's own reader and etcd's.
+//! The table of client files, compared with the output of the program that generates it, which uses
+//! Cilium's reader and etcd's.
 
 use std::process::Command;
 
 use serde_json::Value;
 
-/// The program, where it was built: `scripts/nightly` does, for that takes long.
+/// Environment variable with the path of the program. `scripts/nightly` builds it, because that
+/// takes long.
 const READERS: &str = "CLIENT_FILE_READERS";
 
 #[test]

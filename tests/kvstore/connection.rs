@@ -1,4 +1,5 @@
-//! Opening, TLS, log-in, single reads, and that a connection never changes the process behind it.
+//! Opening of connections, TLS, authentication, single reads, and that a connection never switches
+//! to another server process.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,13 +22,13 @@ fn key_value(key: &str, value: &str, revisions: [i64; 2], version: i64) -> KeyVa
     }
 }
 
-/// Names in `mesh.cilium.io` are in no DNS: their addresses are in the file (`cilium-host-aliases`).
+/// Names in `mesh.cilium.io` are not in DNS: the file has their addresses (`cilium-host-aliases`).
 #[tokio::test]
 async fn a_name_whose_address_is_in_the_client_file_needs_no_dns() {
     let etcd = Etcd::start().await;
     etcd.put("cilium/a", "1").await;
     let endpoint = format!("http://paris.mesh.cilium.io:{}", etcd.port());
-    // nobody listens at the first address of the two
+    // the first address of the two has no server
     let text = format!("endpoints: [{endpoint}]\ncilium-host-aliases:\n- hostname: paris.mesh.cilium.io\n  ips: ['::1', 127.0.0.1]\n");
     let file = ClientFile::parse(text.as_bytes()).unwrap();
     let connection = Connection::open(&file, &file.endpoints()[0], &ClientOptions::default()).await.unwrap();
@@ -89,7 +90,7 @@ async fn a_server_of_another_authority_is_refused_unless_verification_is_skipped
 
     let file = ClientFile::parse(format!("{wrong}insecure-skip-tls-verify: true").as_bytes()).unwrap();
     Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.unwrap();
-    // by name as well as by address, and without a scheme
+    // by name and by address, and without a scheme
     for endpoint in [format!("https://localhost:{}", etcd.port()), format!("localhost:{}", etcd.port())] {
         Connection::open(&client_file(&etcd), &Endpoint::new(endpoint), &ClientOptions::default()).await.unwrap();
     }
@@ -131,7 +132,7 @@ async fn what_keeps_a_connection_from_opening_is_named() {
     assert_eq!(error, format!("cannot connect to 127.0.0.1:{}: Connection refused (os error 111)", etcd.port()));
 }
 
-/// A client's key may be of each kind that Go's may be.
+/// A client's key may have any type that Go supports.
 #[tokio::test]
 async fn clients_with_keys_over_p521_and_ed25519_are_let_in_and_plain_servers_are_named() {
     let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
@@ -158,7 +159,8 @@ async fn a_server_that_accepts_and_says_nothing_costs_no_more_than_the_limits() 
     }
 }
 
-/// A wiped etcd comes back with the same cluster id, so that a silent reconnect would go unnoticed.
+/// A wiped etcd returns with the same cluster id, so that an automatic reconnect would go
+/// unnoticed.
 #[tokio::test]
 async fn a_connection_whose_server_restarted_is_broken_for_ever() {
     for binary in etcd_binaries() {
@@ -196,7 +198,8 @@ async fn another_cluster_token_shows_as_another_cluster_id_in_the_next_connectio
     assert!(before.get(b"cilium/a", None).await.is_err());
 }
 
-/// etcd sends away clients that ping without an open call; and one that says nothing while a watch is open is found out.
+/// etcd disconnects clients that ping without an open call. A server that stops answering while a
+/// watch is open is detected.
 #[tokio::test]
 async fn a_frozen_server_is_noticed_by_ping_and_an_idle_connection_is_left_alone() {
     let etcd = Etcd::builder().flag("--grpc-keepalive-min-time=10ms").start().await;
@@ -206,7 +209,7 @@ async fn a_frozen_server_is_noticed_by_ping_and_an_idle_connection_is_left_alone
         ..ClientOptions::default()
     };
     let connection = open_with(&etcd, &options).await;
-    // idle for the time of 20 pings; three are enough for etcd to close
+    // idle for the time of 20 pings; after three etcd would close the connection
     tokio::time::sleep(Duration::from_secs(1)).await;
     connection.get(b"cilium/a", None).await.unwrap();
     let mut watch = connection.watch(b"cilium/a", None, Revision(1)).await.unwrap();
@@ -233,7 +236,7 @@ async fn the_first_certificate_to_run_out_is_told() {
     assert_eq!(ClientFile::parse(yaml.as_bytes()).unwrap().missing_files(), [short.key]);
 }
 
-/// Rotated files count from the next connection on, without a new client file.
+/// Rotated files are used from the next connection on, without a new client file.
 #[tokio::test]
 async fn certificates_are_read_anew_for_each_connection() {
     let etcd = Etcd::builder().tls(Tls::Mutual).start().await;

@@ -1,4 +1,4 @@
-//! Short ranges, followed over compactions.
+//! Short ranges that are followed over compactions.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::harness::etcd::{Etcd, etcd_binaries};
 
 const PREFIX: &[u8] = b"cilium/synced/paris/";
 
-/// The next changes, as `key=value`, or `key` where it was deleted.
+/// Returns the next changes, as `key=value`, or `key` for a delete.
 async fn next_changes(follow: &mut Follow) -> Vec<String> {
     loop {
         let events = tokio::time::timeout(PATIENCE, follow.next()).await.expect("a word in time").unwrap();
@@ -28,7 +28,7 @@ async fn next_changes(follow: &mut Follow) -> Vec<String> {
     }
 }
 
-/// Puts something else and compacts it away, without end.
+/// Puts another key and compacts it, without end.
 async fn compact_for_ever(etcd: etcd_client::Client) {
     let (mut puts, mut compactions) = (etcd.kv_client(), etcd.kv_client());
     loop {
@@ -44,7 +44,7 @@ async fn a_short_range_is_followed_over_compactions_and_nothing_is_missed() {
         let etcd = Etcd::builder().binary(binary).start().await;
         etcd.put("cilium/synced/paris/a", "1").await;
         etcd.put("cilium/synced/paris/b", "1").await;
-        // never changes, so that reading anew must not tell it
+        // never changes, so that another read must not report it
         etcd.put("cilium/synced/paris/z", "1").await;
         let mut compacting = JoinSet::new();
         compacting.spawn(compact_for_ever(etcd.client().await));
@@ -55,10 +55,11 @@ async fn a_short_range_is_followed_over_compactions_and_nothing_is_missed() {
             assert_eq!(found.len(), 3);
             follows.push(follow);
         }
-        // etcd takes up new watches each 100 ms, and some are compacted away before that: read anew, they miss nothing all the same
+        // etcd synchronizes new watches every 100 ms, and some are compacted before that: after
+        // another read they must have missed nothing
         etcd.put("cilium/synced/paris/a", "2").await;
         etcd.delete("cilium/synced/paris/b").await;
-        // side by side, for one that is not read holds up the others of its connection
+        // concurrently, because a watch that is not read delays the others of its connection
         let both = async |follow: &mut Follow| {
             let mut changes = next_changes(follow).await;
             while changes.len() < 2 {

@@ -53,7 +53,7 @@ async fn a_list_is_of_one_revision_while_changes_go_on() {
     }
 }
 
-/// Only etcd 3.7 has `RangeStream`; the others say so at the first read, and the rest comes in pages.
+/// Only etcd 3.7 has `RangeStream`. The others refuse the first one, and the rest is read in pages.
 #[tokio::test]
 async fn a_list_is_of_one_revision_also_where_it_comes_as_a_stream() {
     let mut lengths = BTreeSet::new();
@@ -74,18 +74,20 @@ async fn a_list_is_of_one_revision_also_where_it_comes_as_a_stream() {
                 assert_eq!((page.revision, page.total_count), (Revision(revision + 3 * turn), 1000));
             }
             assert!(contents(&pages) == put);
-            // one that has none is not asked again
+            // a server without it is not asked again
             assert_eq!(connection.has_range_stream(), pages[1].key_values.len() == 10);
             lengths.insert(pages.iter().map(|page| page.key_values.len()).collect::<Vec<_>>());
         }
     }
-    // a stream begins with ten keys and doubles (`initialStreamChunkLimit` of etcd's `v3_server.go`)
+    // a stream starts with ten keys and doubles (`initialStreamChunkLimit` in etcd's
+    // `v3_server.go`)
     let (in_pages, as_stream) = (vec![256, 256, 256, 232], vec![256, 10, 20, 40, 80, 160, 320, 114]);
     let expected = if etcd_binaries().len() > 2 { BTreeSet::from([in_pages, as_stream]) } else { BTreeSet::from([in_pages]) };
     assert_eq!(lengths, expected);
 }
 
-/// A part of a stream may be twice as large as etcd's largest request; what no message takes is asked for in pages.
+/// A part of a stream may be twice as large as etcd's largest request. If it does not fit into a
+/// message, the rest is read in pages.
 #[tokio::test]
 async fn a_stream_whose_parts_are_too_large_goes_on_in_pages() {
     for binary in etcd_binaries() {
@@ -130,7 +132,7 @@ async fn a_list_that_outlives_its_history_says_so_and_the_connection_stays_good(
     }
 }
 
-/// etcd's own limit of a request is 1.5 MiB, and a page of 256 such values would be 360 MiB.
+/// etcd's own limit of a request is 1.5 MiB, so a page of 256 such values would be 360 MiB.
 #[tokio::test]
 async fn pages_too_large_for_a_message_are_halved_and_grow_again() {
     for binary in etcd_binaries() {

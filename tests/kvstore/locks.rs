@@ -1,4 +1,4 @@
-//! Locks: one holder at a time over tasks, sessions and what happens to them.
+//! Locks: one holder at a time over tasks and sessions, whatever happens to them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use super::{session, session_options, session_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::{PATIENCE, eventually};
 
-/// Locks, looks that nobody else is there, and adds one to a counter in etcd, again and again.
+/// Repeatedly locks, checks that no other task is inside, and increments a counter in etcd.
 async fn count_up(session: Session, inside: Arc<AtomicU32>, times: u32) {
     for _ in 0..times {
         let lock = session.lock_path(b"locks/counter").await.unwrap();
@@ -50,7 +50,7 @@ async fn a_holder_that_dies_is_superseded_when_its_lease_ends() {
     let first = session_with(&etcd, options.clone()).await;
     let second = session_with(&etcd, options).await;
     let held = first.lock_path(b"locks/a").await.unwrap();
-    // as a killed process: nothing is renewed, nothing is deleted
+    // like a killed process: nothing is renewed, nothing is deleted
     first.close().await;
     let taken = tokio::time::timeout(PATIENCE, second.lock_path(b"locks/a")).await.unwrap().unwrap();
     assert_ne!(held.comparator(), taken.comparator());
@@ -115,14 +115,15 @@ async fn whose_lease_is_lost_has_lost_the_lock() {
     etcd.client().await.lease_revoke(lease).await.unwrap();
     let error = session.update_if_locked(b"cilium/a", b"1", Life::Lasting, &lock).await.unwrap_err();
     assert!(matches!(error, KvstoreError::LockLost { .. }), "{error}");
-    // the next renewal finds out: at a third of 25 s
+    // the next renewal detects it, after a third of 25 s
     tokio::time::timeout(PATIENCE, lock.lost()).await.unwrap();
-    // and the path can be locked anew
+    // and the path can be locked again
     drop(lock);
     session.lock_path(b"cilium/kvstoremesh-lock").await.unwrap().unlock().await.unwrap();
 }
 
-/// Both hold it by one key, as a session's locks hang on one lease: it must be gone before the next one here creates it.
+/// Both locks have the same key, because a session's locks share one lease: the key must be deleted
+/// before the next lock creates it.
 #[tokio::test]
 async fn a_lock_that_is_dropped_takes_nothing_from_the_next_one_of_the_process() {
     let etcd = Etcd::start().await;
@@ -130,7 +131,8 @@ async fn a_lock_that_is_dropped_takes_nothing_from_the_next_one_of_the_process()
     for round in 0..40_u8 {
         drop(session.lock_path(b"locks/a").await.unwrap());
         let next = session.lock_path(b"locks/a").await.unwrap();
-        // behind a lock that was let go of in the same way, whose key goes after the first one's
+        // after a lock that was released in the same way, whose key is deleted after the first
+        // one's
         drop(session.lock_path(b"locks/b").await.unwrap());
         session.lock_path(b"locks/b").await.unwrap().unlock().await.unwrap();
         session.update_if_locked(b"cilium/a", &[round], Life::Lasting, &next).await.expect("must still hold it");

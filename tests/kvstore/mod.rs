@@ -1,4 +1,4 @@
-//! The kvstore room against real etcd servers.
+//! Tests of the kvstore room with real etcd servers.
 
 mod certificates;
 mod client_files;
@@ -34,7 +34,7 @@ async fn open_with(etcd: &Etcd, options: &ClientOptions) -> Connection {
     Connection::open(&client_file(etcd), &Endpoint::new(etcd.url()), options).await.unwrap()
 }
 
-/// Opens by a client file given as text; the error must come.
+/// Opens a connection with a client file given as text, and returns the error.
 async fn refusal(yaml: &str, endpoint: &str) -> KvstoreError {
     let file = ClientFile::parse(yaml.as_bytes()).unwrap();
     match Connection::open(&file, &Endpoint::new(endpoint), &ClientOptions::default()).await {
@@ -43,7 +43,7 @@ async fn refusal(yaml: &str, endpoint: &str) -> KvstoreError {
     }
 }
 
-/// What tests write must not wait for its turn.
+/// Returns options with which writes do not wait for the rate limit.
 fn session_options() -> SessionOptions {
     let client = ClientOptions { requests_per_second_max: 10_000, request_timeout: Duration::from_secs(20), ..ClientOptions::default() };
     SessionOptions { client, ..SessionOptions::default() }

@@ -1,18 +1,20 @@
-//! Each operation of a session: what it changes and what it answers, by etcd's own revisions, versions and leases.
+//! Each operation of a session: its changes and its answers, according to etcd's own revisions,
+//! versions and leases.
 
 use meshkeep::kvstore::{KeyValue, KvLocker, KvstoreError, Life, Session, SessionOptions};
 
 use super::{session, session_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};
 
-/// The key as etcd itself has it: value, version, lease.
+/// Returns value, version and lease of a key in etcd.
 async fn truth(etcd: &Etcd, key: &str) -> Option<(String, i64, i64)> {
     let reply = etcd.client().await.get(key, None).await.unwrap();
     reply.kvs().first().map(|found| (found.value_str().unwrap().to_owned(), found.version(), found.lease()))
 }
 
-/// A session that writes nothing of its own. With the check for a quorum (`check_quorum`) it writes and deletes the init lock at its start and from
-/// time to time: revisions of its own between those of a test, and for a moment a key below `cilium/`.
+/// Starts a session that writes nothing of its own. A session with the quorum check
+/// (`check_quorum`) puts and deletes the init lock at its start and from time to time, which adds
+/// revisions to a test's own and, for a moment, a key below `cilium/`.
 async fn quiet_session(etcd: &Etcd) -> Session {
     session_with(etcd, SessionOptions { quorum_check: false, ..super::session_options() }).await
 }
@@ -62,7 +64,7 @@ async fn each_operation_makes_the_changes_that_it_says() {
     }
 }
 
-/// Of an operation under a lock that is not held nothing may happen.
+/// Asserts that an operation under a lost lock changes nothing.
 async fn assert_nothing_happens(etcd: &Etcd, session: &Session, lock: &KvLocker) {
     let before = etcd.client().await.get("cilium/", None).await.unwrap().header().unwrap().revision();
     let lost = |error: KvstoreError| assert!(matches!(error, KvstoreError::LockLost { .. }), "{error}");
@@ -74,7 +76,7 @@ async fn assert_nothing_happens(etcd: &Etcd, session: &Session, lock: &KvLocker)
     lost(session.create_only_if_locked(b"cilium/new", b"9", Life::Leased, lock).await.unwrap_err());
     lost(session.delete_if_locked(b"cilium/a", lock).await.unwrap_err());
     lost(session.delete_prefix_if_locked(b"cilium/a", lock).await.unwrap_err());
-    // who asks for a key that is there is told so, whatever became of the lock
+    // for an existing key the answer does not depend on the lock
     assert!(!session.create_only_if_locked(b"cilium/a", b"9", Life::Lasting, lock).await.unwrap());
     let after = etcd.client().await.get("cilium/", None).await.unwrap().header().unwrap().revision();
     assert_eq!(before, after);
@@ -105,7 +107,7 @@ async fn under_a_lock_each_operation_does_the_same_and_without_it_nothing() {
         etcd.put("cilium/a", "1").await;
         etcd.delete(lock.comparator().key.clone()).await;
         assert_nothing_happens(&etcd, &session, &lock).await;
-        // somebody else's key of the same name is not ours
+        // an equally named key of another client is not ours
         etcd.put(lock.comparator().key.clone(), "").await;
         assert_nothing_happens(&etcd, &session, &lock).await;
     }

@@ -1,4 +1,4 @@
-//! The harness itself: a server starts, keeps its data over a restart and loses it when wiped.
+//! Tests of the harness: a server starts, keeps its data over a restart, and loses it in a wipe.
 
 use crate::harness::etcd::{Etcd, Tls, etcd_binaries};
 

@@ -1,4 +1,4 @@
-//! Sessions over what happens to an etcd: restarts, wipes, lost leases.
+//! Sessions during restarts and wipes of an etcd, and after lost leases.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use super::{client_file, session, session_options, session_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::{PATIENCE, eventually};
 
-/// The leases that keys hang on, by etcd itself, with how many keys each.
+/// Returns the number of keys on each lease, according to etcd.
 async fn keys_by_lease(etcd: &Etcd, prefix: &str) -> Vec<usize> {
     let options = etcd_client::GetOptions::new().with_prefix();
     let reply = etcd.client().await.get(prefix, Some(options)).await.unwrap();
@@ -20,7 +20,7 @@ async fn keys_by_lease(etcd: &Etcd, prefix: &str) -> Vec<usize> {
     leases.into_iter().map(|lease| reply.kvs().iter().filter(|found| found.lease() == lease).count()).collect()
 }
 
-/// Notes which of these keys lose their lease.
+/// Records which of these keys lose their lease.
 fn watch_losses(session: &Session, keys: &'static [&'static str]) -> Arc<Mutex<BTreeSet<&'static str>>> {
     let lost = Arc::new(Mutex::new(BTreeSet::new()));
     let noted = Arc::clone(&lost);
@@ -69,7 +69,7 @@ async fn a_session_outlives_restarts_and_its_leases_do_too() {
         // an operation waits for the connection
         session.update(b"cilium/b", b"1", Life::Leased).await.unwrap();
         let granted = tokio::time::Instant::now();
-        // for longer than a lease lives
+        // longer than a lease lives
         eventually("the lease is renewed", async || (granted.elapsed() > Duration::from_secs(7)).then_some(())).await;
         assert_eq!((session.lease_of(b"cilium/a"), session.get(b"cilium/a").await.unwrap().unwrap().lease), (lease, lease.unwrap()));
         assert!(lost.lock().unwrap().is_empty());
@@ -83,7 +83,7 @@ async fn of_a_lease_that_etcd_lost_the_observer_hears_and_the_next_write_gets_an
     session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
     session.update(b"cilium/b", b"1", Life::Leased).await.unwrap();
     let lost = watch_losses(&session, &["cilium/a", "cilium/b"]);
-    // who counts from now on hears of it
+    // observers that are registered from now on are notified
     session.delete(b"cilium/b").await.unwrap();
     session.delete(b"cilium/a").await.unwrap();
     session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
@@ -129,7 +129,7 @@ async fn a_session_tells_how_it_is_and_tries_its_endpoints_in_turn() {
     assert_eq!(status.heartbeat_at, None);
     etcd.put("cilium/.heartbeat", "2026-01-12T09:31:07Z").await;
     eventually("the heartbeat is noted", async || session.status().heartbeat_at).await;
-    // the quorum check leaves nothing behind
+    // the quorum check leaves no keys behind
     let left = etcd.client().await.get("cilium/.initlock", Some(etcd_client::GetOptions::new().with_prefix())).await.unwrap();
     assert_eq!(left.count(), 0);
     cancel.cancel();
@@ -176,11 +176,11 @@ async fn a_key_of_another_session_is_taken_over_with_its_lease() {
     assert_ne!(found.lease, LeaseId(0));
 }
 
-/// The leases are in the backup, and etcd renews them; what was written on them since is not.
+/// The leases are in the backup, and etcd renews them, but later keys on them are lost.
 #[tokio::test]
 async fn of_an_etcd_that_was_put_back_to_a_backup_all_leases_are_lost() {
     let mut etcd = Etcd::start().await;
-    // its init lock would be a key below cilium/ too
+    // its init lock would be another key below `cilium/`
     let session = session_with(&etcd, SessionOptions { quorum_check: false, ..session_options() }).await;
     let lost = watch_losses(&session, &["cilium/before", "cilium/after"]);
     session.update(b"cilium/before", b"1", Life::Leased).await.unwrap();

@@ -1,4 +1,4 @@
-//! Stores over real etcd servers: what is written, followed and shared, over everything that happens to them.
+//! Stores with real etcd servers: writing, following and sharing during all kinds of failures.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use super::session;
 use crate::harness::etcd::Etcd;
 use crate::harness::{PATIENCE, eventually};
 
-/// Everything below a prefix, as `name=value`.
+/// Returns everything below a prefix, as `name=value`.
 async fn below(session: &Session, prefix: &str) -> Vec<String> {
     let found = session.list_prefix(prefix.as_bytes()).await.unwrap();
     let text =
@@ -56,7 +56,7 @@ async fn a_sync_store_writes_what_it_is_told_then_its_canary_and_heals_lost_leas
     store.upsert(b"late", "1".as_bytes().to_vec());
     eventually("a later key", async || session.get(b"cilium/state/nodes/v1/late").await.unwrap()).await;
     assert_eq!(etcd.put("elsewhere", "2").await, before + 2, "the same value again is no news");
-    // all of it is on one lease
+    // all keys are on one lease
     etcd.client().await.lease_revoke(canary.lease.0).await.unwrap();
     store.upsert(b"late", "2".as_bytes().to_vec());
     eventually("everything is there again", async || {
@@ -66,7 +66,7 @@ async fn a_sync_store_writes_what_it_is_told_then_its_canary_and_heals_lost_leas
     .await;
 }
 
-/// A session outlives its stores, and asks no store that is gone about its lost leases.
+/// A session outlives its stores, and does not ask a dropped store about lost leases.
 #[tokio::test]
 async fn of_a_store_that_is_dropped_the_session_keeps_nothing() {
     let etcd = Etcd::start().await;
@@ -78,7 +78,7 @@ async fn of_a_store_that_is_dropped_the_session_keeps_nothing() {
     tokio::time::timeout(PATIENCE, store.wait_until_synced()).await.unwrap();
     drop(store);
     eventually("the value is let go of", async || (Arc::strong_count(&value) == 1).then_some(())).await;
-    // nor does it look for the keys of what is gone
+    // nor does it look for a dropped store's keys
     let lease = session.get(CANARY).await.unwrap().unwrap().lease;
     etcd.client().await.lease_revoke(lease.0).await.unwrap();
     let next = sync_store(&session);
@@ -102,7 +102,7 @@ async fn a_sync_store_that_may_not_write_tries_again_until_it_may() {
     assert_eq!(below(&session, NODES).await, ["a=1"]);
 }
 
-/// Holds what an observer of a store would.
+/// State of an observer of a store.
 #[derive(Default)]
 struct Held {
     entries: Mutex<BTreeMap<String, String>>,
@@ -150,7 +150,8 @@ async fn a_watch_store_keeps_what_it_knew_until_the_next_list_is_complete_and_dr
             etcd.put_many([("n/a", "bad"), ("n/b", "2")]).await;
             held.becomes("a=1 b=2 ").await;
         } else {
-            // the value that cannot be used is stale after the new list, and what was deleted meanwhile is gone
+            // the value that cannot be decoded is stale after the new list, and keys deleted
+            // meanwhile are removed
             held.becomes("c=1 ").await;
         }
         session.close().await;
@@ -181,7 +182,8 @@ async fn shared_stores_see_each_other_and_put_their_own_keys_back() {
     for held in [&of_first, &of_second] {
         held.becomes("paris/a=1 paris/b=1 ").await;
     }
-    // deleted by somebody: back at once; changed by somebody: back when it is compared; on no lease: back on one
+    // deleted by another client: restored at once; changed by another client: restored by the
+    // comparison; on no lease: attached to one again
     etcd.delete("cilium/state/nodes/v1/paris/a").await;
     let key = b"cilium/state/nodes/v1/paris/a";
     let is_back = async || second.get(key).await.unwrap().filter(|found| *found.value == *b"1" && found.lease.0 != 0);

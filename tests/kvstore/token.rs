@@ -1,4 +1,4 @@
-//! Tokens that run out. etcd's own kind lives for the time of `--auth-token-ttl` after its last use.
+//! Expiring tokens. etcd's default tokens live for `--auth-token-ttl` after their last use.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::harness::etcd::{Etcd, etcd_binaries};
 
 const TOKEN_TTL_S: u32 = 5;
 
-/// Longer than a token lives; etcd looks for dead ones once a second.
+/// Longer than a token lives. etcd looks for expired tokens once a second.
 const LONG_AFTER: Duration = Duration::from_secs(8);
 
 async fn value_of_next_put(watch: &mut meshkeep::kvstore::Watch) -> Vec<u8> {
@@ -26,7 +26,7 @@ async fn value_of_next_put(watch: &mut meshkeep::kvstore::Watch) -> Vec<u8> {
     }
 }
 
-/// Nothing but the passing of time makes a token old, so this test waits for real.
+/// Only the passing of time expires a token, so this test really waits.
 #[tokio::test]
 async fn old_watches_go_on_and_everything_new_works_after_the_token_ran_out() {
     for binary in etcd_binaries() {
@@ -34,7 +34,8 @@ async fn old_watches_go_on_and_everything_new_works_after_the_token_ran_out() {
         etcd.enable_auth("meshkeep", "secret").await;
         let first = etcd.put("cilium/a", "1").await;
         let end = prefix_end(b"cilium/");
-        // two connections, so that in one the first to find the token old is a watch, in the other several reads at once
+        // two connections: on one of them a watch is the first to notice the expired token, on the
+        // other several concurrent reads are
         let (watcher, reader) = (open(&etcd).await, open(&etcd).await);
         let mut watch = watcher.watch(b"cilium/", Some(&end), Revision(first - 1)).await.unwrap();
         assert_eq!(value_of_next_put(&mut watch).await, b"1");
@@ -53,7 +54,7 @@ async fn old_watches_go_on_and_everything_new_works_after_the_token_ran_out() {
         assert_eq!(page.unwrap().unwrap().total_count, 1);
         assert_eq!(one.unwrap().0.unwrap().value.as_ref(), b"2");
         assert_eq!(more.unwrap(), Some(b"cilium/a".to_vec()));
-        // what the user may not read stays denied: one more log-in, then the error
+        // keys that the user may not read stay denied: one more login, then the error
         let error = watcher.watch(b"elsewhere", None, Revision(0)).await.err().unwrap().to_string();
         assert!(error.contains("permission denied"), "{error}");
     }

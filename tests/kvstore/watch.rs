@@ -77,8 +77,8 @@ async fn a_watch_from_compacted_history_says_from_where_there_is_some() {
     }
 }
 
-/// Between a list and its watch somebody deletes a key and compacts: a watch from the revision above would hear nothing, ever, of etcd before
-/// 3.4.36 and 3.5.18 (etcd #18089, #19179).
+/// Between a list and its watch another client deletes a key and compacts. With etcd before 3.4.36
+/// and 3.5.18 a watch from the next revision would never receive anything (etcd #18089, #19179).
 #[tokio::test]
 async fn a_delete_that_is_compacted_before_the_watch_stands_is_told_as_lost_history() {
     for binary in etcd_binaries() {
@@ -97,7 +97,8 @@ async fn a_delete_that_is_compacted_before_the_watch_stands_is_told_as_lost_hist
             };
             assert_eq!(error.disposition(), Disposition::Resync, "{error}");
         }
-        // an etcd at rest, compacted at its head, is no lost history: nothing is said, of the delete neither, until there is something
+        // an idle etcd that is compacted at its newest revision has no lost history: nothing is
+        // sent, not even the delete, until there is a change
         let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(deleted)).await.unwrap();
         next(&mut watch).await;
         let put_at = etcd.put("cilium/b", "2").await;
@@ -105,7 +106,8 @@ async fn a_delete_that_is_compacted_before_the_watch_stands_is_told_as_lost_hist
     }
 }
 
-/// etcd before 3.4.38 and 3.5.22 sends old events to a watch from a future revision (etcd #20221), and every etcd is silent until then.
+/// etcd before 3.4.38 and 3.5.22 sends old events to a watch from a future revision (etcd #20221),
+/// and every etcd is silent until then.
 #[tokio::test]
 async fn a_watch_after_a_revision_that_the_server_does_not_have_is_an_error() {
     for binary in etcd_binaries() {
@@ -118,7 +120,8 @@ async fn a_watch_after_a_revision_that_the_server_does_not_have_is_an_error() {
     }
 }
 
-/// etcd catches up in one response over many revisions, cut into fragments of its own request limit.
+/// etcd catches up in one response over many revisions, split into fragments of its own request
+/// limit.
 #[tokio::test]
 async fn a_response_larger_than_a_message_arrives_in_whole_revisions() {
     for binary in etcd_binaries() {
@@ -127,7 +130,8 @@ async fn a_response_larger_than_a_message_arrives_in_whole_revisions() {
         let mut expected = Vec::new();
         let mut client = etcd.client().await;
         for revision in 2..12 {
-            // pairs in one revision, larger than half a fragment, so that fragments end within a revision
+            // pairs in one revision, larger than half a fragment, so that fragments end within a
+            // revision
             let pair = ["a", "b"].map(|half| format!("cilium/{revision}{half}"));
             let puts: Vec<TxnOp> = pair.iter().map(|key| TxnOp::put(key.as_str(), value.as_str(), None)).collect();
             client.txn(Txn::new().and_then(puts)).await.unwrap();
@@ -160,7 +164,7 @@ async fn more_in_one_revision_than_memory_allows_is_left_to_a_list() {
     let error = watch.next().await.unwrap_err();
     let expected = "watching \"cilium/\": more than 100000 bytes of changes that belong together";
     assert_eq!((error.to_string().as_str(), error.disposition()), (expected, Disposition::Resync));
-    // the stream went with it, the connection did not
+    // the stream was lost, the connection was not
     let listed = Revision(etcd.put("elsewhere", "1").await);
     let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), listed).await.unwrap();
     let revision = Revision(etcd.put("cilium/a", "1").await);
@@ -194,7 +198,7 @@ async fn a_quiet_server_is_asked_how_far_it_is() {
         let mut watches = Vec::new();
         for _ in 0..2 {
             let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), revision.previous()).await.unwrap();
-            // a question may come before the change
+            // a progress answer may arrive before the change
             while next(&mut watch).await != events(revision.0, vec![put("cilium/a", "1", [revision.0; 2], 1)]) {}
             watches.push(watch);
         }

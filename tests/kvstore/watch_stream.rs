@@ -1,4 +1,4 @@
-//! The one stream that the watches of a connection share.
+//! The stream that all watches of a connection share.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::harness::{PATIENCE, eventually};
 
 const PREFIX: &[u8] = b"cilium/";
 
-/// The next changes of a watch, as `key=value`, or `key` where it was deleted.
+/// Returns the next changes of a watch, as `key=value`, or `key` for a delete.
 async fn next_changes(watch: &mut Watch) -> Vec<String> {
     loop {
         let message = tokio::time::timeout(PATIENCE, watch.next()).await.expect("a message in time").unwrap();
@@ -28,7 +28,7 @@ async fn next_changes(watch: &mut Watch) -> Vec<String> {
     }
 }
 
-/// How many watch streams and watches the server has.
+/// Returns the number of watch streams and of watches of the server.
 async fn streams_and_watches(etcd: &Etcd) -> [u64; 2] {
     let text = http().get(format!("{}/metrics", etcd.url())).send().await.unwrap().text().await.unwrap();
     ["etcd_debugging_mvcc_watch_stream_total ", "etcd_debugging_mvcc_watcher_total "].map(|name| {
@@ -73,7 +73,7 @@ async fn a_watch_that_nobody_waits_for_any_more_is_not_left_at_the_server() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let connection = open(&etcd).await;
         let _kept = watch_key(&connection, "cilium/a", 1).await;
-        // given up before it is asked for, meanwhile, and once it stands
+        // dropped before it is requested, meanwhile, and after it was created
         for turn in 0..20 {
             let given_up = connection.watch(b"cilium/b", None, Revision(1));
             let _ = tokio::time::timeout(turn * Duration::from_micros(200), given_up).await;
@@ -113,7 +113,7 @@ async fn a_watch_that_etcd_ends_does_not_touch_the_others() {
         let connection = open(&etcd).await;
         let mut standing = watch_key(&connection, "cilium/a", 3).await;
         for _ in 0..3 {
-            // some versions say so at once
+            // some versions report it at once
             if let Ok(mut compacted) = connection.watch(b"cilium/a", None, Revision(1)).await {
                 compacted.next().await.unwrap();
                 let error = compacted.next().await.unwrap_err().to_string();
@@ -126,7 +126,7 @@ async fn a_watch_that_etcd_ends_does_not_touch_the_others() {
     }
 }
 
-/// A refusal bears the id that was asked for in some versions of etcd, none in others.
+/// A refusal contains the requested id in some versions of etcd, but not in others.
 #[tokio::test]
 async fn a_watch_that_is_refused_does_not_touch_those_that_are_asked_for_beside_it() {
     for binary in etcd_binaries() {
@@ -157,13 +157,13 @@ async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
     let connection = open_with(&etcd, &ClientOptions { request_timeout: limit, ..ClientOptions::default() }).await;
     let mut unread = watch_key(&connection, "cilium/a", 1).await;
     let mut beside = watch_key(&connection, "cilium/b", 1).await;
-    // etcd takes a new watch up with those that are up to date at its next look, each 100 ms
+    // etcd adds a new watch to the synchronized ones at its next check, every 100 ms
     for (key, watch) in [("cilium/a", &mut unread), ("cilium/b", &mut beside)] {
         etcd.put(key, "0").await;
         assert_eq!(next_changes(watch).await, [format!("{key}=0")]);
     }
     eventually("some silence", || async { (unread.silence() > Duration::from_millis(20)).then_some(()) }).await;
-    // one is handed out, one waits, and with the third the reader stands still
+    // one change is delivered, one waits, and with the third the reader blocks
     for value in ["1", "2", "3"] {
         etcd.put("cilium/a", value).await;
     }
@@ -173,7 +173,7 @@ async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
         (beside.silence() == Duration::ZERO && beside.listened() == listened).then_some(listened)
     };
     let listened = eventually("the reader to wait for us", standing).await;
-    // what has to come within a time waits for us, too
+    // a request with a timeout waits for us as well
     let late = connection.watch(b"cilium/c", None, Revision(1));
     let late = tokio::time::timeout(2 * limit, late).await;
     assert!(late.is_err(), "a watch that is asked for behind one that is not read only waits");

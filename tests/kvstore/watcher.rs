@@ -1,4 +1,4 @@
-//! List and watch over everything that ends a watch.
+//! List and watch through every event that ends a watch.
 
 use meshkeep::kvstore::{EventKind, KeyValueEvent, Watcher};
 
@@ -10,7 +10,7 @@ async fn next(watcher: &mut Watcher) -> KeyValueEvent {
     tokio::time::timeout(PATIENCE, watcher.next()).await.expect("an event in time").expect("the session lives")
 }
 
-/// The next events, as `+key=value`, `*key=value`, `-key` and `.`.
+/// Returns the next events, as `+key=value`, `*key=value`, `-key` and `.`.
 async fn told(watcher: &mut Watcher, count: usize) -> Vec<String> {
     let mut told = Vec::new();
     for _ in 0..count {
@@ -87,7 +87,7 @@ async fn after_a_restart_or_a_wipe_what_is_gone_is_told_as_deleted_and_the_end_o
             etcd.put("n/b", "2").await;
         }
         let mut listing = false;
-        // what is told on the way depends on when the list comes; what holds at the end does not
+        // the events on the way depend on the time of the list, but the final state does not
         let mut state = std::collections::BTreeMap::from([("n/a".to_owned(), "1".to_owned()), ("n/b".to_owned(), "1".to_owned())]);
         while state != std::collections::BTreeMap::from([("n/b".to_owned(), "2".to_owned())]) {
             let event = next(&mut watcher).await;
