@@ -1,7 +1,9 @@
-//! Every decoder of foreign bytes against damaged ones: none panics, none takes long, none grows without bound.
+//! Fuzz tests of every decoder of foreign bytes: no input may cause a panic, long runtime or
+//! unbounded memory.
 //!
-//! No coverage guides this, but what a decoder says does: bytes that lead to a reason not heard before (but for numbers and quoted
-//! texts) are damaged further. `FUZZ_SECONDS` says how long each target runs (`just fuzz SECONDS`); in the usual tests it is a moment.
+//! There is no coverage guidance. Instead, inputs that lead to a new error message (apart from
+//! numbers and quoted texts) are mutated further. `FUZZ_SECONDS` sets the time per target
+//! (`just fuzz SECONDS`); the usual tests run for a moment.
 
 mod mutate;
 
@@ -20,41 +22,44 @@ use rand::{Rng, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
-/// How long each target runs in the usual tests.
+/// Time per target in the usual tests, in seconds.
 const SECONDS_DEFAULT: f64 = 0.5;
 
-/// How much processor time one value may take, in a debug build: 16 MiB at 0.5 MB/s. What is not linear takes hours.
+/// Maximum processor time per value in a debug build: 16 MiB at 0.5 MB/s. Anything that is not
+/// linear would take hours.
 const DECODE_TIME_MAX: Duration = Duration::from_secs(32);
 
-/// How much a decoder may hold at its highest, for each byte that it is given: a list of the shortest items is the worst, since an item of
-/// two bytes (`0,`) becomes a `String` of 24 in a `Vec` that doubles its room.
+/// Maximum peak memory of a decoder per byte of input. The worst case is a list of the shortest
+/// items: an item of two bytes (`0,`) becomes a `String` of 24 bytes in a `Vec` that doubles its
+/// capacity.
 const HELD_PER_BYTE_MAX: u64 = 48;
 
-/// How much it may hold beside that: what a zstd frame of any size may unpack to, twice.
+/// Additional memory that a decoder may use: twice the size that any zstd frame may decompress to.
 const HELD_MAX: u64 = 64 << 20;
 
-/// How many ways, and values that showed them, are remembered: what the harness itself holds must not grow with the speed of the machine.
+/// Maximum number of messages and inputs that are remembered, so that the harness's own memory does
+/// not grow with the speed of the machine.
 const CORPUS_MAX: usize = 4_096;
 
-/// A decoder: says what it made of the bytes, in a few words.
+/// A decoder. It returns a short description of its result.
 type Target = fn(&[u8]) -> String;
 
 fn paris() -> ClusterName {
     ClusterName::parse("paris").unwrap()
 }
 
-/// Decodes a value under the name that the key of a good one has.
+/// Decodes a value under the key of a valid one.
 fn decode(kind: Kind, name: &str, value: &[u8]) -> String {
     let cluster = paris();
     let context = Context { cluster: &cluster, cluster_id: ClusterId(1), max_connected_clusters: MaxConnectedClusters::Clusters255 };
     match wire::decode(&EntryKey::new(kind, paris(), name), value, &context) {
         Ok(object) => {
-            // the mirror packs bytes, and decodes them again without what was known when they came
+            // the mirror packs bytes and decodes them again, without the context of their arrival
             let bare = Context { cluster: &cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
             let again = (value.len() < mutate::HUGE).then(|| wire::decode(&EntryKey::new(kind, paris(), name), value, &bare));
             assert!(again.is_none_or(|again| again.as_ref() == Ok(&object)), "the object must be what the bytes alone mean");
             if let Some(slice) = object.as_endpoint_slice() {
-                // it is decoded where it is asked for, by what was found good now
+                // it is decoded on request, if it was valid before
                 assert_eq!(slice.decoded().name, name.split_once('/').expect("must have a namespace").1);
             }
             format!("a {}", kind)
@@ -66,7 +71,7 @@ fn decode(kind: Kind, name: &str, value: &[u8]) -> String {
     }
 }
 
-/// The good values of one kind, as they would be in paris.
+/// Returns the valid values of one kind, as they would be in paris.
 fn values(base: &str) -> Vec<Vec<u8>> {
     let lines = include_str!("../data/samples.jsonl").lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let of_kind = lines.filter(|line| line["key"].as_str().unwrap().contains(base));
@@ -78,7 +83,7 @@ fn values(base: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What of a decoder's words tells one of its ways from another.
+/// Returns the part of a message that distinguishes it from others.
 fn way(said: &str) -> String {
     let mut way = String::new();
     let mut quoted = false;
@@ -95,7 +100,7 @@ fn seconds() -> Option<f64> {
     std::env::var("FUZZ_SECONDS").ok()?.parse().ok()
 }
 
-/// Processor time of this thread: a machine that stands still says nothing of a decoder.
+/// Returns the processor time of this thread, which does not depend on the load of the machine.
 fn thread_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
 }
@@ -170,7 +175,8 @@ fn no_bytes_break_the_unpacking_of_endpoint_slices() {
     fuzz("packed endpoint slices", values("/endpointslices/v1/"), |bytes| decode(Kind::EndpointSlice, "shop/cart-kvlm2", bytes));
 }
 
-/// Endpoint slices with the damage inside, so that it gets past zstd; what is huge outside is a bomb here.
+/// Endpoint slices are mutated before compression, so that the decoder gets past zstd. Huge
+/// messages become decompression bombs.
 #[test]
 fn no_bytes_break_the_reader_of_endpoint_slices() {
     let messages = values("/endpointslices/v1/").iter().filter_map(|packed| zstd::decode_all(&packed[..]).ok()).collect();
@@ -210,7 +216,7 @@ fn no_bytes_break_the_readers_of_files_selectors_and_positions() {
     let file = b"endpoints:\n- https://tokyo.mesh.cilium.io:2379\ntrusted-ca-file: /ca.crt\nkey-file: /a.key\ncert-file: /a.crt\n".to_vec();
     let selector = b"app in (cart,till),!k8s:zone,tier!=web,a==b".to_vec();
     fuzz("files, selectors and positions", vec![file, selector, b"v1.0000000000000abc.42".to_vec()], |bytes| {
-        // a YAML reader's time is not linear in nonsense, and files are small
+        // a YAML parser's time is not linear for random text, and files are small
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(64 << 10)]).into_owned();
         let file = ClientFile::parse(text.as_bytes()).map_or_else(|error| error.to_string(), |_| "a file".into());
         let selector = LabelSelector::parse(&text).map_or_else(|error| error.to_string(), |_| "a selector".into());

@@ -1,10 +1,10 @@
-//! Damage: from good values to almost good ones, deep ones, huge ones and nonsense.
+//! Mutations of valid values: nearly valid, deeply nested, huge and random ones.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, RngCore};
 
-/// What readers of these formats stumble over.
+/// Tokens that decoders of these formats may handle wrongly.
 const TOKENS: [&[u8]; 34] = [
     b"null",
     b"true",
@@ -42,13 +42,15 @@ const TOKENS: [&[u8]; 34] = [
     b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
 ];
 
-/// A value of the largest size that an etcd of any reasonable kind takes (`embed.recommendedMaxRequestBytes`, and some).
+/// Slightly more than the largest value that an etcd with a reasonable configuration accepts
+/// (`embed.recommendedMaxRequestBytes`).
 pub(super) const HUGE: usize = 16 << 20;
 
-/// The usual size of what is made here: small values are many a second, and bugs are rarely about size alone.
+/// Usual maximum size of a mutated value. Small values are fast, and bugs rarely depend on size
+/// alone.
 const USUAL_BYTES_MAX: usize = 64 << 10;
 
-/// A damaged copy of one of these values.
+/// Returns a mutated copy of one of these values.
 pub(super) fn mutated(random: &mut StdRng, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = corpus.choose(random).cloned().unwrap_or_default();
     for _ in 0..1_u32 << random.random_range(0..5) {
@@ -100,7 +102,7 @@ fn insert(bytes: &mut Vec<u8>, at: usize, piece: &[u8]) {
     drop(bytes.splice(at..at, piece.iter().copied()));
 }
 
-/// Values of 16 MiB: one token over and over, behind the beginning of a good value.
+/// Returns values of 16 MiB: the beginning of a valid value, followed by one token repeatedly.
 pub(super) fn huge(corpus: &[Vec<u8>]) -> impl Iterator<Item = Vec<u8>> + '_ {
     TOKENS.iter().enumerate().map(|(index, token)| {
         let good = corpus.get(index % corpus.len().max(1)).map_or(&[][..], Vec::as_slice);
