@@ -1,4 +1,4 @@
-//! Headless Chromium, driven by WebDriver over HTTP.
+//! Headless Chromium, controlled with WebDriver over HTTP.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,8 @@ use super::client::{Following, end_group, installed};
 use crate::harness::eventually;
 use crate::harness::meshkeep::http;
 
-/// No display, no graphics card, no calls home; no sandbox, which root may not have: it loads one page of ours.
+/// Flags: no display, no graphics card, no background requests, and no sandbox, which does not work
+/// as root and is not needed for our own page.
 const FLAGS: [&str; 9] = [
     "--headless",
     "--no-sandbox",
@@ -24,7 +25,7 @@ const FLAGS: [&str; 9] = [
     "--disable-sync",
 ];
 
-/// A browser with one page open, killed when dropped.
+/// A browser with one open page, killed when it is dropped.
 pub(crate) struct Chromium {
     driver: Child,
     directory: TempDir,
@@ -53,17 +54,17 @@ impl Chromium {
         chromium
     }
 
-    /// What a script in the page returns.
+    /// Returns the result of a script in the page.
     pub(crate) async fn run(&self, script: &str) -> Value {
         self.ask("execute/sync", &json!({"script": script, "args": []})).await
     }
 
-    /// A command of WebDriver below the session.
+    /// Sends a WebDriver command to the session.
     pub(crate) async fn ask(&self, command: &str, body: &Value) -> Value {
         post(&format!("{}/{command}", self.session), body).await
     }
 
-    /// A command of the DevTools protocol.
+    /// Sends a command of the DevTools protocol.
     pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
         self.ask("goog/cdp/execute", &json!({"cmd": command, "params": parameters})).await
     }

@@ -1,4 +1,4 @@
-//! A client as a child process that prints each complete state of what it follows as one line of JSON.
+//! A client in a child process that prints each complete state as one line of JSON.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -9,21 +9,21 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Whatever follows the stream and can be asked for what it holds.
+/// A follower of the stream that can be asked for its state.
 pub(crate) trait Following {
-    /// The newest complete state; `None` before the first.
+    /// Returns the newest complete state; `None` before the first.
     async fn latest(&self) -> Option<Value>;
 }
 
-/// A running client, killed with all its children when dropped.
+/// A running client, killed with its children when it is dropped.
 pub(crate) struct Client {
     child: Child,
-    /// Its output and errors, and free for files of its own.
+    /// Directory with its output and errors; the client may write files there.
     directory: TempDir,
 }
 
 impl Client {
-    /// Starts a command to which a directory of its own may matter.
+    /// Starts a command, which gets its own directory.
     pub(crate) fn start(command: impl FnOnce(&Path) -> Command) -> Self {
         let directory = tempfile::Builder::new().prefix("meshkeep-client-").tempdir().unwrap();
         let file = |name: &str| fs::File::create(directory.path().join(name)).unwrap();
@@ -33,16 +33,16 @@ impl Client {
         Self { child, directory }
     }
 
-    /// A file in its directory.
+    /// Returns a file in its directory.
     pub(crate) fn read(&self, name: &str) -> String {
-        // it may be caught in the middle of a character; only whole lines are used
+        // it may end in the middle of a character; only complete lines are used
         String::from_utf8_lossy(&fs::read(self.directory.path().join(name)).unwrap()).into_owned()
     }
 
-    /// The last whole line of a file in its directory; `None` where there is none yet.
+    /// Returns the last complete line of a file in its directory; `None` if there is none yet.
     pub(super) fn last_line_of(&self, name: &str) -> Option<Value> {
         let text = String::from_utf8_lossy(&fs::read(self.directory.path().join(name)).ok()?).into_owned();
-        // what follows the last line's end is still being written
+        // the last line may be incomplete
         let line = text[..text.rfind('\n')?].lines().last()?;
         Some(serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
     }
@@ -65,33 +65,33 @@ impl Drop for Client {
 
 /// Kills a child that leads a process group, and the group.
 pub(crate) fn end_group(child: &mut Child) {
-    // nothing can be done about a failure here, and a panic in drop would hide the test's own
+    // a failure cannot be handled here, and a panic in `drop` would hide the test's own
     let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).stderr(Stdio::null()).status();
     let _ = child.wait();
 }
 
-/// A file below `tests/clients`.
+/// Returns the path of a file below `tests/clients`.
 pub(crate) fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(path)
 }
 
-/// Installs what is missing, and says where the npm package and the Go client are.
+/// Installs missing tools. Returns the directory of the npm package and the Go client.
 pub(crate) fn installed() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| script("scripts/stream-clients-setup"))
 }
 
-/// Generates and builds the clients of other languages where that is not done, and says where they are.
+/// Generates and builds the clients of other languages if necessary. Returns their directory.
 pub(super) fn generated_clients() -> PathBuf {
     script("scripts/generated-clients-setup")
 }
 
-/// An interpreter of Python that has httpx.
+/// Returns a Python interpreter that has httpx.
 pub(crate) fn python() -> PathBuf {
     script("scripts/python-client-setup")
 }
 
-/// Installs etcdctl, builds etcd's own client for Go, and says where that is.
+/// Installs etcdctl and builds etcd's Go client. Returns the directory of the client.
 pub(crate) fn etcd_clients() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| script("scripts/etcd-clients-setup"))

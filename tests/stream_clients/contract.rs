@@ -1,4 +1,4 @@
-//! What stands on the wire, byte by byte: the rules that keep clients from going wrong.
+//! Bytes on the wire: the rules of the encodings that clients depend on.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use crate::harness::meshkeep::http;
 use crate::harness::stream::Follower;
 use crate::harness::{PATIENCE, eventually};
 
-/// By how much an event may come later through nginx: far less than the seconds for which a buffering proxy keeps it.
+/// Maximum additional delay of an event through nginx: far less than the seconds for which a
+/// buffering proxy would keep it.
 const PROXY_DELAY_MAX: Duration = Duration::from_secs(1);
 
 async fn ask(url: &str, accept: &str) -> Response {
@@ -22,7 +23,7 @@ async fn ask(url: &str, accept: &str) -> Response {
     response
 }
 
-/// What comes up to a chunk with a text in it.
+/// Reads up to and including the chunk that contains a text.
 async fn text_up_to(response: &mut Response, sought: &str) -> String {
     let mut text = String::new();
     while !text.contains(sought) {
@@ -32,7 +33,7 @@ async fn text_up_to(response: &mut Response, sought: &str) -> String {
     text
 }
 
-/// Everything up to the end of the stream.
+/// Reads to the end of the stream.
 async fn text(response: Response) -> String {
     let body = tokio::time::timeout(PATIENCE, response.bytes()).await.expect("must end").unwrap();
     String::from_utf8(body.into()).expect("must be plain text")
@@ -54,11 +55,11 @@ async fn events_keep_the_rules_that_clients_rely_on() {
         assert_eq!(header(response, "cache-control"), Some("no-cache, no-transform"));
         assert_eq!(header(response, "x-accel-buffering"), Some("no"));
     }
-    // a snapshot that were still under way would have the change before `synced`
+    // in an unfinished snapshot the change would come before `synced`
     let (stream_begun, lines_begun) = (text_up_to(&mut stream, "\"synced\"").await, text_up_to(&mut lines, "\"synced\"").await);
     scene.remotes[0].change(|cluster| drop(super::insert_big_service(cluster))).await;
     scene.settles("a big service").await;
-    // the end brings the bookmark for which one would else wait 15 s
+    // the end brings the bookmark, which would otherwise take up to 15 s
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert!(ended.status.success(), "{}", ended.log);
 
@@ -87,7 +88,7 @@ fn position(event: &Value) -> Option<&str> {
     event["position"].as_str().or_else(|| event["meta"]["position"].as_str())
 }
 
-/// The data of a block whose form is right.
+/// Checks the form of a block and returns its data.
 fn checked(block: &str) -> Value {
     let fields: Vec<(&str, &str)> = block.lines().map(|line| line.split_once(": ").unwrap_or_else(|| panic!("{line:?}"))).collect();
     let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();

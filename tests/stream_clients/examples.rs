@@ -1,4 +1,5 @@
-//! The followers of examples/, run as somebody would: each must hold what `/v1/ipcache` answers, whatever happens to meshkeep.
+//! The followers of examples/, run as a user would run them. Each must have the same entries as
+//! `/v1/ipcache`, whatever happens to meshkeep.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +16,14 @@ use crate::harness::meshkeep::Meshkeep;
 use crate::harness::proxy::Proxy;
 use crate::harness::scene::Scene;
 
-/// How long an example may be: what is longer is read by nobody.
+/// Maximum length of an example in lines. Nobody reads longer ones.
 const LINES_MAX: usize = 40;
 
-/// A follower that runs.
+/// A running follower.
 struct Example {
     name: &'static str,
     client: Client,
-    /// The file of its own directory that tells what it holds, in the last line.
+    /// File in its own directory whose last line has its state.
     tells: &'static str,
 }
 
@@ -40,12 +41,12 @@ impl Example {
         Self { name, client, tells: "copy.json" }
     }
 
-    /// The entries of its newest complete copy, by key.
+    /// Returns the entries of its newest complete copy, by key.
     fn entries(&self) -> Value {
         self.client.last_line_of(self.tells).unwrap_or_default()["entries"].take()
     }
 
-    /// Waits until a copy fits; panics with the last one.
+    /// Waits until a copy satisfies a condition. Panics with the last copy.
     async fn comes_to(&self, what: &str, fits: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -58,7 +59,7 @@ impl Example {
         }
     }
 
-    /// Waits until it has what is new, and has kept what is gone.
+    /// Waits until the faulty follower has the new entry and still has the deleted one.
     async fn is_caught(&self, gone: &str, new: &str) {
         let what = format!("it must see that {new} is new and keep {gone}");
         self.comes_to(&what, |held| held[new].is_object() && held[gone].is_object()).await;
@@ -69,14 +70,14 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
 }
 
-/// A program with its first argument.
+/// Returns the command of a program with its first argument.
 fn program(name: impl AsRef<Path>, script: Option<&Path>) -> Command {
     let mut command = Command::new(name.as_ref());
     command.args(script);
     command
 }
 
-/// All of them, given the address of a meshkeep.
+/// Starts all followers with the address of a meshkeep.
 fn all(base: &str) -> Vec<Example> {
     let clients = generated_clients();
     vec![
@@ -88,7 +89,7 @@ fn all(base: &str) -> Vec<Example> {
     ]
 }
 
-/// Python's with a line that does nothing: what it does wrong must be seen.
+/// Starts the Python follower with one line disabled, to check that the tests notice the error.
 fn without(directory: &Path, name: &'static str, line: &str, base: &str) -> Example {
     let text = fs::read_to_string(example("follow.py")).unwrap();
     assert!(text.contains(line), "{line}");
@@ -97,7 +98,7 @@ fn without(directory: &Path, name: &'static str, line: &str, base: &str) -> Exam
     Example::prints(name, program(python(), Some(&path)), base)
 }
 
-/// What `/v1/ipcache` answers, in order.
+/// Returns the entries of `/v1/ipcache`, in order.
 async fn truth(meshkeep: &Meshkeep) -> Vec<String> {
     let answer = meshkeep.get("/v1/ipcache?limit=10000").await;
     assert_eq!(answer.get("nextPageToken"), None);
@@ -110,7 +111,7 @@ fn sorted<'a>(items: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
     texts
 }
 
-/// Waits until each holds what the list answers.
+/// Waits until each follower has the entries of the list.
 async fn all_hold_the_truth(examples: &[Example], scene: &Scene, after: &str) {
     scene.settles(after).await;
     let truth = truth(scene.meshkeep()).await;
@@ -120,7 +121,8 @@ async fn all_hold_the_truth(examples: &[Example], scene: &Scene, after: &str) {
     }
 }
 
-/// The numbers of resets that readers were told, by reason: all but the harness's own, which begins with a snapshot.
+/// Returns the number of resets that clients received, by reason. Excludes that of the harness's
+/// own follower, which starts with a snapshot.
 async fn resets(meshkeep: &Meshkeep) -> Vec<(String, u64)> {
     let metrics = meshkeep.text("/metrics").await;
     let counts = metrics.lines().filter_map(|line| line.strip_prefix("meshkeep_stream_resets_total{reason=\"")?.split_once("\"} "));
@@ -128,7 +130,7 @@ async fn resets(meshkeep: &Meshkeep) -> Vec<(String, u64)> {
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
-/// Deletes one entry, changes another and adds a third; returns the key that is gone and the one that is new.
+/// Deletes one entry, changes another and adds a third. Returns the deleted key and the new one.
 async fn change_entries(scene: &mut Scene) -> (String, String) {
     let mut told = None;
     scene.remotes[0]
@@ -144,7 +146,7 @@ async fn change_entries(scene: &mut Scene) -> (String, String) {
     told.unwrap()
 }
 
-/// Starts meshkeep anew, and leads the wire there.
+/// Starts meshkeep again and connects the proxy to it.
 async fn start_behind(wire: &mut Proxy, scene: &mut Scene) {
     scene.start_meshkeep().await;
     wire.retarget(port_of(scene.meshkeep().url()));
@@ -161,7 +163,7 @@ async fn every_example_follows_over_a_kill_and_the_loss_of_all_data() {
     let forgets_nothing = without(directory.path(), "forgets-nothing.py", "fresh, synced = {}, False", &url(&wire));
     all_hold_the_truth(&examples, &scene, "the start").await;
     for wrong in [&deletes_nothing, &forgets_nothing] {
-        // what it does wrong shows only in what it has
+        // the error shows only in its state
         wrong.comes_to("it must begin", |held| held.as_object().is_some_and(|held| !held.is_empty())).await;
     }
 

@@ -1,4 +1,5 @@
-//! Clients that people have, real ones, before the change stream: each must hold the truth whatever happens to its connection.
+//! Real clients of the change stream, as users have them: each must end with the true state,
+//! whatever happens to its connection.
 
 pub(crate) mod chromium;
 pub(crate) mod client;
@@ -22,19 +23,22 @@ use crate::harness::scene::Scene;
 use crate::harness::truth::{Objects, difference_of, reduce};
 use crate::harness::{PATIENCE, eventually};
 
-/// Ends inside the first snapshot, which holds some 20 KB: the wire passes at most 4 KiB at once.
+/// Budget that ends inside the first snapshot, which has about 20 KB: the proxy forwards at most 4
+/// KiB at once.
 const PART_OF_SNAPSHOT_BYTES: u64 = 6_000;
 
-/// Ends inside a snapshot of [`FULL`], some 200 KB, over TLS, which shows nothing before a record of 16 KiB is complete.
+/// Budget that ends inside a snapshot of [`FULL`], about 200 KB, over TLS, which delivers nothing
+/// before a record of 16 KiB is complete.
 const PART_OF_SNAPSHOT_TLS_BYTES: u64 = 60_000;
 
-/// Ends inside the event of a service with a label of [`LABEL_CHARACTERS`], behind the first record of TLS.
+/// Budget that ends inside the event of a service with a label of [`LABEL_CHARACTERS`], after the
+/// first TLS record.
 const PART_OF_EVENT_BYTES: u64 = 30_000;
 
-/// Of two bytes each.
+/// Number of characters in the label, of two bytes each.
 const LABEL_CHARACTERS: usize = 20_000;
 
-/// How often a client is asked what it holds.
+/// Interval between reads of a client's state.
 const COMPARING_EVERY: Duration = Duration::from_millis(100);
 
 async fn settled(shape: Shape) -> Scene {
@@ -47,7 +51,7 @@ fn port_of(url: &str) -> u16 {
     url.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap()
 }
 
-/// A wire that lets part of a snapshot through and then nothing.
+/// Starts a proxy that forwards part of a snapshot and then nothing.
 async fn thin_wire(target: u16, bytes: u64) -> Proxy {
     let wire = Proxy::to(target).await;
     wire.allow_bytes(bytes);
@@ -58,13 +62,13 @@ fn url(wire: &Proxy) -> String {
     format!("http://127.0.0.1:{}", wire.port())
 }
 
-/// Takes connections again after a cut, and lets everything through.
+/// Accepts connections again after a cut, and forwards everything.
 async fn mend(wire: &mut Proxy) {
     wire.allow_bytes(u64::MAX);
     wire.restore().await;
 }
 
-/// What a client holds, reduced like the harness's own follower.
+/// Returns a client's objects, reduced like those of the harness's own follower.
 fn objects(state: &Value) -> Objects {
     let held = state["objects"].as_object().into_iter().flatten();
     held.map(|(key, held)| {
@@ -75,7 +79,7 @@ fn objects(state: &Value) -> Objects {
     .collect()
 }
 
-/// Waits until a client holds the truth, and returns its whole state.
+/// Waits until a client has the true state, and returns its whole state.
 async fn agrees(client: &impl Following, scene: &Scene, after: &str) -> Value {
     let truth = scene.truth().expected().objects;
     let deadline = Instant::now() + PATIENCE;
@@ -87,7 +91,8 @@ async fn agrees(client: &impl Following, scene: &Scene, after: &str) -> Value {
     }
 }
 
-/// A service whose label takes many reads, with all that could end a line or a text too early.
+/// Adds a service whose label needs many reads and contains everything that could end a line or a
+/// text too early.
 fn insert_big_service(cluster: &mut MeshCluster) -> String {
     let key = format!("cilium/cache/services/v1/{}/big/service", cluster.name);
     let label = serde_json::to_string(&format!("\r\n\n\u{2028}\u{85}\"data: \u{1f578}{}", "ü".repeat(LABEL_CHARACTERS))).unwrap();
@@ -99,8 +104,9 @@ fn insert_big_service(cluster: &mut MeshCluster) -> String {
     key
 }
 
-/// The life of a client on a wire that [`thin_wire`] made: its first snapshot breaks off, later an event in the middle; it ends with
-/// the truth each time, and the second time without beginning anew.
+/// Runs a client through a proxy of [`thin_wire`]: its first snapshot breaks off, and later an
+/// event in the middle. The client must reach the true state each time, and the second time without
+/// a reset.
 async fn survives(scene: &mut Scene, client: &impl Following, wire: &mut Proxy) -> Value {
     eventually("the snapshot to stop half-way", || std::future::ready(wire.is_dry().then_some(()))).await;
     wire.cut().await;
@@ -135,7 +141,8 @@ async fn survives(scene: &mut Scene, client: &impl Following, wire: &mut Proxy) 
     state
 }
 
-/// Breaks the stream of a client that is given the wire's address, directly before a sidecar; the lists say the same in the end.
+/// Interrupts the stream of a client that connects through a proxy directly to a sidecar. In the
+/// end the lists have the same state.
 async fn client_survives(command: impl FnOnce(&str, &std::path::Path) -> Command) -> Client {
     installed();
     let mut scene = settled(SMALL).await;
@@ -217,7 +224,8 @@ async fn go_and_curl_agree_on_http2_over_tls() {
     let mut scene = settled(FULL).await;
     let (certificate, key) = (format!("--tls-cert={}", pair.certificate.display()), format!("--tls-key={}", pair.key.display()));
     scene.home = scene.home.with_flags(&[&certificate, &key]);
-    // again and by hand, with all in its store already: the harness's own client does not trust this authority
+    // again, without the follower and with everything in the store: the harness's own client does
+    // not trust this authority
     scene.follower = None;
     scene.meshkeep.take().unwrap().stop().await;
     let meshkeep = scene.home.start().await;
@@ -260,7 +268,8 @@ async fn chromiums_eventsource_follows_through_nginx_and_outlives_a_restart_of_t
     assert_eq!(state["closed"], 0, "it came back by itself, each time");
     scene.settles("all that").await;
 
-    // nginx answers for a sidecar that is not there, and that ends an EventSource: the page has to open another
+    // nginx answers while the sidecar is down, and that ends an EventSource: the page has to open
+    // another one
     behind.cut().await;
     scene.kill_meshkeep();
     eventually("the EventSource to close", || async {

@@ -1,4 +1,4 @@
-//! Debian's nginx with Debian's settings, as a reverse proxy on a loopback port of its own.
+//! Debian's nginx with Debian's settings, as a reverse proxy on its own loopback port.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,13 +14,14 @@ use super::client::{end_group, installed, source};
 use crate::harness::PATIENCE;
 use crate::harness::etcd::take_port;
 
-/// The settings that the package brings.
+/// Settings of the package.
 const PACKAGE_SETTINGS: &str = "/etc/nginx/nginx.conf";
 
-/// How often a start is tried on a new port, when another program took one between our look and nginx's bind.
+/// Maximum number of attempts to start on a new port. An attempt fails if another program takes the
+/// port before nginx binds it.
 const START_ATTEMPTS_MAX: usize = 5;
 
-/// A running nginx, killed with its workers when dropped.
+/// A running nginx, killed with its workers when it is dropped.
 pub(super) struct Nginx {
     child: Child,
     directory: TempDir,
@@ -28,7 +29,8 @@ pub(super) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it before a port of this machine: `proxy_pass` for `/v1/` and nothing else. Beside that it serves the page.
+    /// Starts nginx as a proxy for a port of this machine: only `proxy_pass` for `/v1/`. It also
+    /// serves the page.
     pub(super) async fn before(upstream: u16) -> Self {
         installed();
         for _ in 0..START_ATTEMPTS_MAX {
@@ -37,7 +39,7 @@ impl Nginx {
             let settings = write_settings(directory.path(), port, upstream);
             let mut command = Command::new("nginx");
             command.arg("-c").arg(settings).arg("-e").arg(directory.path().join("error.log")).args(["-g", "daemon off;"]);
-            // Debian has it in a directory that not everybody has on the path
+            // Debian installs it in a directory that is not always in the path
             command.env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default()));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
             let child = command.spawn().unwrap_or_else(|e| panic!("nginx (see scripts/stream-clients-setup): {e}"));
@@ -50,7 +52,7 @@ impl Nginx {
         panic!("nginx did not start in {START_ATTEMPTS_MAX} attempts");
     }
 
-    /// Where it listens.
+    /// Returns the port for clients.
     pub(super) fn port(&self) -> u16 {
         self.port
     }
@@ -59,7 +61,7 @@ impl Nginx {
         fs::read_to_string(self.directory.path().join("error.log")).unwrap_or_default()
     }
 
-    /// Waits until it takes connections; false if it ended instead.
+    /// Waits until it accepts connections. Returns false if it ended instead.
     async fn listens(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while self.child.try_wait().unwrap().is_none() {
@@ -82,9 +84,9 @@ impl Drop for Nginx {
     }
 }
 
-/// The package's own settings with other paths, and our site in the place of the enabled ones.
+/// Writes the package's settings with other paths, and our site instead of the enabled ones.
 fn write_settings(directory: &Path, port: u16, upstream: u16) -> PathBuf {
-    // workers give up root
+    // the workers do not run as root
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
     let path = |name: &str| directory.join(name).display().to_string();
     let package = fs::read_to_string(PACKAGE_SETTINGS).unwrap();

@@ -1,5 +1,7 @@
-//! Reads nodes, services, lookups, a problem and all changes with the client generated from the OpenAPI document: read-all BASE_URL
-//! Prints what it read as one JSON object, as the other generated clients do.
+//! Reads nodes, services, lookups, an error and all changes with the client generated from the
+//! OpenAPI document. Usage: `read-all BASE_URL`.
+//!
+//! Prints everything as one JSON object, like the other generated clients.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +33,7 @@ async fn nodes(client: &Client) -> Vec<Node> {
     }
 }
 
-/// What an event's object says of itself, read as what its kind says it is.
+/// Returns a field of an event's object, decoded according to its kind.
 fn told(event: &WatchEvent) -> String {
     match event.object.as_ref().unwrap() {
         StreamedObject::Node(node) => format!("node {}/{}", node.cluster, node.name),
