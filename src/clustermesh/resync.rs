@@ -329,6 +329,7 @@ impl Resync {
     /// Returns the last commands of a list or comparison. The cursor comes last, so that a start
     /// that finds the cursor also finds everything before it.
     fn settled(&self, gone: Vec<Change>, cursor: Cursor) -> Vec<Command> {
+        debug_assert!(cursor.etcd_cluster_id != OTHER_HISTORY, "the cursor behind a complete list is one of the connected etcd");
         let apply = |changes, cursor| Command::Apply { scope: self.scope.clone(), changes, cursor };
         let gone = (!gone.is_empty()).then(|| apply(gone, None));
         gone.into_iter().chain([Command::Confirm(self.scope.clone()), apply(Vec::new(), Some(cursor))]).collect()
@@ -357,6 +358,7 @@ impl Resync {
         let scope = self.scope.clone();
         let begin = Command::BeginList(scope.clone());
         let mark = self.cursor.clone().map(|mark| Command::Apply { scope, changes: Vec::new(), cursor: Some(mark) });
+        debug_assert!(self.is_other || self.cursor.is_none(), "no cursor is stored while a list is incomplete (invariant 1)");
         let commands = [begin].into_iter().chain(mark).collect();
         Step { commands, request: Some(Request::List), ..Step::default() }
     }
@@ -397,6 +399,10 @@ impl Resync {
             self.state = State::Watching { prune_owed: true };
             (Cursor { etcd_cluster_id: OTHER_HISTORY, ..cursor }, Request::Watch(revision))
         };
+        debug_assert!(
+            first.revision == Revision(0) || first.etcd_cluster_id == OTHER_HISTORY,
+            "no start resumes from a cursor that is set before the keys absent from the list are settled"
+        );
         self.cursor = Some(first.clone());
         let complete = Command::Apply { scope: self.scope.clone(), changes: Vec::new(), cursor: Some(first) };
         Step { commands: vec![complete], request: Some(request), ..Step::default() }

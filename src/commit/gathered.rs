@@ -47,6 +47,7 @@ impl Gathered {
     /// Puts back a group that is older than the current changes.
     pub(super) fn put_back(&mut self, mut older: Group) {
         let newer = take(&mut self.group);
+        debug_assert_eq!(self.group.len(), 0, "the newer group was taken out");
         *self = Self::default();
         let records: BTreeMap<_, _> = take(&mut older.records);
         self.add(Group { records, ..older });

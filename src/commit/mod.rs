@@ -289,12 +289,14 @@ impl Committer {
             self.reserved = Sequence(self.reserved.max(head).0 + RESERVED_BLOCK);
             group.sequence_reserved = Some(self.reserved);
         }
+        debug_assert!(head <= self.reserved, "a restart would use the sequences above the reserved ones again");
         if let Some(log) = self.log.as_ref().filter(|_| !group.is_empty()) {
             self.persister.note_writing(&group);
             log.append(&mut group);
             self.publisher.marks.log_fails.store(log.is_failing(), Ordering::Relaxed);
         }
         self.fold();
+        debug_assert!(head >= self.publisher.current.load().feed.head(), "readers never see an older state after a newer one");
         self.publisher.publish(self.state.clone());
         if !group.is_empty() {
             let (count, bytes) = self.persister.push(group);

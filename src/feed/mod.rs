@@ -144,6 +144,8 @@ impl Feed {
         }
         self.push(Arc::new(announcement));
         self.trim(now, &mut effects);
+        debug_assert_eq!(self.tombstones.len(), self.tombstone_of.len(), "each tombstone is found by its key");
+        debug_assert!(self.floor <= self.head, "no position is ahead of the newest change");
         effects
     }
 
@@ -164,6 +166,7 @@ impl Feed {
         while self.object_bytes > RING_OBJECT_BYTES_MAX && self.with_objects > 1 {
             self.let_oldest_objects_go();
         }
+        debug_assert!((1..=self.ring.len()).contains(&self.with_objects), "the newest announcement keeps its object");
     }
 
     fn let_oldest_objects_go(&mut self) {
