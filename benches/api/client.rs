@@ -14,8 +14,8 @@ use meshkeep::internals::model::{EntryKey, Kind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
-use super::data::{address, cluster, clusters, sized};
-use super::processes::Outcome;
+use crate::processes::Outcome;
+use crate::view::data::{address, cluster, clusters, sized};
 
 /// Step that visits all addresses in a seemingly random order: a prime.
 const STRIDE: u32 = 7_919;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 use super::client::{self, Question};
-use super::data::sized;
-use super::processes::Outcome;
 use super::{Stage, source};
+use crate::processes::{Outcome, child_of};
+use crate::view::data::sized;
 
 /// Number of concurrent connections.
 const CONNECTIONS: u32 = 32;
@@ -123,7 +123,7 @@ impl Drop for Sink {
 impl Sink {
     fn start(address: &str, streams: u32) -> Outcome<Self> {
         let words = ["role:sink".to_owned(), address.to_owned(), streams.to_string()];
-        let mut child = Command::new(std::env::current_exe()?).args(words).stdout(Stdio::piped()).spawn()?;
+        let mut child = child_of("api")?.args(words).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut line)?;
         Ok(Self(child))

@@ -8,10 +8,10 @@ use etcd_client::{Client, GetOptions};
 use meshkeep::internals::model::EntryKey;
 use tokio::task::JoinSet;
 
-use super::data::{self, sized};
-use super::processes::Outcome;
-use super::source::KINDS;
 use super::{Contender, Contenders, PREFIX, PREFIX_END, median, report, rounds};
+use crate::processes::Outcome;
+use crate::sync::source::KINDS;
+use crate::view::data::{self, sized};
 
 /// Number of keys in a page.
 const PAGE_KEYS: i64 = 1_000;

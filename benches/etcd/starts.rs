@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use etcd_client::Client;
 
-use super::processes::{Outcome, Ports, Running, spawn_etcd, start_meshkeep_with};
 use super::{Contender, Contenders, Program, SERVE, median, report, rounds};
+use crate::processes::{Outcome, Ports, Running, spawn_etcd, start_meshkeep_with};
 
 /// Maximum time of a start.
 const START_TIME_MAX: Duration = Duration::from_secs(120);

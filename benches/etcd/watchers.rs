@@ -18,9 +18,9 @@ use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Endpoint;
 
-use super::data::{self, sized};
-use super::processes::Outcome;
 use super::{Contender, Contenders, PREFIX, PREFIX_END};
+use crate::processes::Outcome;
+use crate::view::data::{self, sized};
 
 /// Number of changes per second.
 const RATE: u32 = 1_000;

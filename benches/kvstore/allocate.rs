@@ -10,8 +10,8 @@ use meshkeep::kvstore::{ClientFile, ClientOptions, Session, SessionOptions};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::processes::{Outcome, start_etcd};
 use super::{ROUNDS, median, per_second, sized};
+use crate::processes::{Outcome, start_etcd};
 
 const TASKS: u32 = 16;
 const BASE: &str = "cilium/state/identities/v1";

@@ -7,8 +7,8 @@ use etcd_client::{Client, PutOptions};
 use tokio::task::JoinSet;
 
 use super::data;
-use super::processes::Outcome;
-use super::source::{KINDS, share};
+use crate::processes::Outcome;
+use crate::sync::source::{KINDS, share};
 
 /// Number of concurrent puts. Same as in `meshkeep reflect`.
 const AT_ONCE: usize = 64;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use etcd_client::{Client, EventType, WatchOptions, WatchStream};
 use tokio::task::JoinSet;
 
-use super::processes::{Outcome, start_etcd};
-use super::source::{change as entry_of, fill};
 use super::{ROUNDS, TIME_MAX, filled, median, sized, start_reflect, write_files};
+use crate::processes::{Outcome, start_etcd};
+use crate::sync::source::{change as entry_of, fill};
 
 /// Number of keys besides those that change.
 const KEYS: u32 = 20_000;

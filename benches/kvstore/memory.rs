@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::processes::{Outcome, Running, ask, start_etcd, start_meshkeep, until};
-use super::source::fill;
 use super::{TIME_MAX, data, filled, sized, start_reflect, write_files};
+use crate::processes::{Outcome, Running, ask, start_etcd, start_meshkeep, until};
+use crate::sync::source::fill;
 
 /// Time after which the memory of a start and of a fill should be released.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::bare::{entries, put_all};
-use super::processes::{Outcome, Ports, etcd_binary, start_etcd, start_etcd_at};
-use super::source::fill;
 use super::{ROUNDS, count, data, filled, median, per_second, sized, start_reflect, write_files};
+use crate::processes::{Outcome, Ports, etcd_binary, start_etcd, start_etcd_at};
+use crate::sync::source::fill;
 
 pub(crate) async fn refill(keys: u32) -> Outcome<()> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;

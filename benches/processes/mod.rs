@@ -1,5 +1,7 @@
 //! Programs for benches: an etcd and the sidecar, each in its own directory and ended on drop.
 
+mod sized;
+
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
@@ -9,6 +11,8 @@ use std::time::{Duration, Instant};
 use etcd_client::Client;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+pub(crate) use sized::sized;
+
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Maximum time of a start: a million keys in a store, on a machine with other load.
@@ -16,6 +20,13 @@ const START_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Minimum pause between two requests of a poll.
 const POLL_MIN: Duration = Duration::from_millis(1);
+
+/// Makes a command that starts this program again, for a role of a bench.
+pub(crate) fn child_of(bench: &str) -> Outcome<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(bench);
+    Ok(command)
+}
 
 /// A program that is ended on drop.
 pub(crate) struct Running(Child);
@@ -42,13 +53,11 @@ impl Running {
     }
 
     /// Returns the bytes that the program made the kernel write to the disk.
-    #[allow(dead_code, reason = "not every bench asks")]
     pub(crate) fn written_bytes(&self) -> Outcome<u64> {
         Ok(self.field("io", "write_bytes:")?.parse()?)
     }
 
     /// Returns the CPU time of the program.
-    #[allow(dead_code, reason = "not every bench asks")]
     pub(crate) fn busy(&self) -> Outcome<Duration> {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
         // proc(5): utime and stime are fields 14 and 15, in hundredths of a second; field 2 can

@@ -1,7 +1,8 @@
 //! A child process that reads orders from standard input and answers each with one line.
 
+use crate::processes::child_of;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 use super::Outcome;
@@ -19,7 +20,7 @@ pub(crate) struct Role {
 impl Role {
     /// Starts a role and waits for its first line.
     pub(crate) fn start(arguments: &[&str]) -> Outcome<(Self, String)> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = child_of("stream")?;
         let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let orders = child.stdin.take().ok_or("no standard input")?;
         let answers = BufReader::new(child.stdout.take().ok_or("no standard output")?);

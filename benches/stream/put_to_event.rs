@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 use super::child::now_us;
-use super::processes::{add_cluster, start_etcd, start_meshkeep, until};
 use super::{Outcome, sized};
+use crate::processes::{add_cluster, start_etcd, start_meshkeep, until};
 
 /// Returns the number of keys in the mirror.
 fn keys() -> u32 {

@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::processes::{Outcome, Running, add_cluster, ask, start_etcd, start_meshkeep, until};
 use super::source::{SAMPLE_INTERVAL, change, fill, put};
 use super::{TIME_MAX, data};
+use crate::processes::{Outcome, Running, add_cluster, ask, start_etcd, start_meshkeep, until};
 
 /// Time after which the memory of a start should be released.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);

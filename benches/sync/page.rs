@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::processes::{Outcome, Running, add_cluster, start_etcd, start_meshkeep, until};
 use super::source::{fill, put};
 use super::{TIME_MAX, data};
+use crate::processes::{Outcome, Running, add_cluster, start_etcd, start_meshkeep, until};
 
 /// Changes of Cilium's own scale test.
 const CHANGES_PER_SECOND: u32 = 325;

@@ -6,8 +6,8 @@ use etcd_client::{Client, CompactionOptions, Txn, TxnOp};
 use meshkeep::internals::model::{EntryKey, Kind};
 use tokio::task::JoinSet;
 
-use super::data;
-use super::processes::Outcome;
+use crate::processes::Outcome;
+use crate::view::data;
 
 /// Kinds of the generated mesh.
 pub(crate) const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::Identity, Kind::Ip];

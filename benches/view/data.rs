@@ -14,10 +14,7 @@ use meshkeep::internals::wire::{self, Context};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-#[path = "../processes/sized.rs"]
-mod small;
-
-pub(crate) use small::sized;
+pub(crate) use crate::processes::sized;
 
 /// Returns the number of clusters: 255, or 3 in a small run.
 pub(crate) fn clusters() -> u32 {

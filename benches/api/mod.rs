@@ -1,4 +1,4 @@
-//! Bench of HTTP requests: `cargo bench --bench api -- [figure...]`, with the figures `lookup batch
+//! Bench of HTTP requests: `cargo bench -- api [figure...]`, with the figures `lookup batch
 //! gateway churn lines command` (default: all).
 //!
 //! The real sidecar mirrors an etcd with a million keys in 255 clusters, and requests reach it over
@@ -10,33 +10,21 @@
 mod client;
 mod figures;
 
-#[path = "../view/data.rs"]
-#[allow(dead_code, reason = "the mirror's bench needs more of it")]
-mod data;
-#[path = "../processes/mod.rs"]
-#[allow(dead_code, reason = "other benches need more of it")]
-mod processes;
-#[path = "../sync/source.rs"]
-#[allow(dead_code, reason = "the bench of syncs needs more of it")]
-mod source;
-
+use crate::sync::source;
+use crate::view::data;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use etcd_client::Client;
 
 use self::client::Question;
-use self::data::sized;
-use self::processes::{Outcome, Running, add_cluster, start_etcd, start_meshkeep, until};
+use crate::processes::{Outcome, Running, add_cluster, child_of, start_etcd, start_meshkeep, until};
+use crate::view::data::sized;
 
 /// Maximum time for filling, syncing or an answer.
 const TIME_MAX: Duration = Duration::from_secs(600);
-
-/// The allocator of the real process.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Programs under test.
 pub(crate) struct Stage {
@@ -65,15 +53,14 @@ impl Bare {
     /// Starts a handler that answers with the content of a file.
     fn start(file: &Path) -> Outcome<Self> {
         let file = file.to_str().ok_or("not a path")?;
-        let mut child = Command::new(std::env::current_exe()?).args(["role:bare", file]).stdout(Stdio::piped()).spawn()?;
+        let mut child = child_of("api")?.args(["role:bare", file]).stdout(Stdio::piped()).spawn()?;
         let mut address = String::new();
         BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut address)?;
         Ok(Self { child, address: address.trim().to_owned() })
     }
 }
 
-fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+pub(crate) fn run(words: &[String]) -> Outcome<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["role:bare", file] => bare(Path::new(file)),

@@ -4,15 +4,11 @@
 //! Each figure is measured in its own process, with a reference in the same run. Other load on the
 //! machine affects all of them, so only ratios are meaningful.
 
-mod data;
+pub(crate) mod data;
 mod decode;
 mod figures;
 
-use std::process::Command;
-
-/// The allocator of the real process.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+use crate::processes::{Outcome, child_of};
 
 const FIGURES: [(&str, fn()); 7] = [
     ("packing", figures::packing),
@@ -24,18 +20,19 @@ const FIGURES: [(&str, fn()); 7] = [
     ("service", decode::service),
 ];
 
-fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    if let [mark, name] = arguments.as_slice()
-        && mark == "--figure"
+pub(crate) fn run(words: &[String]) -> Outcome<()> {
+    if let [mark, name] = words
+        && mark == "role:figure"
     {
         FIGURES.iter().filter(|(figure, _)| figure == name).for_each(|(_, measure)| measure());
-        return;
+        return Ok(());
     }
-    let executable = std::env::current_exe().expect("must know the executable");
-    for (name, _) in FIGURES.iter().filter(|(name, _)| arguments.is_empty() || arguments.iter().any(|argument| argument == name)) {
+    for (name, _) in FIGURES.iter().filter(|(name, _)| words.is_empty() || words.iter().any(|word| word == name)) {
         println!("{name}:");
-        let status = Command::new(&executable).args(["--figure", name]).status().expect("must start");
-        assert!(status.success(), "{name} failed");
+        let status = child_of("view")?.args(["role:figure", name]).status()?;
+        if !status.success() {
+            return Err(format!("{name}: {status}").into());
+        }
     }
+    Ok(())
 }

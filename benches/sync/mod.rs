@@ -1,5 +1,5 @@
 //! Bench of reading remote clusters, with the real sidecar and a real etcd that has all clusters in
-//! cache form, one client file for each: `cargo bench --bench sync -- [cold [keys] | resume [keys]
+//! cache form, one client file for each: `cargo bench -- sync [cold [keys] | resume [keys]
 //! | churn [rate] [seconds] | page [keys]]`.
 //!
 //! - `cold`: the time from an empty store until everything is served and stored; the reference is a
@@ -12,16 +12,11 @@
 //! There are no thresholds.
 
 mod churn;
-#[path = "../view/data.rs"]
-#[allow(dead_code, reason = "the mirror's bench needs more of it")]
-mod data;
 mod page;
-#[path = "../processes/mod.rs"]
-#[allow(dead_code, reason = "other benches need more of it")]
-mod processes;
-mod source;
+pub(crate) mod source;
 mod wire;
 
+use crate::view::data;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -30,9 +25,9 @@ use etcd_client::{Client, CompactionOptions, GetOptions};
 use meshkeep::internals::model::{EntryKey, Kind};
 use tokio::task::JoinSet;
 
-use self::processes::{Outcome, add_cluster, ask, start_etcd, start_meshkeep, until};
 use self::source::{KINDS, fill, share};
 use self::wire::Wire;
+use crate::processes::{Outcome, add_cluster, ask, start_etcd, start_meshkeep, until};
 
 /// Number of keys in a page, and number of ranges that are listed concurrently. Same as in the
 /// sidecar.
@@ -47,8 +42,7 @@ const DELETES_EACH: u32 = 20;
 /// Maximum time for any step.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
-fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+pub(crate) fn run(words: &[String]) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let keys = |default| words.get(1).map_or(Ok(default), |word| word.parse::<u32>());
     match words.first().map(String::as_str) {

@@ -9,11 +9,11 @@ mod data;
 mod syncs;
 mod written;
 
+use crate::processes::{Outcome, child_of};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use meshkeep::internals::model::{Cursor, EtcdClusterId, PutPoint, Revision, Scope, Sequence};
@@ -21,8 +21,6 @@ use meshkeep::internals::store::{Group, Store};
 
 use syncs::{SYNC_BYTES, Syncs, Wait, tell_slowest};
 use written::Written;
-
-type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Number of entries that reach the store together: a list has pages of 256 keys, from many
 /// clusters at once.
@@ -35,12 +33,7 @@ const CALM_GROUP_WINDOW: Duration = Duration::from_millis(40);
 /// Number of arrival times per window for which the time until durability is measured.
 const SAMPLES: u32 = 8;
 
-/// The allocator of the real process.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+pub(crate) fn run(words: &[String]) -> Outcome<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["role:fill", directory, count] => fill(Path::new(directory), count.parse()?),
@@ -54,18 +47,18 @@ fn all(count: &str, seconds: &str) -> Outcome<()> {
     let parent = std::env::var("MESHKEEP_BENCH_DIRECTORY").unwrap_or_else(|_| "target".to_owned());
     let directory = Path::new(&parent).join(format!("bench-store-{}", std::process::id()));
     let path = directory.to_str().ok_or("not a path")?;
-    run(&["role:fill", path, count])?;
-    (0..5).try_for_each(|_| run(&["role:load", path]))?;
+    run_role(&["role:fill", path, count])?;
+    (0..5).try_for_each(|_| run_role(&["role:load", path]))?;
     for rate in ["1000", "20000"] {
-        run(&["role:churn", path, count, rate, seconds])?;
-        (0..3).try_for_each(|_| run(&["role:load", path]))?;
+        run_role(&["role:churn", path, count, rate, seconds])?;
+        (0..3).try_for_each(|_| run_role(&["role:load", path]))?;
     }
     fs::remove_dir_all(&directory)?;
     Ok(())
 }
 
-fn run(words: &[&str]) -> Outcome<()> {
-    let status = Command::new(std::env::current_exe()?).args(words).status()?;
+fn run_role(words: &[&str]) -> Outcome<()> {
+    let status = child_of("store")?.args(words).status()?;
     if status.success() { Ok(()) } else { Err(format!("{words:?}: {status}").into()) }
 }
 

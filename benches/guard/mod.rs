@@ -6,25 +6,17 @@
 //! answers of the same length, in a process with as many busy threads as there are concurrent
 //! scans. Both alternate several times. There are no thresholds and no etcd.
 
-#[path = "../view/data.rs"]
-#[allow(dead_code, reason = "shared with the bench of the view")]
-mod data;
-#[path = "../start/fill.rs"]
-#[allow(dead_code, reason = "shared with the bench of starts")]
-mod fill;
-#[path = "../processes/mod.rs"]
-#[allow(dead_code, reason = "no etcd is needed here")]
-mod processes;
-
+use crate::start::fill;
+use crate::view::data;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::processes::{Outcome, add_cluster, start_meshkeep, until};
+use crate::processes::{Outcome, add_cluster, child_of, start_meshkeep, until};
 
 /// Number of clients that scan. Twenty delayed `/livez` by 16.5 s when scans ran on the async
 /// threads.
@@ -36,12 +28,7 @@ const WORST_SCAN: &str = "/v1/ipcache?namespace=none&limit=1";
 /// Length of an answer, about that of a lookup.
 const BARE_ANSWER_BYTES: usize = 800;
 
-/// The allocator of the real process.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+pub(crate) fn run(words: &[String]) -> Outcome<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["role:fill", directory, clusters] => fill::fill(Path::new(directory), clusters.parse()?),
@@ -102,7 +89,7 @@ fn measure() -> Outcome<()> {
 }
 
 fn role(words: &[&str]) -> Outcome<Child> {
-    Ok(Command::new(std::env::current_exe()?).args(words).stdout(Stdio::piped()).spawn()?)
+    Ok(child_of("guard")?.args(words).stdout(Stdio::piped()).spawn()?)
 }
 
 /// Measures the 99th percentile of the response time on one connection while scanners are active,

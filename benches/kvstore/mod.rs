@@ -15,25 +15,17 @@
 mod allocate;
 mod bare;
 mod change;
-#[path = "../view/data.rs"]
-#[allow(dead_code, reason = "the mirror's bench needs more of it")]
-mod data;
 mod memory;
-#[path = "../processes/mod.rs"]
-#[allow(dead_code, reason = "the other benches need more of it")]
-mod processes;
 mod refill;
-#[path = "../sync/source.rs"]
-#[allow(dead_code, reason = "the bench of reading needs more of it")]
-mod source;
 
+use crate::view::data;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, GetOptions};
 
-use self::data::sized;
-use self::processes::{Outcome, Running, add_cluster, start_as};
+use crate::processes::{Outcome, Running, add_cluster, start_as};
+use crate::view::data::sized;
 
 /// Number of measurements of each figure. The median is reported.
 const ROUNDS: usize = 5;
@@ -46,8 +38,7 @@ const TIME_MAX: Duration = Duration::from_secs(900);
 /// did little else.
 const POLLS: u32 = 50;
 
-fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+pub(crate) fn run(words: &[String]) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let count = |full, small| words.get(1).map_or(Ok(sized(full, small)), |word| word.parse::<u32>());
     match words.first().map(String::as_str) {

@@ -12,23 +12,15 @@ mod lists;
 mod starts;
 mod watchers;
 
-#[path = "../view/data.rs"]
-#[allow(dead_code, reason = "the mirror's bench needs more of it")]
-mod data;
-#[path = "../processes/mod.rs"]
-#[allow(dead_code, reason = "other benches need more of it")]
-mod processes;
-#[path = "../sync/source.rs"]
-#[allow(dead_code, reason = "the bench of syncs needs more of it")]
-mod source;
-
+use crate::sync::source;
+use crate::view::data;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
 
-use self::data::sized;
-use self::processes::{Outcome, Running, add_cluster, start_etcd_of, start_meshkeep_with, until};
+use crate::processes::{Outcome, Running, add_cluster, start_etcd_of, start_meshkeep_with, until};
+use crate::view::data::sized;
 
 /// Prefix of all keys that are listed and watched.
 pub(crate) const PREFIX: &str = "cilium/cache/";
@@ -41,10 +33,6 @@ const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Arguments for a sidecar that serves HTTP and the etcd API.
 const SERVE: [&str; 3] = ["serve", "--etcd-listen", "127.0.0.1:0"];
-
-/// The allocator of the real process.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// A server under test.
 pub(crate) struct Contender {
@@ -65,8 +53,7 @@ pub(crate) enum Program {
 /// The sidecar, then the etcds. The sidecar mirrors the last one.
 pub(crate) type Contenders = [Contender; 3];
 
-fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+pub(crate) fn run(words: &[String]) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut sizes = words.iter().map(|word| word.parse::<u32>()).collect::<Result<Vec<u32>, _>>()?;
     if sizes.is_empty() {

@@ -1,4 +1,4 @@
-//! Bench of starts: `cargo bench --bench start -- [entries...]` (default: 100,000 and 1,000,000;
+//! Bench of starts: `cargo bench -- start [entries...]` (default: 100,000 and 1,000,000;
 //! derived entries come on top). More than a million entries belong to fewer, larger clusters: set
 //! XL has 3,160,000 of 201.
 //!
@@ -8,11 +8,10 @@
 //! during 20,000 changes per second. The reference is reading a flat file of the same size. There
 //! are no thresholds and no etcd.
 
-#[path = "../view/data.rs"]
-#[allow(dead_code, reason = "shared with the bench of the view")]
-mod data;
-mod fill;
+pub(crate) mod fill;
 
+use crate::processes::{Outcome, child_of};
+use crate::view::data;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -26,8 +25,6 @@ use meshkeep::internals::model::{Change, Command as Order, Epoch, EpochSpan, Kin
 use meshkeep::internals::store::{Group, Store};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-
-type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Returns how often each start is measured.
 fn runs() -> u32 {
@@ -51,12 +48,7 @@ const POLL: Duration = Duration::from_micros(300);
 /// Maximum time for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// The allocator of the real process.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+pub(crate) fn run(words: &[String]) -> Outcome<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["role:fill", directory, clusters, scale] => {
@@ -114,7 +106,7 @@ fn measure(entries: u64) -> Outcome<()> {
 
 fn role(name: &str, directory: &Path, words: &[&str]) -> Outcome<Child> {
     let directory = directory.to_str().ok_or("not a path")?;
-    Ok(Command::new(std::env::current_exe()?).args([name, directory]).args(words).stdout(Stdio::piped()).spawn()?)
+    Ok(child_of("start")?.args([name, directory]).args(words).stdout(Stdio::piped()).spawn()?)
 }
 
 /// Measurements of one start.

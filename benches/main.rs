@@ -1,0 +1,48 @@
+//! All benches, in one program: `cargo bench -- BENCH [argument…]`.
+//!
+//! Each folder is a bench, which measures processes rather than functions. A bench starts children
+//! of this program for the roles that it needs, such as the bare server that it compares with.
+
+mod api;
+mod etcd;
+mod guard;
+mod kvstore;
+mod processes;
+mod start;
+mod store;
+mod stream;
+mod sync;
+mod view;
+
+use processes::Outcome;
+
+/// The allocator of the sidecar.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Runs a bench with its arguments.
+type Bench = fn(&[String]) -> Outcome<()>;
+
+const BENCHES: [(&str, Bench); 9] = [
+    ("api", api::run),
+    ("etcd", etcd::run),
+    ("guard", guard::run),
+    ("kvstore", kvstore::run),
+    ("start", start::run),
+    ("store", store::run),
+    ("stream", stream::run),
+    ("sync", sync::run),
+    ("view", view::run),
+];
+
+fn main() -> Outcome<()> {
+    // cargo adds `--bench`
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let Some((name, arguments)) = words.split_first() else { return Err(names().into()) };
+    let Some((_, run)) = BENCHES.iter().find(|(bench, _)| bench == name) else { return Err(names().into()) };
+    run(arguments)
+}
+
+fn names() -> String {
+    format!("name a bench: {}", BENCHES.map(|(name, _)| name).join(", "))
+}
