@@ -54,7 +54,7 @@ pub(super) struct ClusterTask {
     pub(super) name: ClusterName,
     pub(super) options: MeshOptions,
     pub(super) ids: Arc<ClusterIds>,
-    /// Content of its client file, updated when the file changes.
+    /// Content of the cluster's client file, updated when the file changes.
     pub(super) content: watch::Receiver<Arc<[u8]>>,
     pub(super) surroundings: Surroundings,
 }
@@ -91,7 +91,7 @@ pub(super) struct Memory {
 }
 
 impl ClusterTask {
-    /// Runs until it is dropped, its file is deleted or the committer ends.
+    /// Runs until the task is dropped, the cluster's file is deleted or the committer ends.
     pub(super) async fn run(self) {
         let reporter = self.surroundings.reporter.clone();
         let commands = self.surroundings.commands.clone();

@@ -105,7 +105,7 @@ pub enum Input {
     Absent {
         /// Keys that the list did not confirm.
         keys: Vec<EntryKey>,
-        /// Evidence for their deletion.
+        /// Evidence for the deletion of the keys that the list did not confirm.
         signs: Signs,
     },
     /// Events, complete up to a revision.

@@ -91,7 +91,7 @@ pub(super) const STABLE_CONNECTION: Duration = Duration::from_secs(60);
 /// default.
 pub(super) const HOLD_CHECKS_PER_MARGIN: u32 = 6;
 
-/// Shortest interval between these checks of a source with held keys, for tests without a margin.
+/// Shortest interval between two checks of a source with held keys, for tests without a margin.
 pub(super) const HOLD_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Interval between two writes of the time of the last contact to the store.

@@ -87,8 +87,8 @@ impl Sign {
         matches!(self, Self::Gone)
     }
 
-    /// Returns whether its writer was alive within the last half of the lease's TTL, so that no
-    /// other key of the writer can have expired. A sign without a lease, or with an unknown one,
+    /// Returns whether the sign's writer was alive within the last half of the lease's TTL, so that
+    /// no other key of the writer can have expired. A sign without a lease, or with an unknown one,
     /// counts as fresh.
     fn is_fresh(&self) -> bool {
         match self {

@@ -30,9 +30,9 @@ pub(super) struct Etcd {
     /// Expiry times of the leases that are not renewed.
     pub(super) deadlines: BTreeMap<i64, Duration>,
     pub(super) clock: Duration,
-    /// Bugs of its release.
+    /// Bugs of this release of etcd.
     pub(super) bugs: Bugs,
-    /// True if it is a KVStoreMesh's etcd, not the cluster's own.
+    /// True for a KVStoreMesh's etcd, false for the cluster's own.
     pub(super) cached: bool,
 }
 
