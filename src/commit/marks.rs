@@ -31,7 +31,7 @@ pub struct HighWaterMark(AtomicUsize);
 pub struct QueueMarks {
     /// Commands in the committer's queue, of at most [`super::QUEUE_LENGTH_MAX`].
     pub commands: HighWaterMark,
-    /// Bytes of these commands, of at most [`super::QUEUE_BYTES_MAX`].
+    /// Bytes of the commands in the committer's queue, of at most [`super::QUEUE_BYTES_MAX`].
     pub command_bytes: HighWaterMark,
     /// Changes that wait for the store.
     pub changes: HighWaterMark,

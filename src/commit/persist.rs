@@ -202,7 +202,7 @@ pub struct UnsyncedChanges {
     /// Number of keys, cursors and tombstones that the committer has applied and that are not known
     /// to be synced.
     pub changes: usize,
-    /// Time since which the oldest of these changes waits.
+    /// Time since which the oldest unsynced change waits.
     pub since: Option<Instant>,
 }
 
