@@ -36,9 +36,9 @@ pub const RING_BYTES_MAX: usize = 64 << 20;
 /// they are merged. The objects of older announcements are decoded on demand.
 pub const RING_OBJECT_BYTES_MAX: usize = 4 << 20;
 
-/// Maximum number of tombstones of node-derived entries that are searched for one address. Their
-/// keys are sorted by node. One comparison takes about 100 ns, so all take 5 ms; 50,000 are the
-/// addresses of 10,000 deleted nodes.
+/// Maximum number of tombstones of node-derived entries that are searched for one address. The keys
+/// are sorted by node, so each of them must be compared. One comparison takes about 100 ns, so all
+/// take 5 ms; 50,000 are the addresses of 10,000 deleted nodes.
 const NODE_TOMBSTONES_LOOKED_AT_MAX: usize = 50_000;
 
 /// Limits of the tombstones, which decide how far back positions can reach
