@@ -11,9 +11,9 @@ use crate::model::{ClusterName, EntryKey, IdentityScope, IpEntry, Kind, Object};
 /// nodes, excludes that kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Filter {
-    /// Any of these kinds; all if empty.
+    /// Kinds that match; all if empty.
     pub kinds: Vec<Kind>,
-    /// Any of these clusters; all if empty.
+    /// Clusters that match; all if empty.
     pub clusters: Vec<ClusterName>,
     /// Kubernetes namespace of services, service exports, endpoint slices and pods of ipcache
     /// entries.
@@ -32,7 +32,8 @@ pub struct Filter {
     pub cidr: Option<IpNet>,
     /// Identity of an ipcache entry.
     pub identity: Option<u32>,
-    /// Any of these host addresses of an ipcache entry, each in its cluster.
+    /// Host addresses of the ipcache entries that match, each in its cluster. `None` matches any
+    /// host.
     pub hosts: Option<Vec<(Option<ClusterName>, IpAddr)>>,
     /// Pod of an ipcache entry.
     pub pod: Option<String>,

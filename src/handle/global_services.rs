@@ -38,7 +38,7 @@ pub struct LargeService {
     pub name: String,
     /// Cluster whose slices are the largest.
     pub cluster: ClusterName,
-    /// First slice of that cluster.
+    /// First endpoint slice of the cluster whose slices are the largest.
     pub key: EntryKey,
     /// Decoded size of all slices of the service.
     pub bytes: u64,

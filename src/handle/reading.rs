@@ -125,7 +125,8 @@ pub struct ClusterReading {
     /// Phase at this position, as in the change stream. `None` if no task has reported one since
     /// the start.
     pub phase: Option<Phase>,
-    /// Current status of its task. `None` if it has no client file at the moment.
+    /// Current status of the cluster's task. `None` if the cluster has no client file at the
+    /// moment.
     pub status: Option<ClusterStatus>,
     /// Stored record of the cluster.
     pub record: ClusterRecord,
@@ -140,7 +141,7 @@ pub struct ResourceReading {
     pub kind: Kind,
     /// Number of keys in the mirror.
     pub entry_count: u64,
-    /// Number of these keys that are restored and not confirmed yet.
+    /// Number of keys in the mirror that are restored and not confirmed yet.
     pub restored_count: u64,
     /// Source and age of the kind.
     pub source: SourceMeta,

@@ -15,7 +15,7 @@ pub struct Reflection {
     pub clusters: usize,
     /// Keys that wait to be written or deleted.
     pub waiting: usize,
-    /// Time for which the oldest of these keys has waited.
+    /// Time for which the oldest key has waited to be written or deleted.
     pub lag: Duration,
     /// Successful puts.
     pub written: u64,
@@ -25,7 +25,7 @@ pub struct Reflection {
     pub failed: u64,
     /// Reason why the target cannot be locked, compared or written at the moment.
     pub error: Option<String>,
-    /// Newest such error, even if it is over, and its time.
+    /// Newest error of the target, even if it is over, and its time.
     pub last_error: Option<(String, SystemTime)>,
 }
 

@@ -13,9 +13,9 @@ const KEYS_MAX: usize = 10_000;
 /// Keys to read for a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// At most these keys, in order.
+    /// Keys to read, in order. Some of them may not exist.
     Keys(Vec<EntryKey>),
-    /// These runs, in order.
+    /// Runs of keys to read, in order.
     Runs(Vec<Run>),
     /// Ipcache entries with this identity.
     Identity(u32),

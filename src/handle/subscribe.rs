@@ -34,7 +34,7 @@ const LOOKED_AT_FOR_EACH: usize = 8;
 /// Start of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
-    /// From now on.
+    /// Only changes from now on.
     Now,
     /// A snapshot of everything that matches, then live changes.
     Snapshot,
@@ -50,7 +50,8 @@ pub enum Departure {
     Gone(DeleteReason),
     /// The key exists, and its object no longer matches the filter.
     LeftFilter,
-    /// Either of these. A replay does not know which, because it sees only the newest state.
+    /// The key was deleted or its object no longer matches. A replay sees only the newest state and
+    /// cannot tell which.
     Unknown,
 }
 
@@ -59,13 +60,13 @@ pub enum Departure {
 pub enum ResetReason {
     /// The subscriber asked for a snapshot.
     Initial,
-    /// Deletes after its position are no longer known.
+    /// Deletes after the subscriber's position are no longer known.
     Expired,
-    /// Its position is from an unknown run of meshkeep.
+    /// The subscriber's position is from an unknown run of meshkeep.
     ForeignEpoch,
-    /// Its position is ahead of the changes that exist.
+    /// The subscriber's position is ahead of the changes that exist.
     RolledBack,
-    /// Its position cannot be parsed.
+    /// The subscriber's position cannot be parsed.
     Malformed,
 }
 
@@ -85,9 +86,7 @@ pub enum Item {
     Reset(ResetReason),
     /// The key has this object.
     Upsert {
-        /// Key of the object.
         key: EntryKey,
-        /// New object.
         object: Arc<Object>,
         /// Revision at the source.
         revision: Option<Revision>,
@@ -96,27 +95,21 @@ pub enum Item {
     },
     /// Only the backends of a service have changed.
     Patch {
-        /// Key of the service.
         key: EntryKey,
-        /// Changes of the backends.
         patch: BackendsPatch,
-        /// Revision at the source.
         revision: Option<Revision>,
         /// Position after the event.
         position: Option<ReaderPosition>,
     },
     /// The key was deleted, or no longer matches.
     Delete {
-        /// Key to drop.
         key: EntryKey,
-        /// Reason of the removal.
         reason: Departure,
         /// Position after the event. `None` inside a snapshot.
         position: Option<ReaderPosition>,
     },
     /// The subscriber has everything up to a position.
     Synced {
-        /// Way in which the subscriber caught up.
         mode: SyncMode,
         /// Number of upserts and deletes that were sent to catch up.
         count: u64,
@@ -185,11 +178,9 @@ impl Subscription {
         check(position, filter, reading).map(|_| ())
     }
 
-    /// Lets the subscriber receive changes of a service's backends as patches. Must be called
+    /// Lets the subscriber receive changes of backends as patches. Has no effect for one that
+    /// begins with the changes from now on, because it has no object to patch. Must be called
     /// before the first [`Subscription::tell_up_to`].
-    ///
-    /// Has no effect for a subscriber that begins with the changes from now on, because it has no
-    /// object to which a patch could apply.
     #[must_use]
     pub fn with_patches(mut self) -> Self {
         self.patches = !matches!(self.mode, Mode::Live);
@@ -211,8 +202,7 @@ impl Subscription {
         self.owes_synced = true;
     }
 
-    /// Returns whether the subscriber has everything up to the head of `reading`, including the
-    /// `Synced` event.
+    /// Returns whether everything up to the head of `reading` was sent, including `Synced`.
     #[must_use]
     pub fn is_current(&self, reading: &Reading) -> bool {
         matches!(self.mode, Mode::Live) && !self.owes_synced && self.reset.is_none() && self.sent == reading.position().sequence
@@ -225,8 +215,7 @@ impl Subscription {
         settled.then(|| self.position(reading))
     }
 
-    /// Returns the position up to which everything was sent. During a snapshot, the position of its
-    /// start.
+    /// Returns the position up to which everything was sent, or that of a snapshot's start.
     #[must_use]
     pub fn position(&self, reading: &Reading) -> Position {
         Position { epoch: reading.position().epoch, sequence: self.sent }
@@ -246,8 +235,7 @@ impl Subscription {
         self.tell_up_to(reading, bounds, |items, _| items.collect::<Vec<Item>>()).into_iter().flatten().collect()
     }
 
-    /// Passes the next events, up to `bounds`, to `tell`, which encodes them and reports the number
-    /// of bytes.
+    /// Passes the next events, up to `bounds`, to `tell`, which encodes them and counts bytes.
     ///
     /// `tell` gets the events in pieces, possibly on several threads at once, and must consume each
     /// piece to its end. Returns the results of the pieces in order.
@@ -304,8 +292,7 @@ impl Subscription {
         Some(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
     }
 
-    /// Reads the clusters themselves, after all of their entries, and then the findings if the
-    /// filter names them.
+    /// Reads the clusters after all entries, and then the findings if the filter names them.
     fn scan_made<T: Send>(&mut self, reading: &Reading, start: &EntryKey, telling: &mut Telling<T, impl Tell<T>>) {
         let view = &reading.published().view;
         let findings = self.filter.asks_for_problems();
@@ -380,8 +367,7 @@ impl Subscription {
         }
     }
 
-    /// Returns the event for a cluster or a finding. A finding may concern other clusters than
-    /// before.
+    /// Returns the event for a cluster, or for a finding, whose clusters may have changed.
     fn replayed_made(&self, key: EntryKey, position: Option<ReaderPosition>, reading: &Reading) -> Option<Item> {
         let object = reading.published().view.made_here(&key)?;
         if self.filter.matches(&key, object) {
@@ -498,8 +484,7 @@ fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPos
     let old = announcement.old_object().filter(passes);
     let new = announcement.new_object().filter(passes);
     match (old, new) {
-        // a rejected value, or other bytes with the same meaning: the subscriber's object has not
-        // changed
+        // a rejected value, or other bytes with the same meaning: the object has not changed
         (Some(old), Some(new)) if old == new => None,
         (_, Some(object)) => Some(Item::Upsert { key: key.clone(), object, revision: announcement.revision, position }),
         (Some(_), None) => {

@@ -228,7 +228,7 @@ impl Survey {
         }
     }
 
-    /// Updates each of these findings.
+    /// Adds or resolves each of the given findings.
     fn judge(&mut self, findings: impl IntoIterator<Item = Finding>) {
         for finding in findings {
             let is_wrong = self.is_wrong(&finding);

@@ -31,7 +31,8 @@ struct Share {
     kept: usize,
     /// Number of services and slices that did not fit.
     left_out: usize,
-    /// Number of addresses of the smallest of these, which may have been deleted since.
+    /// Number of addresses of the smallest service or slice that did not fit. It may have been
+    /// deleted since.
     smallest: usize,
 }
 

@@ -50,7 +50,7 @@ pub struct Overlaps {
     pub between_nodes: Vec<IpNet>,
     /// CIDRs that overlap a CIDR of another cluster, sorted.
     pub between_clusters: Vec<IpNet>,
-    /// The other clusters.
+    /// Clusters that overlap with this one.
     pub others: BTreeSet<ClusterName>,
 }
 
