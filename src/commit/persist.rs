@@ -34,11 +34,9 @@ const WAITING_CHANGES_MAX: usize = 32_768;
 /// store. Twice the size of [`WAITING_CHANGES_MAX`] usual changes of about 0.9 KB.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// Maximum number of changed keys that wait while the store fails; above it storing stops until the
-/// next start.
-///
-/// The largest set of a mesh of 255 clusters fits (620k keys: 50,000 nodes and 500,000 pods). At
-/// 300 B per key the limit is about 300 MB.
+/// Maximum number of changed keys that wait while the store fails. Above it storing stops until the
+/// next start. The largest set of a mesh of 255 clusters fits (620k keys: 50,000 nodes and 500,000
+/// pods). At 300 B per key the limit is about 300 MB.
 const WAITING_WHILE_FAILING_MAX: usize = 1_000_000;
 
 /// Maximum size of the changes that wait while the store fails, including decoded objects: about
@@ -128,11 +126,8 @@ pub enum PersistState {
         /// Error of the store.
         error: String,
     },
-    /// Nothing is stored any more.
-    ///
-    /// Either the log is full, which lasts until the engine accepts changes again. Or too many
-    /// changes waited, which lasts until the next start; that start begins with what was stored
-    /// before.
+    /// Nothing is stored: the log is full until the engine accepts changes again, or too many
+    /// changes waited and storing stops until the next start.
     Stopped {
         /// Last error of the store.
         error: String,
