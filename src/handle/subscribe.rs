@@ -436,10 +436,8 @@ impl Subscription {
     }
 }
 
-/// Checks that a position can be served.
-///
-/// Its run must be known. Neither the position nor the head that was seen may be above the
-/// recovered sequences or below the floor of the tombstones.
+/// Checks that a position of a known run can be served. Neither the position nor the head that was
+/// seen may be above the recovered sequences or below the floor of the tombstones.
 fn check(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let ReaderPosition { position, seen } = position.ok_or(ResetReason::Malformed)?;
     if let Some(seen) = seen {
