@@ -4,27 +4,27 @@
 default:
     @just --list
 
-# everything that CI runs
+# run everything that CI runs
 ci:
     scripts/ci
 
-# all tests and checks, installing what they need
+# run all tests and checks, and install what they need
 test:
     scripts/test
 
-# measure, for instance: just bench stream idle
+# run benches, for instance: just bench stream idle
 bench *names:
     scripts/bench {{ names }}
 
-# three simulated clusters with churn, mirrored and served; needs no server
+# run three simulated clusters with churn, mirrored and served, without a server
 demo *options:
     scripts/demo {{ options }}
 
-# a sample mesh in a real etcd, mirrored and served
+# run a sample mesh in a real etcd, mirrored and served
 quickstart *options:
     scripts/quickstart {{ options }}
 
-# a release: the stripped binary, and its symbols beside it
+# build a release: the stripped binary and its symbols
 release:
     scripts/release
 
@@ -32,7 +32,7 @@ release:
 fmt:
     cargo fmt
 
-# the lints alone: of everything, then of what ships, where the compiler sees dead code
+# run the lints: of all targets, then of the shipped ones, where the compiler finds unused code
 lint:
     cargo clippy --locked --all-targets -- -D warnings
     cargo clippy --locked --lib --bins -- -D warnings
@@ -41,7 +41,7 @@ lint:
 lines revision="":
     scripts/lines {{revision}}
 
-# write the OpenAPI document into openapi/
+# write the OpenAPI documents into openapi/
 openapi:
     scripts/openapi
 
@@ -49,46 +49,46 @@ openapi:
 openapi-lint:
     scripts/openapi-lint
 
-# examples of the OpenAPI document, from the answers of a running meshkeep
+# write the examples of the OpenAPI document from a running meshkeep's answers
 openapi-examples url="http://127.0.0.1:9870":
     scripts/openapi-examples {{url}}
 
-# licences and advisories (needs cargo-deny and, for advisories, GitHub)
+# check licences and advisories (needs cargo-deny and, for advisories, GitHub)
 deny:
     cargo deny check
 
-# build the container image without a container engine or registry, and try it
+# build and test the container image without a container engine or registry
 container-trial:
     scripts/container-trial
 
-# the long runs: the store under power cuts and kills, then 10 million changes of the stream, or as many as given
+# run the long tests: the store under power cuts and kills, then 10 million (or EVENTS) changes
 soak *events:
     scripts/soak {{ events }}
 
-# what takes too long for CI: scripts/nightly names the steps
+# run checks that take too long for CI (scripts/nightly lists the steps)
 nightly *steps:
     scripts/nightly {{ steps }}
 
-# the container image, with its labels: just image registry.example.org/meshkeep:0.1.0
+# build the container image with its labels: just image registry.example.org/meshkeep:0.1.0
 image name:
     scripts/image {{ name }}
 
-# damaged bytes for every decoder, for so many seconds each
+# run every decoder with mutated bytes, for SECONDS each
 fuzz *seconds:
     scripts/fuzz {{ seconds }}
 
-# lines of the writer, the store and the resync that are broken one by one: a unit test must notice; those whose names begin so, or all (an hour)
+# break safety-relevant lines one by one (those whose names begin with NAMES): a test must notice
 mutants *names:
     scripts/mutants {{ names }}
 
-# the attacks at full size: 12,000 strangers that hold every connection, or as many as given; `remote`, the etcds that lie; `files`, client files that are hard to read; `lists`, keys and services that are too large; or `face`, one client of the etcd face that asks for all it can
+# run an attack at full size: the number of clients, `remote`, `files`, `lists` or `face`
 attack *what:
     scripts/attack {{ what }}
 
-# the Helm chart: lint, unit tests, rendered values against Kubernetes' schemas; --write writes deploy/kustomize anew
+# check the Helm chart: lint, unit tests, rendered values; --write writes deploy/kustomize again
 chart *options:
     scripts/chart {{ options }}
 
-# the Grafana dashboard, from the panels in scripts/dashboard
+# write the Grafana dashboard from the panels in scripts/dashboard
 dashboard:
     scripts/dashboard

