@@ -1,4 +1,4 @@
-{{/* What does not go together. The binary would refuse most of it too, but only in the pod. */}}
+{{/* Checks of combinations of values. The binary refuses most of them too, but only in the pod. */}}
 {{- define "meshkeep.checks" -}}
 {{- $tls := include "meshkeep.tlsSecretName" . -}}
 {{- $who := or .Values.auth.tokenSecretName .Values.auth.clientCASecretName -}}

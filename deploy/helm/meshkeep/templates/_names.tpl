@@ -20,7 +20,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* What pods are found by: in a sidecar's case those of clustermesh-apiserver. */}}
+{{/* Labels that select the pods; for a sidecar those of clustermesh-apiserver. */}}
 {{- define "meshkeep.selectorLabels" -}}
 {{- if eq .Values.mode "sidecar" -}}
 {{- toYaml .Values.sidecar.selectorLabels -}}
@@ -46,13 +46,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
-{{/* The names that clients call the Service by. */}}
+{{/* Host names of the Service. */}}
 {{- define "meshkeep.serviceNames" -}}
 {{- $name := include "meshkeep.fullname" . -}}
 {{- $namespace := .Release.Namespace -}}
 {{- $names := list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace) (printf "%s.%s.svc.cluster.local" $name $namespace) -}}
 {{- if eq .Values.mode "statefulset" -}}
-{{- /* each replica by itself: a stream's position is worth something with the replica that gave it */ -}}
+{{- /* each replica, because a stream's position is only valid for the replica that sent it */ -}}
 {{- range $number := until (int .Values.replicas) -}}
 {{- $names = append $names (printf "%s-%d.%s-pods.%s.svc" $name $number $name $namespace) -}}
 {{- end -}}

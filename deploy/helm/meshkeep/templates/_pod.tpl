@@ -1,5 +1,6 @@
-{{/* Requests and limits by the size of the mesh: docs/operate/run.md, "Memory and disk", has the measurements that they follow from. No limit of
-processor time: it would make answers late for nothing. Each limit is above what the alert MeshkeepMemory fires at with that many keys. */}}
+{{/* Requests and limits by the size of the mesh, based on the measurements in docs/operate/run.md,
+"Memory and disk". There is no CPU limit, because it would only delay answers. Each memory limit is
+above the threshold of the alert MeshkeepMemory for that number of keys. */}}
 {{- define "meshkeep.resources" -}}
 {{- if .Values.resources -}}
 {{- toYaml .Values.resources -}}
@@ -15,7 +16,7 @@ limits: {memory: 768Mi}
 {{- end -}}
 {{- end -}}
 
-{{/* The flags. The data directory comes as a variable, so that `meshkeep doctor` in the pod looks there too. */}}
+{{/* The flags. The data directory is a variable, so that `meshkeep doctor` in the pod uses it too. */}}
 {{- define "meshkeep.args" -}}
 - serve
 - --clustermesh-config=/var/lib/cilium/clustermesh
@@ -25,7 +26,7 @@ limits: {memory: 768Mi}
 - --listen=127.0.0.1:{{ .Values.ports.api }}
 {{- end }}
 {{- if include "meshkeep.hasSocket" . }}
-# for `kubectl exec`, which needs no certificate there
+# for `kubectl exec`, which needs no certificate on this socket
 - --listen=unix:///run/meshkeep/api.sock
 {{- end }}
 - --health-listen={{ include "meshkeep.bind" (dict "address" (include "meshkeep.healthAddress" .) "port" .Values.ports.health) }}
@@ -61,7 +62,7 @@ limits: {memory: 768Mi}
 {{- end }}
 {{- end -}}
 
-{{/* Whether commands in the pod need a way that asks for no certificate and no token. */}}
+{{/* True if commands in the pod need a socket that requires no certificate and no token. */}}
 {{- define "meshkeep.hasSocket" -}}
 {{- if or .Values.service.enabled (include "meshkeep.tlsSecretName" .) .Values.auth.tokenSecretName .Values.auth.clientCASecretName }}true{{ end -}}
 {{- end -}}
@@ -70,12 +71,12 @@ limits: {memory: 768Mi}
 {{- if contains ":" .address }}{{ printf "[%s]:%v" .address .port }}{{ else }}{{ printf "%s:%v" .address .port }}{{ end -}}
 {{- end -}}
 
-{{/* A kubelet asks by the pod's address. Where only commands in the container ask, loopback is enough. */}}
+{{/* A kubelet's probes use the pod's address. For commands in the container, loopback is enough. */}}
 {{- define "meshkeep.healthAddress" -}}
 {{- if or (eq .Values.probes.type "http") .Values.metrics.enabled }}{{ .Values.bindAddress }}{{ else }}127.0.0.1{{ end -}}
 {{- end -}}
 
-{{/* One probe: of `http` or `exec`, with its times. */}}
+{{/* A probe of type `http` or `exec`, with its intervals. */}}
 {{- define "meshkeep.probe" -}}
 {{- if eq .root.Values.probes.type "http" -}}
 httpGet: {path: {{ .path }}, port: mk-health}
@@ -99,9 +100,10 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 args:
 {{ include "meshkeep.args" . }}
 env:
-# a directory of its own inside the volume: meshkeep makes it private, which it could not the volume's root, that is root's
+# a directory inside the volume, which meshkeep can make private: the volume's own
+# directory belongs to root
 - {name: MESHKEEP_DATA_DIR, value: /var/lib/meshkeep/data}
-{{- /* for `meshkeep doctor` in the pod too, which does not see the flags */}}
+{{- /* a variable, because `meshkeep doctor` in the pod does not get the flags */}}
 {{- if .Values.clustermesh.allowNone }}
 - {name: MESHKEEP_ALLOW_NO_CLUSTERS, value: "true"}
 {{- end }}
@@ -130,7 +132,7 @@ ports:
 livenessProbe:
   {{- include "meshkeep.probe" (dict "root" . "path" "/livez" "times" .Values.probes.liveness) | nindent 2 }}
 {{- if ne .Values.mode "sidecar" }}
-{{- /* In Cilium's pod it would take clustermesh-apiserver out of its Service whenever meshkeep loads. */}}
+{{- /* in Cilium's pod it would remove clustermesh-apiserver from its Service while meshkeep loads */}}
 readinessProbe:
   {{- include "meshkeep.probe" (dict "root" . "path" "/readyz" "times" .Values.probes.readiness) | nindent 2 }}
 {{- end }}
@@ -138,7 +140,7 @@ resources:
   {{- include "meshkeep.resources" . | nindent 2 }}
 securityContext:
   {{- if eq .Values.mode "sidecar" }}
-  {{- /* the pod's own context is Cilium's, and not every version has these there */}}
+  {{- /* the pod's security context is Cilium's, and not every version of it has these members */}}
   {{- omit .Values.podSecurityContext "fsGroup" "fsGroupChangePolicy" | merge (deepCopy .Values.securityContext) | toYaml | nindent 2 }}
   {{- else }}
   {{- toYaml .Values.securityContext | nindent 2 }}
@@ -161,19 +163,20 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
-{{/* The name of a volume: in Cilium's pod ours must not meet one of theirs. */}}
+{{/* Name of a volume. In Cilium's pod it must differ from the names of Cilium's volumes. */}}
 {{- define "meshkeep.volume" -}}
 {{- $root := index . 0 -}}
 {{- if eq $root.Values.mode "sidecar" }}meshkeep-{{ index . 1 }}{{ else }}{{ index . 1 }}{{ end -}}
 {{- end -}}
 
-{{/* Octal 0440: the pod's fsGroup may read them. */}}
+{{/* Mode 0440 (octal), so that the pod's fsGroup may read the files. */}}
 {{- define "meshkeep.volumes" -}}
 - name: {{ include "meshkeep.volume" (list . "clustermesh") }}
   projected:
     defaultMode: 0440
     sources:
-    # no items: each entry of this Secret is a file for the cluster of its name, and a cluster comes without a restart
+    # without `items`: each entry of this Secret is the file of the cluster with its
+    # name, and clusters can be added without a restart
     - secret: {name: {{ .Values.clustermesh.secretName }}, optional: true}
     {{- range $name, $secret := dict "common" .Values.clustermesh.remoteCertSecretName "local" .Values.clustermesh.localCertSecretName }}
     {{- if $secret }}
