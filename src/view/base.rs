@@ -3,16 +3,23 @@
 //! A chunk never changes. Replaced and deleted rows are in a delta beside it (`side`), as are the listings that confirmed its rows and the
 //! revisions and leases that equal bytes came with.
 
+pub(super) mod decoding;
+pub(super) mod overlay;
+pub(super) mod place;
+pub(super) mod scan;
+pub(super) mod side;
+pub(super) mod stamps;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::sync::Arc;
 
-use super::decoding::names;
-use super::place::{ChunkId, PackedRow, Place};
-use super::side::{Change, Row, Side, Sides};
-use super::stamps::Settled;
-use super::wide::WideMap;
+use self::decoding::names;
+use self::place::{ChunkId, PackedRow, Place};
+use self::side::{Change, Row, Side, Sides};
+use self::stamps::Settled;
+use super::collections::wide::WideMap;
 use crate::model::{EntryKey, Scope, Sequence, SourceStamp};
 use crate::pack::{Chunk, Meaning};
 

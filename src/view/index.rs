@@ -1,5 +1,10 @@
 //! Secondary indices: entries and nodes by address, identities by number, shares of global services, rejected keys.
 
+pub(super) mod ipcache;
+pub(super) mod node_index;
+mod node_names;
+mod numbers;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -8,11 +13,11 @@ use imbl::{OrdMap, OrdSet};
 use ipnet::IpNet;
 use smol_str::SmolStr;
 
-use super::global_services::ServiceIndex;
-use super::ipcache::{HostEntries, IpIndex};
-use super::node_index::{Bond, NodeAddresses, NodeIndex};
-use super::node_names::NodeName;
-use super::numbers::ClusterNumbers;
+use self::ipcache::{HostEntries, IpIndex};
+use self::node_index::{Bond, NodeAddresses, NodeIndex};
+use self::node_names::NodeName;
+use self::numbers::ClusterNumbers;
+use super::services::ServiceIndex;
 use crate::model::{ClusterName, EntryKey, IdentityLabels, Kind, ObjectPrefix};
 use crate::pack::Meaning;
 

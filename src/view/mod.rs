@@ -8,36 +8,15 @@
 //! Most records are packed in chunks (`base`), some 40 B each, and decoded when somebody asks for them. What changes stands beside its chunk
 //! (`side`), and what is new above them all (`overlay`), whole, until it is folded into new chunks (`fold`). The indices hold addresses, numbers and names, no records.
 
-mod access;
-mod apply;
 mod base;
-mod decoding;
-mod derived;
-mod fold;
-mod gist;
-mod global_services;
+mod changes;
+mod collections;
 mod index;
-mod ipcache;
-mod lookup;
-mod made;
-mod node_index;
-mod node_names;
-mod notices;
-mod numbers;
-mod overlay;
-mod paged;
-mod place;
-mod rank;
-mod raw;
-mod restore;
-mod scan;
+mod lookups;
 mod scopes;
-mod shelf;
-mod side;
-mod stamps;
+mod services;
 #[cfg(test)]
 mod tests;
-mod wide;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,27 +24,27 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use self::base::Base;
+use self::base::overlay::Overlay;
+use self::base::place::Place;
 use self::index::Indices;
-use self::overlay::Overlay;
-use self::place::Place;
 use self::scopes::Scopes;
 use crate::model::{Announcement, Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
 use crate::pack::Meaning;
 
-pub use derived::DERIVATION;
+pub use changes::derived::DERIVATION;
 #[cfg(any(test, feature = "internals"))]
-pub use derived::entries_of;
-pub use fold::{FoldJob, Folded};
-pub use gist::Gist;
-pub use global_services::{
+pub use changes::derived::entries_of;
+pub use changes::fold::{FoldJob, Folded};
+pub use index::Within;
+pub use lookups::gist::Gist;
+pub use lookups::lookup::{Live, LookupMatch};
+pub use lookups::rank::{Rank, Weakness};
+pub use lookups::raw::RawPlace;
+pub use scopes::ScopeState;
+pub use services::{
     Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection,
     SelectionRule, ServiceShare, select,
 };
-pub use index::Within;
-pub use lookup::{Live, LookupMatch};
-pub use rank::{Rank, Weakness};
-pub use raw::RawPlace;
-pub use scopes::ScopeState;
 
 /// The mirror in memory. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
@@ -77,8 +56,8 @@ pub struct View {
     indices: Indices,
     scopes: Scopes,
     clusters: OrdMap<ClusterName, ClusterRecord>,
-    made: made::Made,
-    notices: notices::Notices,
+    made: changes::made::Made,
+    notices: changes::notices::Notices,
     entry_count: usize,
     sequence: Sequence,
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::shelf::Shelf;
+use super::collections::shelf::Shelf;
 use crate::model::{ClusterName, Cursor, Kind, Scope};
 
 /// How many scopes a cluster may have: one for each kind.

@@ -3,24 +3,24 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::decoding::{object_of, version_of, whole};
-use super::place::Place;
-use super::scopes::ScopeNumber;
-use super::{Effects, ScopeState, View, key_of, scope_of};
 use crate::model::{
     Announcement, Change, ClusterName, ClusterPhase, ClusterRecord, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record,
     Rejection, Scope, SourceStamp,
 };
+use crate::view::base::decoding::{object_of, version_of, whole};
+use crate::view::base::place::Place;
+use crate::view::scopes::ScopeNumber;
+use crate::view::{Effects, ScopeState, View, key_of, scope_of};
 
 /// The generation of changes that come before any list of this process: those of a resumed watch.
 const FIRST_GENERATION: u32 = 1;
 
 /// A put taken apart, so that its parts have names.
-pub(super) struct Put {
-    pub(super) key: EntryKey,
-    pub(super) value: Arc<[u8]>,
-    pub(super) decoded: Result<Arc<Object>, Arc<str>>,
-    pub(super) source: SourceStamp,
+pub(in crate::view) struct Put {
+    pub(in crate::view) key: EntryKey,
+    pub(in crate::view) value: Arc<[u8]>,
+    pub(in crate::view) decoded: Result<Arc<Object>, Arc<str>>,
+    pub(in crate::view) source: SourceStamp,
 }
 
 /// A put of bytes that are held already, or a mark that the source no longer has the key.
@@ -167,7 +167,7 @@ impl View {
     }
 
     /// A new key, or other bytes than those that are held at `old`.
-    pub(super) fn put_changed(&mut self, put: Put, old: Option<Place>, now: SystemTime, effects: &mut Effects) -> Arc<Record> {
+    pub(in crate::view) fn put_changed(&mut self, put: Put, old: Option<Place>, now: SystemTime, effects: &mut Effects) -> Arc<Record> {
         self.sequence = self.sequence.next();
         let scope = self.scopes.number(scope_of(&put.key));
         self.scopes.moved(scope, put.key.kind);
@@ -261,7 +261,7 @@ impl View {
     }
 
     /// Deletes a key, and leaves a tombstone with the reason.
-    pub(super) fn delete(&mut self, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
+    pub(in crate::view) fn delete(&mut self, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
         self.delete_at(self.place(key), key, reason, effects);
     }
 
@@ -312,7 +312,7 @@ impl View {
     }
 
     /// The state of the scope that a key is in, to be changed.
-    pub(super) fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
+    pub(in crate::view) fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
         self.scopes.entry(scope_of(key))
     }
 

@@ -5,14 +5,14 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use super::View;
-use super::decoding::{meaning_of, object_of};
-use super::place::Place;
 use super::restore::noted;
-use super::side::{Row, Side};
-use super::stamps::Settled;
 use crate::model::{EntryKey, Record, SourceStamp};
 use crate::pack::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
+use crate::view::View;
+use crate::view::base::decoding::{meaning_of, object_of};
+use crate::view::base::place::Place;
+use crate::view::base::side::{Row, Side};
+use crate::view::base::stamps::Settled;
 
 /// A chunk with fewer live records than this takes its neighbour in, so that deletes leave no crumbs.
 const LIVE_RECORDS_MIN: usize = RECORDS_TARGET / 4;
@@ -47,7 +47,7 @@ impl FoldJob {
     }
 
     /// The one chunk that is replaced, edited, if that can be done.
-    pub(super) fn edited(&self) -> Option<Chunk> {
+    pub(in crate::view) fn edited(&self) -> Option<Chunk> {
         let [first] = self.replaced.as_slice() else { return None };
         let (_, (id, chunk)) = self.view.base.chunk_of(first).filter(|(found, _)| *found == first)?;
         // what its rows mean is to be noted
@@ -68,7 +68,7 @@ impl FoldJob {
     }
 
     /// From a record of every row.
-    pub(super) fn packed_anew(&self) -> Vec<Chunk> {
+    pub(in crate::view) fn packed_anew(&self) -> Vec<Chunk> {
         let lowest = EntryKey::lowest();
         let places = self.view.places_from(self.start.as_ref().unwrap_or(&lowest));
         let places = places.take_while(|place| self.end.as_ref().is_none_or(|end| place.key() < *end));

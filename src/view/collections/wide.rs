@@ -15,7 +15,7 @@ const GROUP_LENGTH_MIN: usize = 16;
 
 /// A sorted map.
 #[derive(Debug, Clone)]
-pub(super) struct WideMap<K, V> {
+pub(in crate::view) struct WideMap<K, V> {
     /// The lowest key of each group.
     firsts: Arc<[K]>,
     groups: Arc<[Group<K, V>]>,
@@ -50,7 +50,7 @@ impl<K: Ord + Clone, V: Clone> Group<K, V> {
 
 impl<K: Ord + Clone, V: Clone> WideMap<K, V> {
     /// Makes a map of entries in order, none of them twice.
-    pub(super) fn of_sorted(entries: &[(K, V)]) -> Self {
+    pub(in crate::view) fn of_sorted(entries: &[(K, V)]) -> Self {
         let groups = entries.chunks(GROUP_LENGTH_MAX * 3 / 4).map(Group::of).collect();
         let mut map = Self { groups, length: entries.len(), ..Self::default() };
         map.index();
@@ -58,12 +58,12 @@ impl<K: Ord + Clone, V: Clone> WideMap<K, V> {
     }
 
     /// How many entries there are.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::view) fn len(&self) -> usize {
         self.length
     }
 
     /// The entry with the highest key up to this one.
-    pub(super) fn floor(&self, key: &K) -> Option<(&K, &V)> {
+    pub(in crate::view) fn floor(&self, key: &K) -> Option<(&K, &V)> {
         self.last_where(|other| other <= key)
     }
 
@@ -75,30 +75,30 @@ impl<K: Ord + Clone, V: Clone> WideMap<K, V> {
     }
 
     /// The entry with the lowest key.
-    pub(super) fn first(&self) -> Option<(&K, &V)> {
+    pub(in crate::view) fn first(&self) -> Option<(&K, &V)> {
         let group = self.groups.first()?;
         Some((&group.keys[0], &group.values[0]))
     }
 
     /// The entry with the highest key below this one.
-    pub(super) fn below(&self, key: &K) -> Option<(&K, &V)> {
+    pub(in crate::view) fn below(&self, key: &K) -> Option<(&K, &V)> {
         self.last_where(|other| other < key)
     }
 
     /// Entries from a key on, that one included, in order.
-    pub(super) fn from(&self, key: &K) -> impl Iterator<Item = (&K, &V)> + use<'_, K, V> {
+    pub(in crate::view) fn from(&self, key: &K) -> impl Iterator<Item = (&K, &V)> + use<'_, K, V> {
         let group = self.firsts.partition_point(|first| first <= key).saturating_sub(1);
         let skipped = self.groups.get(group).map_or(0, |group| group.keys.partition_point(|other| other < key));
         self.groups[group..].iter().flat_map(|group| group.keys.iter().zip(group.values.iter())).skip(skipped)
     }
 
     /// Every entry, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+    pub(in crate::view) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.groups.iter().flat_map(|group| group.keys.iter().zip(group.values.iter()))
     }
 
     /// Puts a value in place of the one of its key, if there is one.
-    pub(super) fn insert(&mut self, key: K, value: V) {
+    pub(in crate::view) fn insert(&mut self, key: K, value: V) {
         let Some(at) = self.firsts.partition_point(|first| *first <= key).checked_sub(1).or((self.length > 0).then_some(0)) else {
             *self = Self::of_sorted(&[(key, value)]);
             return;
@@ -117,7 +117,7 @@ impl<K: Ord + Clone, V: Clone> WideMap<K, V> {
     }
 
     /// Removes the entry of a key.
-    pub(super) fn remove(&mut self, key: &K) -> Option<V> {
+    pub(in crate::view) fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.firsts.partition_point(|first| first <= key).checked_sub(1)?;
         let place = self.groups[at].keys.binary_search(key).ok()?;
         let mut entries: Vec<(K, V)> = self.groups[at].entries().collect();

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::index::Within;
-use super::place::Place;
-use super::{Rank, ScopeState, View};
 use crate::model::{
     ClusterName, ClusterRecord, EntryKey, IdentityLabels, Kind, MaxConnectedClusters, ObjectPrefix, Record, Scope, ScopeSize, Sequence,
     Size, SourceStamp,
 };
+use crate::view::base::place::Place;
+use crate::view::index::Within;
+use crate::view::{Rank, ScopeState, View};
 use crate::wire::{self, Context};
 
 /// One ipcache entry that answers a lookup, with what it names.
@@ -61,7 +61,7 @@ impl Live {
     }
 
     /// The place of a record; `None` of what is no record.
-    pub(super) fn place(&self) -> Option<&Place> {
+    pub(in crate::view) fn place(&self) -> Option<&Place> {
         match &self.0 {
             Alive::Entry(place) => Some(place),
             Alive::Made(_) => None,

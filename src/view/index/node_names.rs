@@ -8,18 +8,18 @@ use std::hash::{BuildHasher, RandomState};
 use imbl::Vector;
 use smol_str::SmolStr;
 
-use super::paged::PagedSet;
+use crate::view::collections::paged::PagedSet;
 
 /// The number of a node's cluster, and its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct NodeName {
-    pub(super) cluster: u32,
-    pub(super) node: SmolStr,
+pub(in crate::view) struct NodeName {
+    pub(in crate::view) cluster: u32,
+    pub(in crate::view) node: SmolStr,
 }
 
 /// Numbers of nodes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct NodeNames {
+pub(in crate::view) struct NodeNames {
     names: Vector<NodeName>,
     /// How many addresses each has: apart, as they change with each address, and a change copies what is beside it.
     uses: Vector<u32>,
@@ -32,18 +32,18 @@ pub(super) struct NodeNames {
 
 impl NodeNames {
     /// The name of a number.
-    pub(super) fn get(&self, number: u32) -> Option<&NodeName> {
+    pub(in crate::view) fn get(&self, number: u32) -> Option<&NodeName> {
         self.names.get(number as usize)
     }
 
     /// The number of a node that has an address.
-    pub(super) fn number(&self, cluster: u32, node: &str) -> Option<u32> {
+    pub(in crate::view) fn number(&self, cluster: u32, node: &str) -> Option<u32> {
         let mut found = self.numbers.at(self.hash(cluster, node)).iter().copied();
         found.find(|number| self.is(*number, cluster, node))
     }
 
     /// The number of a node, a new one if it has none: then the caller must give it an address.
-    pub(super) fn assign(&mut self, cluster: u32, node: &str) -> u32 {
+    pub(in crate::view) fn assign(&mut self, cluster: u32, node: &str) -> u32 {
         if let Some(number) = self.number(cluster, node) {
             return number;
         }
@@ -91,7 +91,7 @@ impl NodeNames {
     }
 
     /// Counts one address less. The last takes the number back.
-    pub(super) fn release(&mut self, number: u32) {
+    pub(in crate::view) fn release(&mut self, number: u32) {
         let Some(uses) = self.uses.get_mut(number as usize) else { return };
         *uses -= 1;
         if *uses == 0 {
@@ -102,7 +102,7 @@ impl NodeNames {
     }
 
     /// How many numbers there are, the free ones included.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::view) fn len(&self) -> usize {
         self.names.len()
     }
 

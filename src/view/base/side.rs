@@ -8,17 +8,17 @@ use std::sync::{Arc, LazyLock};
 use imbl::OrdMap;
 
 use super::decoding::kept;
-use super::shelf::Shelf;
 use super::stamps::{Settled, Stamps};
 use crate::model::{Record, Sequence, SourceStamp};
 use crate::pack::Chunk;
+use crate::view::collections::shelf::Shelf;
 
 /// A change of a row: the record that replaces it; `None` where its key was deleted.
-pub(super) type Change = Option<Arc<Record>>;
+pub(in crate::view) type Change = Option<Arc<Record>>;
 
 /// What a row is now.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Row<'a> {
+pub(in crate::view) enum Row<'a> {
     /// As it was packed.
     Packed,
     /// A record stands for it.
@@ -29,7 +29,7 @@ pub(super) enum Row<'a> {
 
 /// The delta of one chunk.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Side {
+pub(in crate::view) struct Side {
     /// The rows that are not as they were packed.
     changes: OrdMap<usize, Change>,
     /// How many of these are gone.
@@ -43,7 +43,7 @@ pub(super) struct Side {
 
 /// The deltas of all chunks, by number. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sides {
+pub(in crate::view) struct Sides {
     by_chunk: Shelf<Side>,
     /// How many records stand for rows.
     replacement_count: usize,
@@ -65,12 +65,12 @@ impl<'a> From<Option<&'a Change>> for Row<'a> {
 
 impl Side {
     /// What a row is now.
-    pub(super) fn at(&self, row: usize) -> Row<'_> {
+    pub(in crate::view) fn at(&self, row: usize) -> Row<'_> {
         self.changes.get(&row).into()
     }
 
     /// Every row that is not as it was packed, in order.
-    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, Row<'_>)> {
+    pub(in crate::view) fn rows(&self) -> impl Iterator<Item = (usize, Row<'_>)> {
         self.changes.iter().map(|(row, change)| (*row, Some(change).into()))
     }
 
@@ -85,7 +85,7 @@ impl Side {
     }
 
     /// How many rows are gone.
-    pub(super) fn gone_count(&self) -> usize {
+    pub(in crate::view) fn gone_count(&self) -> usize {
         self.gone_count
     }
 
@@ -95,17 +95,17 @@ impl Side {
     }
 
     /// Whether nothing is beside the chunk.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::view) fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.stamps.is_none()
     }
 
     /// The last listing that had a row.
-    pub(super) fn generation(&self, row: usize) -> u64 {
+    pub(in crate::view) fn generation(&self, row: usize) -> u64 {
         self.stamps.as_ref().map_or(0, |stamps| stamps.generation(row))
     }
 
     /// The revision and lease that equal bytes of a row came with.
-    pub(super) fn source(&self, row: usize) -> Option<SourceStamp> {
+    pub(in crate::view) fn source(&self, row: usize) -> Option<SourceStamp> {
         self.stamps.as_ref().and_then(|stamps| stamps.source(row))
     }
 
@@ -140,13 +140,13 @@ impl Side {
 
 impl Sides {
     /// What is beside the chunk of a number.
-    pub(super) fn at(&self, chunk: usize) -> &Side {
+    pub(in crate::view) fn at(&self, chunk: usize) -> &Side {
         static NOTHING: LazyLock<Side> = LazyLock::new(Side::default);
         self.by_chunk.get(chunk).unwrap_or(&NOTHING)
     }
 
     /// Notes what is beside a new chunk: of the rows that are as they were packed what the source said, of each other what it became.
-    pub(super) fn add(&mut self, number: usize, chunk: &Chunk, rows: &[Settled], changes: Vec<(usize, Change)>) {
+    pub(in crate::view) fn add(&mut self, number: usize, chunk: &Chunk, rows: &[Settled], changes: Vec<(usize, Change)>) {
         for (row, change) in changes {
             self.put(number, row, change);
         }
@@ -157,7 +157,7 @@ impl Sides {
     }
 
     /// Takes what is beside a chunk away.
-    pub(super) fn remove(&mut self, number: usize) -> Side {
+    pub(in crate::view) fn remove(&mut self, number: usize) -> Side {
         let side = std::mem::take(self.by_chunk.change(number));
         self.replacement_count -= side.replacement_count();
         self.gone_count -= side.gone_count;
@@ -166,7 +166,7 @@ impl Sides {
     }
 
     /// Puts a record in place of a row, or takes the row away, whatever became of it before.
-    pub(super) fn put(&mut self, chunk: usize, row: usize, change: Change) {
+    pub(in crate::view) fn put(&mut self, chunk: usize, row: usize, change: Change) {
         let side = self.by_chunk.change(chunk);
         self.replacement_count -= side.replacement_count();
         self.gone_count -= side.gone_count;
@@ -176,7 +176,7 @@ impl Sides {
     }
 
     /// Notes the listing that confirms a row of a chunk of so many.
-    pub(super) fn confirm(&mut self, chunk: usize, row: usize, generation: u64, rows: usize) {
+    pub(in crate::view) fn confirm(&mut self, chunk: usize, row: usize, generation: u64, rows: usize) {
         if self.at(chunk).generation(row) != generation {
             let side = self.by_chunk.change(chunk);
             let live = rows - side.changes.len();
@@ -192,22 +192,22 @@ impl Sides {
     }
 
     /// Counts a key that came to live between the rows of a chunk.
-    pub(super) fn count_insert(&mut self, chunk: usize) {
+    pub(in crate::view) fn count_insert(&mut self, chunk: usize) {
         self.by_chunk.change(chunk).inserted_count += 1;
     }
 
     /// How many rows have a revision and lease beside their chunk.
-    pub(super) fn stamped_count(&self) -> usize {
+    pub(in crate::view) fn stamped_count(&self) -> usize {
         self.stamped_count
     }
 
     /// How many rows are gone.
-    pub(super) fn gone_count(&self) -> usize {
+    pub(in crate::view) fn gone_count(&self) -> usize {
         self.gone_count
     }
 
     /// How many records stand for rows.
-    pub(super) fn replacement_count(&self) -> usize {
+    pub(in crate::view) fn replacement_count(&self) -> usize {
         self.replacement_count
     }
 }
@@ -219,8 +219,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    use super::super::tests::bare_record;
     use super::*;
+    use crate::view::tests::bare_record;
 
     /// By chunk and row: the sequence of what stands for it, if anything does.
     type Naive = BTreeMap<(usize, usize), Option<u64>>;

@@ -10,7 +10,7 @@ const PAGE_LENGTH: usize = 8;
 
 /// Values by number; the default where none was set. Cloning makes a snapshot.
 #[derive(Debug)]
-pub(super) struct Shelf<T> {
+pub(in crate::view) struct Shelf<T> {
     pages: Arc<Vec<Arc<[T; PAGE_LENGTH]>>>,
 }
 
@@ -28,12 +28,12 @@ impl<T> Clone for Shelf<T> {
 
 impl<T: Clone + Default> Shelf<T> {
     /// The value of a number, if its page was made.
-    pub(super) fn get(&self, number: usize) -> Option<&T> {
+    pub(in crate::view) fn get(&self, number: usize) -> Option<&T> {
         self.pages.get(number / PAGE_LENGTH).map(|page| &page[number % PAGE_LENGTH])
     }
 
     /// The value of a number, to be changed.
-    pub(super) fn change(&mut self, number: usize) -> &mut T {
+    pub(in crate::view) fn change(&mut self, number: usize) -> &mut T {
         let pages = Arc::make_mut(&mut self.pages);
         while pages.len() <= number / PAGE_LENGTH {
             pages.push(Arc::new(std::array::from_fn(|_| T::default())));

@@ -10,30 +10,30 @@ use std::sync::Arc;
 use imbl::OrdSet;
 use ipnet::IpNet;
 
-use super::paged::PagedSet;
 use crate::model::{EntryKey, ObjectPrefix};
+use crate::view::collections::paged::PagedSet;
 
 /// Ip entries by the prefix that they stand for.
 #[derive(Debug, Clone, Default)]
-pub(super) struct IpIndex {
+pub(in crate::view) struct IpIndex {
     /// Those whose key is the prefix, each with the number of its cluster.
-    pub(super) usual: Prefixes,
+    pub(in crate::view) usual: Prefixes,
     /// The others, each with its key.
     pub(super) odd: OrdSet<(ObjectPrefix, EntryKey)>,
 }
 
 /// Prefixes, each with the numbers of those that have it: clusters or nodes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Prefixes {
+pub(in crate::view) struct Prefixes {
     ipv4: Family<u32>,
     ipv6: Family<u128>,
 }
 
 /// Hosts, each with the number of its cluster or node.
 #[derive(Debug, Default)]
-pub(super) struct HostEntries {
-    pub(super) ipv4: PagedSet<u32>,
-    pub(super) ipv6: PagedSet<u128>,
+pub(in crate::view) struct HostEntries {
+    pub(in crate::view) ipv4: PagedSet<u32>,
+    pub(in crate::view) ipv6: PagedSet<u128>,
 }
 
 /// One set for each prefix length that exists, hosts apart, most specific first.
@@ -159,7 +159,7 @@ fn repeated<A: Copy + Ord>(run: impl Iterator<Item = A>) -> impl Iterator<Item =
 
 impl HostEntries {
     /// Of many in any order.
-    pub(super) fn of(mut ipv4: Vec<(u32, u32)>, mut ipv6: Vec<(u128, u32)>) -> Self {
+    pub(in crate::view) fn of(mut ipv4: Vec<(u32, u32)>, mut ipv6: Vec<(u128, u32)>) -> Self {
         ipv4.sort_unstable_by_key(|(address, _)| *address);
         ipv6.sort_unstable_by_key(|(address, _)| *address);
         Self { ipv4: PagedSet::of_sorted(&ipv4, |cluster| cluster), ipv6: PagedSet::of_sorted(&ipv6, |cluster| cluster) }
@@ -168,7 +168,7 @@ impl HostEntries {
 
 impl IpIndex {
     /// Adds the entry of a key; `cluster` is the number of its cluster. Adding it twice changes nothing.
-    pub(super) fn insert(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
+    pub(in crate::view) fn insert(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
         if *prefix.to_string() != *key.name {
             self.odd.insert((prefix, key.clone()));
             return;
@@ -177,7 +177,7 @@ impl IpIndex {
     }
 
     /// Removes the entry of a key. Removing one that is not there changes nothing.
-    pub(super) fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
+    pub(in crate::view) fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
         if *prefix.to_string() != *key.name {
             self.odd.remove(&(prefix, key.clone()));
             return;
@@ -191,7 +191,7 @@ impl IpIndex {
     }
 
     /// The prefixes that have several entries together with other entries for hosts, in order of address; odd ones may have one.
-    pub(super) fn prefixes_of_several(&self, others: &Prefixes) -> Vec<ObjectPrefix> {
+    pub(in crate::view) fn prefixes_of_several(&self, others: &Prefixes) -> Vec<ObjectPrefix> {
         let mut found: Vec<ObjectPrefix> = self.odd.iter().map(|(prefix, _)| *prefix).collect();
         several(&self.usual.ipv4, &others.ipv4, &mut found);
         several(&self.usual.ipv6, &others.ipv6, &mut found);
@@ -200,7 +200,7 @@ impl IpIndex {
 
     /// The longest prefix that covers the address and has any entry: hosts alone if there are any. Allocates nothing unless there are odd
     /// entries.
-    pub(super) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
+    pub(in crate::view) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
         let usual = self.usual.longest(ip);
         if self.odd.is_empty() {
             return usual;
@@ -214,7 +214,7 @@ impl IpIndex {
 
 impl Prefixes {
     /// Adds one; false where it was there.
-    pub(super) fn insert(&mut self, prefix: ObjectPrefix, holder: u32) -> bool {
+    pub(in crate::view) fn insert(&mut self, prefix: ObjectPrefix, holder: u32) -> bool {
         let rank = Specificity::of(prefix);
         match prefix.net.addr() {
             IpAddr::V4(ip) => sets_mut(&mut self.ipv4, rank).insert((ip.to_bits(), holder)),
@@ -223,7 +223,7 @@ impl Prefixes {
     }
 
     /// Removes one; false where it was not there.
-    pub(super) fn remove(&mut self, prefix: ObjectPrefix, holder: u32) -> bool {
+    pub(in crate::view) fn remove(&mut self, prefix: ObjectPrefix, holder: u32) -> bool {
         let rank = Specificity::of(prefix);
         match prefix.net.addr() {
             IpAddr::V4(ip) => remove(&mut self.ipv4, rank, (ip.to_bits(), holder)),
@@ -232,13 +232,13 @@ impl Prefixes {
     }
 
     /// Takes in many hosts at once.
-    pub(super) fn take_hosts(&mut self, hosts: HostEntries) {
+    pub(in crate::view) fn take_hosts(&mut self, hosts: HostEntries) {
         fill(&mut self.ipv4, Specificity::of_hosts(32), hosts.ipv4);
         fill(&mut self.ipv6, Specificity::of_hosts(128), hosts.ipv6);
     }
 
     /// Takes in many at once: quickly where there are few.
-    pub(super) fn take(&mut self, mut entries: Vec<(ObjectPrefix, u32)>) {
+    pub(in crate::view) fn take(&mut self, mut entries: Vec<(ObjectPrefix, u32)>) {
         // the addresses of a length in order, those of IPv4 first
         entries.sort_unstable_by_key(|(prefix, _)| (Specificity::of(*prefix), prefix.net.addr()));
         for of_length in entries.chunk_by(|(left, _), (right, _)| Specificity::of(*left) == Specificity::of(*right)) {
@@ -256,12 +256,12 @@ impl Prefixes {
     }
 
     /// Whether there is no entry.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::view) fn is_empty(&self) -> bool {
         self.ipv4.is_empty() && self.ipv6.is_empty()
     }
 
     /// The holders of exactly this prefix.
-    pub(super) fn exact(&self, prefix: ObjectPrefix) -> &[u32] {
+    pub(in crate::view) fn exact(&self, prefix: ObjectPrefix) -> &[u32] {
         match prefix.net.addr() {
             IpAddr::V4(ip) => exact(&self.ipv4, prefix, ip.to_bits()),
             IpAddr::V6(ip) => exact(&self.ipv6, prefix, ip.to_bits()),
@@ -269,7 +269,7 @@ impl Prefixes {
     }
 
     /// The prefixes inside a network, each with its holder, in no particular order.
-    pub(super) fn within(&self, net: IpNet) -> Box<dyn Iterator<Item = (ObjectPrefix, u32)> + '_> {
+    pub(in crate::view) fn within(&self, net: IpNet) -> Box<dyn Iterator<Item = (ObjectPrefix, u32)> + '_> {
         match net.trunc() {
             IpNet::V4(net) => Box::new(within(&self.ipv4, net.prefix_len(), (net.network().to_bits(), net.broadcast().to_bits()))),
             IpNet::V6(net) => Box::new(within(&self.ipv6, net.prefix_len(), (net.network().to_bits(), net.broadcast().to_bits()))),
@@ -277,7 +277,7 @@ impl Prefixes {
     }
 
     /// The longest prefix that covers an address. Allocates nothing.
-    pub(super) fn longest(&self, ip: IpAddr) -> Option<ObjectPrefix> {
+    pub(in crate::view) fn longest(&self, ip: IpAddr) -> Option<ObjectPrefix> {
         match ip {
             IpAddr::V4(ip) => longest(&self.ipv4, ip.to_bits()),
             IpAddr::V6(ip) => longest(&self.ipv6, ip.to_bits()),

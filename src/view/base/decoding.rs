@@ -14,20 +14,20 @@ const KEPT_OBJECT_BYTES_MAX: usize = 8 << 10;
 const SMALL_VALUE_LENGTH: usize = KEPT_OBJECT_BYTES_MAX / 16;
 
 /// The record as it is held: without its object if that is large, which is then decoded again for each reader.
-pub(super) fn kept(record: Arc<Record>) -> Arc<Record> {
+pub(in crate::view) fn kept(record: Arc<Record>) -> Arc<Record> {
     let length = record.value.len().max(record.good_value.as_ref().map_or(0, |value| value.len()));
     let is_large = length > SMALL_VALUE_LENGTH && record.object.as_ref().is_some_and(|object| object.footprint() > KEPT_OBJECT_BYTES_MAX);
     if is_large { Arc::new(Record { object: None, ..Record::clone(&record) }) } else { record }
 }
 
 /// The record with its object.
-pub(super) fn whole(record: &Arc<Record>) -> Arc<Record> {
+pub(in crate::view) fn whole(record: &Arc<Record>) -> Arc<Record> {
     let object = if record.object.is_none() { object_of(record) } else { None };
     object.map_or_else(|| Arc::clone(record), |object| Arc::new(Record { object: Some(object), ..Record::clone(record) }))
 }
 
 /// What the indices know of a record, whether it is held with its object or not.
-pub(super) fn meaning_of(record: &Record) -> Meaning {
+pub(in crate::view) fn meaning_of(record: &Record) -> Meaning {
     match Meaning::of(record) {
         Meaning::Unknown => Meaning::of(&Record { object: object_of(record), ..record.clone() }),
         known => known,
@@ -35,22 +35,22 @@ pub(super) fn meaning_of(record: &Record) -> Meaning {
 }
 
 /// Whether a record is an ip entry that names an identity.
-pub(super) fn names(record: &Record, identity: u32) -> bool {
+pub(in crate::view) fn names(record: &Record, identity: u32) -> bool {
     record.key.kind.listed_as() == Kind::Ip && matches!(meaning_of(record), Meaning::Ip { identity: named, .. } if named == identity)
 }
 
 /// What a packed record means, from its last usable bytes.
-pub(super) fn object_of(record: &Record) -> Option<Arc<Object>> {
+pub(in crate::view) fn object_of(record: &Record) -> Option<Arc<Object>> {
     let usable = if record.rejection.is_none() { Some(&record.value) } else { record.good_value.as_ref() };
     decoded(&record.key, usable?)
 }
 
 /// What usable bytes of a key mean.
-pub(super) fn decoded(key: &EntryKey, usable: &Arc<[u8]>) -> Option<Arc<Object>> {
+pub(in crate::view) fn decoded(key: &EntryKey, usable: &Arc<[u8]>) -> Option<Arc<Object>> {
     wire::decode_accepted(key, usable).map(Arc::new)
 }
 
 /// A record as a version in an announcement.
-pub(super) fn version_of(record: &Record) -> Version {
+pub(in crate::view) fn version_of(record: &Record) -> Version {
     Version::of(record, decoded)
 }

@@ -12,8 +12,8 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 
 use super::apply::Put;
-use super::{Effects, View};
 use crate::model::{DeleteReason, EntryKey, IDENTITY_REMOTE_NODE, IpEntry, Kind, Node, Object, ObjectPrefix, Record, SourceStamp};
+use crate::view::{Effects, View};
 use crate::wire;
 
 /// The number of the rules below. A store whose entries were made by others gets new ones: count it up with every change of a rule.
@@ -76,7 +76,7 @@ fn node_ip(node: &Node) -> Option<IpAddr> {
 impl View {
     /// Brings the entries of a node up to date with its last usable value: new ones first, as an agent does, so that no address is unknown
     /// in between.
-    pub(super) fn derive(&mut self, node: &Record, now: SystemTime, effects: &mut Effects) {
+    pub(in crate::view) fn derive(&mut self, node: &Record, now: SystemTime, effects: &mut Effects) {
         let entries = node.object.as_deref().and_then(Object::as_node).map(entries_of).unwrap_or_default();
         let mut left: BTreeSet<EntryKey> = self.derived_from(&node.key).into_iter().collect();
         for entry in entries {
@@ -96,7 +96,7 @@ impl View {
     }
 
     /// The keys of the entries that are held of a node, in order.
-    pub(super) fn derived_from(&self, node: &EntryKey) -> Vec<EntryKey> {
+    pub(in crate::view) fn derived_from(&self, node: &EntryKey) -> Vec<EntryKey> {
         let start = EntryKey::before_node_ips(node);
         let keys = self.places_from(&start).map(|place| place.key());
         let begins = |key: &EntryKey| key.kind == Kind::NodeIp && key.cluster == start.cluster && key.name.starts_with(&*start.name);

@@ -3,15 +3,15 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::View;
-use super::decoding::{object_of, whole};
-use super::place::{PackedRow, Place};
-use super::scan::{Scan, number_of_host};
 use crate::model::{EntryKey, Record, SourceStamp};
+use crate::view::View;
+use crate::view::base::decoding::{object_of, whole};
+use crate::view::base::place::{PackedRow, Place};
+use crate::view::base::scan::{Scan, number_of_host};
 
 impl View {
     /// Where the record of a key is.
-    pub(super) fn place(&self, key: &EntryKey) -> Option<Place> {
+    pub(in crate::view) fn place(&self, key: &EntryKey) -> Option<Place> {
         match self.base.row_of(key) {
             Some(at) => self.base.place_at(at),
             None => self.overlay.get(key).map(|record| Place::Fresh(Arc::clone(record))),
@@ -19,7 +19,7 @@ impl View {
     }
 
     /// Puts a record where that of its key is, or was.
-    pub(super) fn put_at(&mut self, place: &Place, record: Arc<Record>) {
+    pub(in crate::view) fn put_at(&mut self, place: &Place, record: Arc<Record>) {
         match place {
             Place::Fresh(_) => self.overlay.insert(record),
             Place::Replaced(at, _) | Place::Packed(at) => self.base.put(at, Some(record)),
@@ -27,7 +27,7 @@ impl View {
     }
 
     /// The record at a place, with its object.
-    pub(super) fn record_at(&self, place: &Place) -> Arc<Record> {
+    pub(in crate::view) fn record_at(&self, place: &Place) -> Arc<Record> {
         match place.record() {
             Ok(record) => whole(record),
             Err(at) => {
@@ -54,7 +54,7 @@ impl View {
     }
 
     /// The record in a row, without its object.
-    pub(super) fn bare_record_at(&self, at: &PackedRow) -> Record {
+    pub(in crate::view) fn bare_record_at(&self, at: &PackedRow) -> Record {
         self.settled(at, at.chunk.record(at.row))
     }
 
@@ -66,12 +66,12 @@ impl View {
     }
 
     /// The last listing that had the record at a place.
-    pub(super) fn generation_at(&self, place: &Place) -> u64 {
+    pub(in crate::view) fn generation_at(&self, place: &Place) -> u64 {
         place.record().map_or_else(|at| self.base.generation(at), |record| record.generation)
     }
 
     /// Revision and lease that the record at a place came with.
-    pub(super) fn source_at(&self, place: &Place) -> SourceStamp {
+    pub(in crate::view) fn source_at(&self, place: &Place) -> SourceStamp {
         place.record().map_or_else(|at| self.base.source(at), |record| record.source)
     }
 
@@ -83,7 +83,7 @@ impl View {
     }
 
     /// Every record from a key on, in key order, none decoded.
-    pub(super) fn places_from(&self, start: &EntryKey) -> Scan<'_> {
+    pub(in crate::view) fn places_from(&self, start: &EntryKey) -> Scan<'_> {
         self.places_on(start, &[])
     }
 }

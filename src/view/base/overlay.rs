@@ -14,22 +14,22 @@ use crate::model::{EntryKey, Record, Sequence};
 
 /// Records that stand above the base.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Overlay {
+pub(in crate::view) struct Overlay {
     by_key: OrdMap<EntryKey, Arc<Record>>,
     by_sequence: OrdMap<Sequence, Arc<Record>>,
 }
 
 /// Records in key order, each with its key.
-pub(super) type Fresh<'a> = RangedIter<'a, EntryKey, Arc<Record>, DefaultSharedPtr>;
+pub(in crate::view) type Fresh<'a> = RangedIter<'a, EntryKey, Arc<Record>, DefaultSharedPtr>;
 
 impl Overlay {
     /// The record of a key.
-    pub(super) fn get(&self, key: &EntryKey) -> Option<&Arc<Record>> {
+    pub(in crate::view) fn get(&self, key: &EntryKey) -> Option<&Arc<Record>> {
         self.by_key.get(key)
     }
 
     /// Puts a record in place of the one of its key, if there is one.
-    pub(super) fn insert(&mut self, record: Arc<Record>) {
+    pub(in crate::view) fn insert(&mut self, record: Arc<Record>) {
         let record = kept(record);
         let sequence = record.last_sequence;
         self.by_sequence.insert(sequence, Arc::clone(&record));
@@ -41,35 +41,35 @@ impl Overlay {
     }
 
     /// Takes the record of a key out.
-    pub(super) fn remove(&mut self, key: &EntryKey) -> Option<Arc<Record>> {
+    pub(in crate::view) fn remove(&mut self, key: &EntryKey) -> Option<Arc<Record>> {
         let record = self.by_key.remove(key)?;
         self.by_sequence.remove(&record.last_sequence);
         Some(record)
     }
 
     /// Records from a key on, in key order, each with its key.
-    pub(super) fn from(&self, start: &EntryKey) -> Fresh<'_> {
+    pub(in crate::view) fn from(&self, start: &EntryKey) -> Fresh<'_> {
         self.by_key.range(start.clone()..)
     }
 
     /// How many there are from a key on and below another.
-    pub(super) fn count_within(&self, start: &EntryKey, end: &EntryKey) -> usize {
+    pub(in crate::view) fn count_within(&self, start: &EntryKey, end: &EntryKey) -> usize {
         self.by_key.range(start.clone()..end.clone()).count()
     }
 
     /// Records that changed between two sequences, in order.
-    pub(super) fn within(&self, above: Sequence, below: Sequence) -> impl Iterator<Item = (Sequence, &Arc<Record>)> {
+    pub(in crate::view) fn within(&self, above: Sequence, below: Sequence) -> impl Iterator<Item = (Sequence, &Arc<Record>)> {
         let range = (above.next() < below).then(|| self.by_sequence.range(above.next()..below));
         range.into_iter().flatten().map(|(sequence, record)| (*sequence, record))
     }
 
     /// The ip entries that name an identity, from a key on, in key order.
-    pub(super) fn of_identity(&self, identity: u32, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
+    pub(in crate::view) fn of_identity(&self, identity: u32, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
         self.from(start).map(|(_, record)| record).filter(move |record| names(record, identity))
     }
 
     /// How many records there are.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::view) fn len(&self) -> usize {
         self.by_key.len()
     }
 }
@@ -81,8 +81,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    use super::super::tests::bare_record;
     use super::*;
+    use crate::view::tests::bare_record;
 
     #[test]
     fn what_changed_between_two_sequences_is_found_whatever_came_and_went() {

@@ -6,11 +6,11 @@ use crate::model::SourceStamp;
 use crate::pack::Chunk;
 
 /// The generation and source of a row that is as it was packed; `None` of one that is not.
-pub(super) type Settled = Option<(u64, SourceStamp)>;
+pub(in crate::view) type Settled = Option<(u64, SourceStamp)>;
 
 /// What the source said of the rows since the chunk was built.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stamps {
+pub(in crate::view) struct Stamps {
     generations: Generations,
     /// The revision and lease of rows whose equal bytes came again; empty where none did.
     sources: Arc<Vec<Option<SourceStamp>>>,
@@ -63,7 +63,7 @@ impl Generations {
 
 impl Stamps {
     /// The stamps of a new chunk; `None` where no row was confirmed or restamped.
-    pub(super) fn of(chunk: &Chunk, rows: &[Settled]) -> Option<Self> {
+    pub(in crate::view) fn of(chunk: &Chunk, rows: &[Settled]) -> Option<Self> {
         let mut stamps = Self::default();
         let generations: Vec<u32> =
             rows.iter().map(|row| row.map_or(0, |(generation, _)| u32::try_from(generation).unwrap_or(u32::MAX))).collect();
@@ -82,12 +82,12 @@ impl Stamps {
     }
 
     /// The last listing that had a row.
-    pub(super) fn generation(&self, row: usize) -> u64 {
+    pub(in crate::view) fn generation(&self, row: usize) -> u64 {
         u64::from(self.generations.at(row))
     }
 
     /// Revision and lease that equal bytes of a row came with.
-    pub(super) fn source(&self, row: usize) -> Option<SourceStamp> {
+    pub(in crate::view) fn source(&self, row: usize) -> Option<SourceStamp> {
         self.sources.get(row).copied().flatten()
     }
 
@@ -97,7 +97,7 @@ impl Stamps {
     }
 
     /// Notes the listing that confirms a row; `live` of all `rows` are as they were packed.
-    pub(super) fn confirm(&mut self, row: usize, generation: u64, rows: usize, live: usize) {
+    pub(in crate::view) fn confirm(&mut self, row: usize, generation: u64, rows: usize, live: usize) {
         self.generations.set(row, u32::try_from(generation).unwrap_or(u32::MAX), rows, live);
     }
 

@@ -5,7 +5,7 @@ use std::iter::Peekable;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::base::Base;
+use super::Base;
 use super::decoding::object_of;
 use super::overlay::Fresh;
 use super::place::{ChunkId, PackedRow, Place};
@@ -14,7 +14,7 @@ use crate::model::{EntryKey, Kind};
 use crate::pack::Chunk;
 
 /// Places in key order.
-pub(super) struct Scan<'a> {
+pub(in crate::view) struct Scan<'a> {
     base: &'a Base,
     chunks: Box<dyn Iterator<Item = &'a (ChunkId, Chunk)> + 'a>,
     current: Option<Current<'a>>,
@@ -38,7 +38,7 @@ struct Current<'a> {
 
 impl<'a> Scan<'a> {
     /// All records from a key on, or the entries on some hosts, given by number ([`number_of_host`]); no host is no test.
-    pub(super) fn new(base: &'a Base, fresh: Fresh<'a>, start: &EntryKey, hosts: Vec<u32>) -> Self {
+    pub(in crate::view) fn new(base: &'a Base, fresh: Fresh<'a>, start: &EntryKey, hosts: Vec<u32>) -> Self {
         let first = base.chunk_of(start).map(|(first, _)| first);
         let mut scan = Self { base, chunks: Box::new(base.chunks_from(first)), current: None, hosts, fresh: fresh.peekable() };
         scan.advance();
@@ -101,7 +101,7 @@ impl Iterator for Scan<'_> {
 }
 
 /// A number that stands for a host's address: others may have the same.
-pub(super) fn number_of_host(ip: IpAddr) -> u32 {
+pub(in crate::view) fn number_of_host(ip: IpAddr) -> u32 {
     match ip {
         IpAddr::V4(ip) => ip.to_bits(),
         IpAddr::V6(ip) => {

@@ -6,21 +6,21 @@ use ipnet::IpNet;
 
 use super::ipcache::{HostEntries, Prefixes};
 use super::node_names::{NodeName, NodeNames};
-use super::paged::PagedSet;
 use crate::model::ObjectPrefix;
+use crate::view::collections::paged::PagedSet;
 
 /// Nodes by addresses.
 #[derive(Debug, Clone, Default)]
-pub(super) struct NodeIndex {
+pub(in crate::view) struct NodeIndex {
     names: NodeNames,
     own: Prefixes,
     /// What entries are derived for: the pod CIDRs too.
-    pub(super) derived: Prefixes,
+    pub(in crate::view) derived: Prefixes,
 }
 
 /// What an address is to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bond {
+pub(in crate::view) enum Bond {
     /// Its object lists it.
     Own,
     /// An entry of the ipcache is derived from it for that address, or that pod CIDR.
@@ -29,7 +29,7 @@ pub(super) enum Bond {
 
 /// Addresses of nodes, to be indexed all at once.
 #[derive(Debug, Default)]
-pub(super) struct NodeAddresses {
+pub(in crate::view) struct NodeAddresses {
     names: Vec<NodeName>,
     /// Each with the place of its name.
     ipv4: Vec<(u32, u32)>,
@@ -39,7 +39,7 @@ pub(super) struct NodeAddresses {
 
 impl NodeAddresses {
     /// Adds an address of a node, or a pod CIDR. As a rule those of one node follow each other, and share its name.
-    pub(super) fn push(&mut self, prefix: ObjectPrefix, cluster: u32, node: &[u8]) {
+    pub(in crate::view) fn push(&mut self, prefix: ObjectPrefix, cluster: u32, node: &[u8]) {
         let name = self.name(cluster, node);
         match prefix.net.addr() {
             _ if !prefix.host => self.pod_cidrs.push((prefix, name)),
@@ -58,7 +58,7 @@ impl NodeAddresses {
     }
 
     /// Puts them in order, each once.
-    pub(super) fn sort(&mut self) {
+    pub(in crate::view) fn sort(&mut self) {
         self.ipv4.sort_unstable();
         self.ipv4.dedup();
         self.ipv6.sort_unstable();
@@ -70,7 +70,7 @@ impl NodeAddresses {
 
 impl NodeIndex {
     /// Adds an address of a node, or a pod CIDR. Adding it twice changes nothing.
-    pub(super) fn insert(&mut self, bond: Bond, prefix: ObjectPrefix, cluster: u32, node: &str) {
+    pub(in crate::view) fn insert(&mut self, bond: Bond, prefix: ObjectPrefix, cluster: u32, node: &str) {
         let number = self.names.assign(cluster, node);
         self.insert_number(bond, prefix, number);
     }
@@ -82,7 +82,7 @@ impl NodeIndex {
     }
 
     /// Removes one. Removing what is not there changes nothing.
-    pub(super) fn remove(&mut self, bond: Bond, prefix: ObjectPrefix, cluster: u32, node: &str) {
+    pub(in crate::view) fn remove(&mut self, bond: Bond, prefix: ObjectPrefix, cluster: u32, node: &str) {
         if let Some(number) = self.names.number(cluster, node)
             && self.prefixes_mut(bond).remove(prefix, number)
         {
@@ -91,7 +91,7 @@ impl NodeIndex {
     }
 
     /// Adds many, in order: quickly if there are none yet.
-    pub(super) fn take(&mut self, bond: Bond, addresses: NodeAddresses) {
+    pub(in crate::view) fn take(&mut self, bond: Bond, addresses: NodeAddresses) {
         let NodeAddresses { names, ipv4, ipv6, pod_cidrs } = addresses;
         let numbers = self.names.assign_all(names);
         let number = |place: u32| numbers[place as usize];
@@ -111,7 +111,7 @@ impl NodeIndex {
     }
 
     /// The nodes that have an address, or exactly this pod CIDR.
-    pub(super) fn at(&self, bond: Bond, prefix: ObjectPrefix) -> impl Iterator<Item = &NodeName> {
+    pub(in crate::view) fn at(&self, bond: Bond, prefix: ObjectPrefix) -> impl Iterator<Item = &NodeName> {
         self.prefixes(bond).exact(prefix).iter().filter_map(|number| self.names.get(*number))
     }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use super::place::Place;
-use super::{Live, View};
 use crate::model::{ClusterName, EntryKey, Kind, RawRecord, Sequence};
 use crate::pack::History;
+use crate::view::base::place::Place;
+use crate::view::{Live, View};
 
 /// What all mirrored keys begin with. Notices stand on both sides of them.
 const ENTRIES: &str = "cilium/cache/";

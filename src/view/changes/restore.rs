@@ -6,12 +6,12 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
-use super::ipcache::HostEntries;
-use super::node_index::NodeAddresses;
-use super::place::Place;
-use super::{ScopeState, View, scope_of};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
 use crate::pack::{Chunk, Meaning, build_noted};
+use crate::view::base::place::Place;
+use crate::view::index::ipcache::HostEntries;
+use crate::view::index::node_index::NodeAddresses;
+use crate::view::{ScopeState, View, scope_of};
 
 /// Rows of the ipcache from which two threads are worth starting: ten chunks. An early answer of a start reads a few chunks, which are indexed
 /// sooner than a thread begins.
@@ -135,7 +135,7 @@ impl View {
 }
 
 /// A chunk as chunks that note the meaning of every record, on which lookups by identity rely: as a rule the chunk itself.
-pub(super) fn noted(chunk: Chunk) -> Vec<Chunk> {
+pub(in crate::view) fn noted(chunk: Chunk) -> Vec<Chunk> {
     if !chunk.has_unknown() {
         return vec![chunk];
     }

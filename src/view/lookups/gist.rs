@@ -9,12 +9,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use smol_str::SmolStr;
 
-use super::View;
-use super::decoding::{object_of, whole};
 use super::lookup::Live;
-use super::place::Place;
 use crate::model::{EntryKey, Kind, Object, ObjectPrefix};
 use crate::pack::{Chunk, Meaning};
+use crate::view::View;
+use crate::view::base::decoding::{object_of, whole};
+use crate::view::base::place::Place;
 use crate::wire;
 
 /// The references of a usable record to others.

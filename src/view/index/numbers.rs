@@ -6,14 +6,14 @@ use crate::model::ClusterName;
 
 /// Numbers of clusters. One that was given stays; there are few hundred clusters, and few come and go.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ClusterNumbers {
+pub(in crate::view) struct ClusterNumbers {
     names: Vector<ClusterName>,
     numbers: OrdMap<ClusterName, u32>,
 }
 
 impl ClusterNumbers {
     /// The number of a cluster, a new one if it has none yet.
-    pub(super) fn assign(&mut self, cluster: &ClusterName) -> u32 {
+    pub(in crate::view) fn assign(&mut self, cluster: &ClusterName) -> u32 {
         if let Some(number) = self.number(cluster) {
             return number;
         }
@@ -24,12 +24,12 @@ impl ClusterNumbers {
     }
 
     /// The number of a cluster that has one.
-    pub(super) fn number(&self, cluster: &ClusterName) -> Option<u32> {
+    pub(in crate::view) fn number(&self, cluster: &ClusterName) -> Option<u32> {
         self.numbers.get(cluster).copied()
     }
 
     /// The cluster of a number.
-    pub(super) fn name(&self, number: u32) -> Option<&ClusterName> {
+    pub(in crate::view) fn name(&self, number: u32) -> Option<&ClusterName> {
         self.names.get(number as usize)
     }
 }

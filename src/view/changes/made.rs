@@ -8,10 +8,10 @@ use std::sync::{Arc, LazyLock};
 
 use imbl::OrdMap;
 
-use super::{Effects, View};
 use crate::model::{
     Announcement, ClusterName, ClusterPhase, ClusterRecord, DeleteReason, EntryKey, FindingChange, Kind, Object, Phase, Sequence, Version,
 };
+use crate::view::{Effects, View};
 
 /// A cluster of which nothing is known but what the store held: its file was not read yet.
 static RESTORED: LazyLock<Arc<Object>> =
@@ -19,7 +19,7 @@ static RESTORED: LazyLock<Arc<Object>> =
 
 /// The phases of clusters, and behind them all findings that were announced as begun and not as ended.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Made {
+pub(in crate::view) struct Made {
     /// Each with the sequence of its last change.
     by_key: OrdMap<EntryKey, (Arc<Object>, Sequence)>,
     by_sequence: OrdMap<Sequence, EntryKey>,
@@ -38,7 +38,7 @@ impl Made {
     }
 
     /// The clusters that have a phase, in key order.
-    pub(super) fn clusters(&self) -> impl Iterator<Item = &ClusterName> {
+    pub(in crate::view) fn clusters(&self) -> impl Iterator<Item = &ClusterName> {
         self.by_key.keys().take_while(|key| key.kind == Kind::Cluster).map(|key| &key.cluster)
     }
 }
@@ -56,7 +56,7 @@ impl View {
     }
 
     /// The clusters and findings that changed after a position, in order of sequence.
-    pub(super) fn made_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, EntryKey)> {
+    pub(in crate::view) fn made_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, EntryKey)> {
         self.made.by_sequence.range(position.next()..).map(|(sequence, key)| (*sequence, key.clone()))
     }
 
@@ -74,7 +74,7 @@ impl View {
 
     /// A cluster's phase changed, or why it is in it, or its task began. A cluster that was not known is remembered, so that a start without its file can
     /// tell that it is gone.
-    pub(super) fn set_phase(&mut self, cluster: ClusterName, told: ClusterPhase, effects: &mut Effects) {
+    pub(in crate::view) fn set_phase(&mut self, cluster: ClusterName, told: ClusterPhase, effects: &mut Effects) {
         if !self.make(EntryKey::of_cluster(cluster.clone()), Ok(Arc::new(Object::Cluster(told))), effects) {
             return;
         }
@@ -93,7 +93,7 @@ impl View {
     }
 
     /// These findings are what they are now, or over.
-    pub(super) fn set_findings(&mut self, changes: Vec<FindingChange>, effects: &mut Effects) {
+    pub(in crate::view) fn set_findings(&mut self, changes: Vec<FindingChange>, effects: &mut Effects) {
         for (key, object) in changes {
             self.make(key, object.ok_or(DeleteReason::Deleted), effects);
         }

@@ -20,7 +20,7 @@ const PAGE_LENGTH_MIN: usize = 32;
 
 /// Entries of one length: an address, or a hash that stands for a name, and the number of the cluster or node that has it.
 #[derive(Debug, Clone)]
-pub(super) struct PagedSet<A: Ord> {
+pub(in crate::view) struct PagedSet<A: Ord> {
     /// By the first address of each. All entries of one address are in one page.
     pages: WideMap<A, Page<A>>,
     length: usize,
@@ -135,7 +135,7 @@ fn inserted<T: Copy>(items: &[T], at: usize, item: T) -> Arc<[T]> {
 
 impl<A: Copy + Ord> PagedSet<A> {
     /// Makes a set of entries in order of address; `holder` maps the numbers of the entries to those of the set.
-    pub(super) fn of_sorted(entries: &[(A, u32)], holder: impl Fn(u32) -> u32) -> Self {
+    pub(in crate::view) fn of_sorted(entries: &[(A, u32)], holder: impl Fn(u32) -> u32) -> Self {
         debug_assert!(entries.is_sorted_by_key(|(address, _)| *address), "entries come in order of address");
         let (mut pages, mut rest, mut length) = (Vec::with_capacity(entries.len() / PAGE_LENGTH_FILLED + 1), entries, 0);
         while !rest.is_empty() {
@@ -152,7 +152,7 @@ impl<A: Copy + Ord> PagedSet<A> {
     }
 
     /// Takes in another set: quickly where one of them is small.
-    pub(super) fn absorb(&mut self, mut other: Self) {
+    pub(in crate::view) fn absorb(&mut self, mut other: Self) {
         if self.length < other.length {
             std::mem::swap(self, &mut other);
         }
@@ -164,17 +164,17 @@ impl<A: Copy + Ord> PagedSet<A> {
     }
 
     /// How many entries there are.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::view) fn len(&self) -> usize {
         self.length
     }
 
     /// Every address in order, as often as it has entries.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = A> {
+    pub(in crate::view) fn addresses(&self) -> impl Iterator<Item = A> {
         self.pages.iter().flat_map(|(_, page)| page.addresses.iter().copied())
     }
 
     /// The entries of addresses from one to another, both included, in order.
-    pub(super) fn range(&self, first: A, last: A) -> impl Iterator<Item = (A, u32)> {
+    pub(in crate::view) fn range(&self, first: A, last: A) -> impl Iterator<Item = (A, u32)> {
         let page = self.pages.floor(&first).map_or(first, |(page, _)| *page);
         let pages = self.pages.from(&page).take_while(move |(page, _)| **page <= last);
         let entries = pages.flat_map(|(_, page)| page.entries());
@@ -182,7 +182,7 @@ impl<A: Copy + Ord> PagedSet<A> {
     }
 
     /// The holders of an address, in order.
-    pub(super) fn at(&self, address: A) -> &[u32] {
+    pub(in crate::view) fn at(&self, address: A) -> &[u32] {
         let Some((_, page)) = self.pages.floor(&address) else { return &[] };
         let start = page.start(address);
         let length = page.addresses[start..].iter().take_while(|at| **at == address).count();
@@ -190,7 +190,7 @@ impl<A: Copy + Ord> PagedSet<A> {
     }
 
     /// Adds an entry; false where it was there.
-    pub(super) fn insert(&mut self, entry: (A, u32)) -> bool {
+    pub(in crate::view) fn insert(&mut self, entry: (A, u32)) -> bool {
         let found = self.pages.floor(&entry.0).or_else(|| self.pages.first());
         let Some((first, page)) = found.map(|(first, page)| (*first, page)) else {
             self.pages.insert(entry.0, Page::of(&[entry]));
@@ -215,7 +215,7 @@ impl<A: Copy + Ord> PagedSet<A> {
     }
 
     /// Removes an entry; false where it was not there.
-    pub(super) fn remove(&mut self, entry: &(A, u32)) -> bool {
+    pub(in crate::view) fn remove(&mut self, entry: &(A, u32)) -> bool {
         let Some((first, page)) = self.pages.floor(&entry.0).map(|(first, page)| (*first, page)) else { return false };
         let Ok(at) = page.find(entry) else { return false };
         let mut shrunk: Vec<(A, u32)> = page.entries().collect();

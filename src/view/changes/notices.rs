@@ -10,15 +10,15 @@ use std::time::SystemTime;
 use imbl::OrdMap;
 use smol_str::SmolStr;
 
-use super::{Effects, View};
 use crate::model::{Announcement, ClusterName, DeleteReason, EntryKey, Kind, RawRecord, Scope, Sequence, Version};
+use crate::view::{Effects, View};
 use crate::wire::cluster_config::{Reading, reading_of, write_cached_config};
 use crate::wire::keys::{HEARTBEAT, canary_key, cluster_config_key, synced_prefix};
 use crate::wire::time_text;
 
 /// All that stand now, by their keys.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Notices {
+pub(in crate::view) struct Notices {
     by_key: OrdMap<SmolStr, RawRecord>,
     /// Somebody reads the mirror as an etcd.
     are_wanted: bool,
@@ -37,7 +37,7 @@ impl View {
     }
 
     /// Those that changed after a position, in no particular order.
-    pub(super) fn notices_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, EntryKey)> {
+    pub(in crate::view) fn notices_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, EntryKey)> {
         let after = self.notices.by_key.values().filter(move |notice| notice.last_sequence > position);
         after.map(|notice| (notice.last_sequence, EntryKey::of_notice(notice.key.clone())))
     }
@@ -48,7 +48,7 @@ impl View {
     }
 
     /// The heartbeat beats. With the first one all is said that was not, or differently, before.
-    pub(super) fn beat(&mut self, now: SystemTime, effects: &mut Effects) {
+    pub(in crate::view) fn beat(&mut self, now: SystemTime, effects: &mut Effects) {
         if !std::mem::replace(&mut self.notices.are_wanted, true) {
             let clusters: Vec<ClusterName> = self.clusters.keys().cloned().collect();
             clusters.iter().for_each(|cluster| self.notify_of(cluster, now, effects));

@@ -1,0 +1,9 @@
+//! Changes of the mirror: commands, entries derived from nodes, objects that are made here, compaction,
+//! and what the store held.
+
+mod apply;
+pub(super) mod derived;
+pub(super) mod fold;
+pub(super) mod made;
+pub(super) mod notices;
+mod restore;
