@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, FindingChange, Kind, Object, Phase, Revision, SourceStamp};
+use crate::model::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, FindingChange, Kind, Object, Phase, Revision, SourceStamp};
 
 /// One cluster's share of one kind: what is listed, watched, confirmed and pruned as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -146,7 +146,7 @@ pub enum Command {
         cluster: ClusterName,
         /// Where it is.
         phase: Phase,
-        /// As in [`ClusterPhase`](super::ClusterPhase).
+        /// As in [`ClusterPhase`](crate::model::ClusterPhase).
         cause: u64,
     },
     /// Shows and announces what looks wrong by now, or no longer does. Of it nothing is stored: each start finds it anew.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use smol_str::SmolStr;
 
-use super::EndpointSlice;
+use crate::model::EndpointSlice;
 
 /// The label that names the service of an endpoint slice (`k8s.io/api/discovery/v1`, `LabelServiceName`).
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{ClusterId, MaxConnectedClusters};
+use crate::model::{ClusterId, MaxConnectedClusters};
 
 /// The first identity that a cluster may allocate; those below are reserved and the same everywhere (`MinimalNumericIdentity`).
 pub const ALLOCATED_IDENTITY_MIN: u32 = 256;

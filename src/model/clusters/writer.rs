@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{EtcdClusterId, Revision, Severity};
+use crate::model::{EtcdClusterId, Revision, Severity};
 
 /// How long a writer may be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

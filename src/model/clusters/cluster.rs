@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use sha2::{Digest, Sha256};
 use smol_str::SmolStr;
 
-use super::{Kind, MissingConfigState, RawRecord, Revision, WriterStatus};
+use crate::model::{Kind, MissingConfigState, RawRecord, Revision, WriterStatus};
 
 /// The longest cluster name that Cilium accepts, in bytes (`pkg/clustermesh/types/option.go`).
 const CLUSTER_NAME_LENGTH_MAX: usize = 32;
@@ -44,7 +44,7 @@ impl ClusterName {
     pub const NONE: &str = "-";
 
     /// Sorts before every valid name, and is none: for the start of a scan, and for what is of several clusters or of none.
-    pub(super) fn lowest() -> Self {
+    pub(in crate::model) fn lowest() -> Self {
         // '-' is the lowest character of a name and no name begins with it; keys compare the '/' behind a name, so one '-' is not
         // lower than "-…", which is no name either.
         Self(Self::NONE.into())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ClusterName, EntryKey, Object};
+use crate::model::{ClusterName, EntryKey, Object};
 
 /// How bad a finding is. The worst comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

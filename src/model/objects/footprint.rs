@@ -3,7 +3,7 @@
 
 use std::mem::size_of;
 
-use super::{
+use crate::model::{
     Backend, ExportPort, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, Port, Service, ServiceExport, ToldFinding,
 };
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use smol_str::SmolStr;
 
-use super::{EntryKey, IdentityLabels, PackedSlice, Phase, ServiceExport, ToldFinding};
+use crate::model::{EntryKey, IdentityLabels, PackedSlice, Phase, ServiceExport, ToldFinding};
 
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
@@ -89,8 +89,8 @@ impl Object {
     /// The kind of key that holds such an object.
     #[cfg(test)]
     #[must_use]
-    pub const fn kind(&self) -> super::Kind {
-        use super::Kind;
+    pub const fn kind(&self) -> crate::model::Kind {
+        use crate::model::Kind;
         match self {
             Self::Node(_) => Kind::Node,
             Self::Service(_) => Kind::Service,

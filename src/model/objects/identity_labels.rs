@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::LabelSet;
+use crate::model::LabelSet;
 
 /// Labels by `source:key`, in order of that. Cloning shares them.
 #[derive(Clone, PartialEq, Eq, Default)]

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use smol_str::SmolStr;
 
-use super::{EntryKey, LeaseId, Object, Revision, Sequence};
+use crate::model::{EntryKey, LeaseId, Object, Revision, Sequence};
 
 /// Where the newest bytes of a key come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

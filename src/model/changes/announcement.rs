@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::size_of;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use super::{DeleteReason, EntryKey, Object, Record, Revision, Sequence};
+use crate::model::{DeleteReason, EntryKey, Object, Record, Revision, Sequence};
 
 /// What decodes usable bytes of a key.
 type Decode = fn(&EntryKey, &Arc<[u8]>) -> Option<Arc<Object>>;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use super::LabelSet;
+use crate::model::LabelSet;
 
 /// A service that one cluster exports to the cluster set, from Cilium's `pkg/clustermesh/mcsapi/types/mcsapiservicespec.go`. Of several
 /// clusters that export one name and disagree, the oldest export is right (KEP-1645).

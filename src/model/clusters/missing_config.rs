@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::ClusterName;
+use crate::model::ClusterName;
 
 /// What an etcd has where the config of the cluster that its client file is named after cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -1,0 +1,5 @@
+//! Clusters: their names and ids, their phases, missing configs, and the writers behind their etcds.
+
+pub(super) mod cluster;
+pub(super) mod missing_config;
+pub(super) mod writer;

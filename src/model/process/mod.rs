@@ -1,0 +1,10 @@
+//! State of the process itself: its settings, addresses, counters, timings and log lines.
+
+pub(super) mod backoff;
+pub(super) mod causes;
+pub(super) mod etcd_counts;
+pub(super) mod histogram;
+pub(super) mod listen;
+pub(super) mod log_tail;
+pub(super) mod reminders;
+pub(super) mod setting;
