@@ -3,34 +3,11 @@
 //! Owns: the names of the commands and the exit codes: 0 fine, 1 failed, not found or not healthy, 2 used wrongly, 3 cannot be reached (for `store`: in
 //! use). Commands that ask a sidecar do so over its HTTP API, as anybody could. Deliberately lacks: the options of `serve` (`config` has them).
 
-mod announce;
-mod asker;
-mod bundle;
-mod config;
-mod demo;
-mod doctor;
-mod explain;
+mod etcd;
 mod failure;
-mod filters;
-mod get;
-mod healthcheck;
-mod identity;
-mod kinds;
-mod kvstore;
-mod lookup;
-mod openapi;
-mod output;
-mod problems;
-mod progress;
-mod reflect;
-mod scripts;
-mod serve;
-#[cfg(test)]
-mod settings_page;
-mod status;
-mod store;
-mod target;
-mod watch;
+mod local;
+mod queries;
+mod terminal;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -42,8 +19,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
-use self::asker::ServerOptions;
 use self::failure::{EXIT_USAGE, Failure, Verdict};
+use self::queries::asker::ServerOptions;
 use crate::config::{Setting, Settings, UsageError};
 use crate::model::{in_words, printable, with_bare_urls, without_url_secrets};
 use crate::runtime::StartSignals;
@@ -82,42 +59,42 @@ enum CliCommand {
         after_help = "All options of serve are those of reflect too. Of several meshkeeps that reflect into one etcd one writes, and another takes \
                             over when it is gone."
     )]
-    Reflect(Box<reflect::ReflectSettings>),
+    Reflect(Box<etcd::reflect::ReflectSettings>),
     /// How a running meshkeep and each of its clusters is; exit code 1 while one is not live
-    Status(Asking<status::StatusOptions>),
+    Status(Asking<queries::status::StatusOptions>),
     /// List objects, or show one
-    Get(Asking<get::GetOptions>),
+    Get(Asking<queries::get::GetOptions>),
     /// Who has an address: the entry that an agent would use, by longest prefix
-    Lookup(Asking<lookup::LookupOptions>),
+    Lookup(Asking<queries::lookup::LookupOptions>),
     /// The whole story of an address: every entry, which one wins and why, what is behind it and what looks wrong
-    Explain(Asking<explain::ExplainOptions>),
+    Explain(Asking<queries::explain::ExplainOptions>),
     /// Follow changes, one line each
-    Watch(Asking<watch::WatchOptions>),
+    Watch(Asking<queries::watch::WatchOptions>),
     /// What looks wrong in the mesh, and what to do
-    Problems(Asking<problems::ProblemsOptions>),
+    Problems(Asking<queries::problems::ProblemsOptions>),
     /// The settings in force of a running meshkeep, and where each comes from
-    Config(Asking<config::ConfigOptions>),
+    Config(Asking<queries::config::ConfigOptions>),
     /// Whether a running meshkeep is ready, for exec probes
-    Healthcheck(Asking<healthcheck::HealthcheckOptions>),
+    Healthcheck(Asking<queries::healthcheck::HealthcheckOptions>),
     /// Put what is needed to understand a running meshkeep into one tar: status, problems, metrics, settings, log; no secrets
-    Bundle(Asking<bundle::BundleOptions>),
+    Bundle(Asking<queries::bundle::BundleOptions>),
     /// A mesh of three simulated clusters to look at, mirrored and served as real ones; needs no server
-    Demo(demo::Options),
+    Demo(local::demo::Options),
     /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
-    Doctor(doctor::Options),
+    Doctor(local::doctor::Options),
     /// Publish a cluster of machines outside Kubernetes, from files, as a clustermesh-apiserver does (docs/operate/announce.md)
-    Announce(announce::Options),
+    Announce(etcd::announce::Options),
     /// The identities that an etcd has: list, look up, allocate, release, collect
     #[command(subcommand)]
-    Identity(identity::IdentityCommand),
+    Identity(etcd::identity::IdentityCommand),
     /// Print the OpenAPI document of the HTTP API
-    Openapi(openapi::OpenapiOptions),
+    Openapi(local::openapi::OpenapiOptions),
     /// Look at what is stored while meshkeep does not run
     #[command(subcommand)]
-    Store(store::StoreCommand),
+    Store(local::store::StoreCommand),
     /// Look into any etcd by its client file, write to it, lock; needs no running meshkeep
     #[command(subcommand)]
-    Kvstore(kvstore::KvstoreCommand),
+    Kvstore(etcd::kvstore::KvstoreCommand),
     /// Print a completion script
     Completion {
         /// The shell
@@ -174,14 +151,14 @@ fn run_until_stopped(command: CliCommand, in_force: Vec<Setting>, start: &StartS
     match command {
         CliCommand::Serve(settings) => {
             let warnings = warnings("serve", &settings);
-            end(serve::run(*settings, in_force, &warnings, None, start))
+            end(local::serve::run(*settings, in_force, &warnings, None, start))
         }
         CliCommand::Reflect(reflect) => {
             let warnings = warnings("reflect", &reflect.settings);
-            end(reflect.to.options().and_then(|options| serve::run(reflect.settings, in_force, &warnings, Some(options), start)))
+            end(reflect.to.options().and_then(|options| local::serve::run(reflect.settings, in_force, &warnings, Some(options), start)))
         }
-        CliCommand::Announce(options) => end(announce::run(options, start)),
-        CliCommand::Demo(options) => end(demo::run(&options, start)),
+        CliCommand::Announce(options) => end(etcd::announce::run(options, start)),
+        CliCommand::Demo(options) => end(local::demo::run(&options, start)),
         command => run_to_the_end(command),
     }
 }
@@ -189,10 +166,10 @@ fn run_until_stopped(command: CliCommand, in_force: Vec<Setting>, start: &StartS
 /// Runs a command that ends by itself. A signal ends it as the system does.
 fn run_to_the_end(command: CliCommand) -> ExitCode {
     match command {
-        CliCommand::Openapi(options) => end(openapi::run(options)),
-        CliCommand::Store(command) => store::run(&command),
-        CliCommand::Completion { shell } => finish(scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
-        CliCommand::Man => finish(scripts::man(Cli::command()).map(|()| Verdict::Fine)),
+        CliCommand::Openapi(options) => end(local::openapi::run(options)),
+        CliCommand::Store(command) => local::store::run(&command),
+        CliCommand::Completion { shell } => finish(local::scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
+        CliCommand::Man => finish(local::scripts::man(Cli::command()).map(|()| Verdict::Fine)),
         command => ask(command),
     }
 }
@@ -214,18 +191,18 @@ fn ask(command: CliCommand) -> ExitCode {
     };
     finish(executor.block_on(async {
         match command {
-            CliCommand::Status(asking) => status::run(&asking.options, &asking.server).await,
-            CliCommand::Get(asking) => get::run(&asking.options, &asking.server).await,
-            CliCommand::Lookup(asking) => lookup::run(&asking.options, &asking.server).await,
-            CliCommand::Explain(asking) => explain::run(&asking.options, &asking.server).await,
-            CliCommand::Watch(asking) => watch::run(&asking.options, &asking.server).await,
-            CliCommand::Problems(asking) => problems::run(&asking.options, &asking.server).await,
-            CliCommand::Config(asking) => config::run(&asking.options, &asking.server).await,
-            CliCommand::Healthcheck(asking) => healthcheck::run(&asking.options, &asking.server).await,
-            CliCommand::Bundle(asking) => bundle::run(&asking.options, &asking.server).await,
-            CliCommand::Doctor(options) => doctor::run(&options).await,
-            CliCommand::Identity(command) => identity::run(&command).await,
-            CliCommand::Kvstore(command) => kvstore::run(&command).await,
+            CliCommand::Status(asking) => queries::status::run(&asking.options, &asking.server).await,
+            CliCommand::Get(asking) => queries::get::run(&asking.options, &asking.server).await,
+            CliCommand::Lookup(asking) => queries::lookup::run(&asking.options, &asking.server).await,
+            CliCommand::Explain(asking) => queries::explain::run(&asking.options, &asking.server).await,
+            CliCommand::Watch(asking) => queries::watch::run(&asking.options, &asking.server).await,
+            CliCommand::Problems(asking) => queries::problems::run(&asking.options, &asking.server).await,
+            CliCommand::Config(asking) => queries::config::run(&asking.options, &asking.server).await,
+            CliCommand::Healthcheck(asking) => queries::healthcheck::run(&asking.options, &asking.server).await,
+            CliCommand::Bundle(asking) => queries::bundle::run(&asking.options, &asking.server).await,
+            CliCommand::Doctor(options) => local::doctor::run(&options).await,
+            CliCommand::Identity(command) => etcd::identity::run(&command).await,
+            CliCommand::Kvstore(command) => etcd::kvstore::run(&command).await,
             CliCommand::Serve(_)
             | CliCommand::Announce(_)
             | CliCommand::Reflect(_)
@@ -267,8 +244,8 @@ fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageErro
         && *name == *reflect.get_name()
     {
         let environment = |name: &str| std::env::var(name).ok();
-        let (settings, to, in_force) = Settings::resolve_beside::<reflect::To>(reflect, &arguments[1..], environment)?;
-        return Ok((CliCommand::Reflect(Box::new(reflect::ReflectSettings { settings, to: to.check()? })), in_force));
+        let (settings, to, in_force) = Settings::resolve_beside::<etcd::reflect::To>(reflect, &arguments[1..], environment)?;
+        return Ok((CliCommand::Reflect(Box::new(etcd::reflect::ReflectSettings { settings, to: to.check()? })), in_force));
     }
     let matches = command.try_get_matches_from(arguments)?;
     Ok((Cli::from_arg_matches(&matches)?.command, Vec::new()))

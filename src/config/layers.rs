@@ -21,7 +21,7 @@ use crate::yaml::{self, Limits};
 /// Prefix of meshkeep's environment variables.
 const ENVIRONMENT_PREFIX: &str = "MESHKEEP_";
 
-/// Variables of other commands than `serve` (`cli/asker.rs`).
+/// Variables of other commands than `serve` (`cli/queries/asker.rs`).
 const OTHER_VARIABLES: [&str; 4] = ["MESHKEEP_SERVER", "MESHKEEP_CA_FILE", "MESHKEEP_CLIENT_CERT", "MESHKEEP_CLIENT_KEY"];
 
 /// Option that names the file. It is the only option that the file cannot have.

@@ -6,17 +6,17 @@ use clap::Args;
 use serde_json::Value;
 
 use super::asker::{Asker, ServerOptions};
-use super::failure::{Failure, Verdict};
 use super::get::encoded;
 use super::kinds::owner;
 use super::lookup::Looked;
-use super::output::{Colour, Format, OutputOptions, age_of, coloured, print_coloured, print_one, read, text};
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{Colour, Format, OutputOptions, age_of, coloured, print_coloured, print_one, read, text};
 use crate::dto::objects::IpcacheEntry;
 use crate::dto::problems::{ExplainedEntry, Explanation, Hint};
 
 /// What to explain.
 #[derive(Debug, Args)]
-pub(super) struct ExplainOptions {
+pub(in crate::cli) struct ExplainOptions {
     /// The address, IPv4 or IPv6
     #[arg(value_name = "IP")]
     ip: String,
@@ -25,7 +25,7 @@ pub(super) struct ExplainOptions {
 }
 
 /// Prints the story; not fine if no entry covers the address.
-pub(super) async fn run(options: &ExplainOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &ExplainOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let answer: Value = Asker::new(server)?.get(&format!("/v1/explain/{}", encoded(&options.ip)), &[]).await?;
     let story: Explanation = read(&answer)?;
     match options.output.output {

@@ -8,10 +8,10 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::asker::{Asker, ServerOptions};
-use super::failure::{Failure, Verdict};
 use super::kinds::{CLUSTERS, KindRow};
-use super::output::{Format, OutputOptions, Tabular, age, print_coloured, print_list, print_one, read};
-use super::progress::Progress;
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{Format, OutputOptions, Tabular, age, print_coloured, print_list, print_one, read};
+use crate::cli::terminal::progress::Progress;
 use crate::config::parse_duration;
 use crate::dto::reflection::ReflectionStatus;
 use crate::dto::status::{Cluster, DirectoryStatus, Status, StatusCounts};
@@ -21,7 +21,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What to tell.
 #[derive(Debug, Args)]
-pub(super) struct StatusOptions {
+pub(in crate::cli) struct StatusOptions {
     /// Wait until there is a cluster and every one is live
     #[arg(long)]
     wait: bool,
@@ -33,7 +33,7 @@ pub(super) struct StatusOptions {
 }
 
 /// Prints the state; not fine while something is not live.
-pub(super) async fn run(options: &StatusOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let asker = Asker::new(server)?;
     let deadline = Instant::now() + options.timeout;
     let mut waiting = Waiting::default();
@@ -132,7 +132,7 @@ impl Waiting {
         if io::stderr().is_terminal() {
             self.progress.get_or_insert_with(|| Progress::begin("")).tell(text);
         } else if self.told != text {
-            super::print_to_stderr(format!("{text}\n"));
+            crate::cli::print_to_stderr(format!("{text}\n"));
             text.clone_into(&mut self.told);
         }
     }

@@ -4,10 +4,10 @@ use clap::Args;
 
 /// Which objects are meant.
 #[derive(Debug, Args)]
-pub(super) struct FilterOptions {
+pub(in crate::cli) struct FilterOptions {
     /// Only those of this cluster (repeatable)
     #[arg(long, value_name = "NAME")]
-    pub(super) cluster: Vec<String>,
+    pub(in crate::cli) cluster: Vec<String>,
     /// Only those of this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(super) namespace: Option<String>,

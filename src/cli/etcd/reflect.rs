@@ -26,16 +26,16 @@ const PAGE_KEYS: u32 = 512;
 
 /// The options of `serve`, and the target's.
 #[derive(Debug, Args)]
-pub(super) struct ReflectSettings {
+pub(in crate::cli) struct ReflectSettings {
     #[command(flatten)]
-    pub(super) settings: Settings,
+    pub(in crate::cli) settings: Settings,
     #[command(flatten)]
-    pub(super) to: To,
+    pub(in crate::cli) to: To,
 }
 
 /// Where to.
 #[derive(Debug, Clone, Args)]
-pub(super) struct To {
+pub(in crate::cli) struct To {
     /// The client file of the etcd to write into, of the same form as those of remote clusters; its user must have the right to read and write
     /// below cilium/
     #[arg(long, value_name = "FILE")]
@@ -65,7 +65,7 @@ pub(super) struct To {
 impl To {
     /// Whether it says where to: also by the environment or the config file, so that this is no matter of the arguments alone.
     /// Also whether what was written outlives a kill.
-    pub(super) fn check(self) -> Result<Self, UsageError> {
+    pub(in crate::cli) fn check(self) -> Result<Self, UsageError> {
         if self.to.is_none() {
             return Err(UsageError::Conflict("reflect where to? Give the client file of that etcd: --to FILE".into()));
         }
@@ -74,7 +74,7 @@ impl To {
     }
 
     /// Reads the client file.
-    pub(super) fn options(&self) -> anyhow::Result<ReflectOptions> {
+    pub(in crate::cli) fn options(&self) -> anyhow::Result<ReflectOptions> {
         let path = self.to.as_ref().ok_or_else(|| anyhow!("--to is missing"))?;
         let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).with_context(|| format!("cannot read {}", shown_path(path)))?;
         let file = ClientFile::parse(&bytes).with_context(|| format!("--to {}", shown_path(path)))?;

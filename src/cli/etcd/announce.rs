@@ -12,8 +12,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::target::{check_takeover, parse_lease_ttl};
-use super::{output, printed};
 use crate::announce::{AnnounceError, AnnounceOptions, ChangeRules, MaxWithdrawal, announce, dry_run, withdraw};
+use crate::cli::printed;
+use crate::cli::terminal::output;
 use crate::config::{LogFormat, LogLevel, parse_duration};
 use crate::kvstore::SessionOptions;
 use crate::runtime::{Asked, SHUTDOWN_MAX, Signals, StartSignals};
@@ -21,7 +22,7 @@ use crate::telemetry;
 
 /// What to announce.
 #[derive(Debug, Args)]
-pub(super) struct Options {
+pub(in crate::cli) struct Options {
     /// The files: one cluster in all of them
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -66,7 +67,7 @@ fn parse_announced_ttl(text: &str) -> Result<Duration, String> {
 }
 
 /// Announces until told to stop; or prints, or withdraws.
-pub(super) fn run(options: Options, start: &StartSignals) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> anyhow::Result<()> {
     if options.dry_run {
         start.kill_from_now_on();
         return print(&options.files);
@@ -126,6 +127,6 @@ fn print(files: &[PathBuf]) -> anyhow::Result<()> {
     for (key, value) in dry_run(files)? {
         text.extend([&key, " => ", &value, "\n"]);
     }
-    super::print_to_stderr("the numbers of identities are examples: free ones of the cluster's range are chosen\n".to_owned());
+    crate::cli::print_to_stderr("the numbers of identities are examples: free ones of the cluster's range are chosen\n".to_owned());
     Ok(printed(output::write(&text))?)
 }

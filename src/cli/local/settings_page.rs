@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Args as _, Command};
 
-use super::reflect::To;
+use crate::cli::etcd::reflect::To;
 use crate::config::{Settings, options};
 
 /// What each table begins with.

@@ -1,14 +1,14 @@
 //! `meshkeep config`: the settings in force, and where each comes from.
 
 use super::asker::{Asker, ServerOptions, items};
-use super::failure::{Failure, Verdict};
-use super::output::{Column, OutputOptions, Shape, joined, print_list, text};
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{Column, OutputOptions, Shape, joined, print_list, text};
 use crate::dto::config::Setting;
 use clap::Args;
 
 /// What to tell.
 #[derive(Debug, Args)]
-pub(super) struct ConfigOptions {
+pub(in crate::cli) struct ConfigOptions {
     #[command(flatten)]
     output: OutputOptions,
 }
@@ -25,7 +25,7 @@ const SHAPE: Shape<Setting> = Shape {
 };
 
 /// Prints them.
-pub(super) async fn run(options: &ConfigOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &ConfigOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let answer = Asker::new(server)?.get("/v1/config", &[]).await?;
     print_list(options.output.output, &SHAPE, &items(answer))?;
     Ok(Verdict::Fine)

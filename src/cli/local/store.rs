@@ -11,8 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::output::Escaping;
-use super::progress::Progress;
+use crate::cli::terminal::output::Escaping;
+use crate::cli::terminal::progress::Progress;
 use crate::runtime::{Inspection, StoreError, inspect_store};
 
 /// The exit code where something is damaged, or there is nothing.
@@ -29,7 +29,7 @@ const BAR_WIDTH: u64 = 40;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(super) enum StoreCommand {
+pub(in crate::cli) enum StoreCommand {
     /// Show what is stored, and where the bytes are
     Inspect(Place),
     /// Check every checksum, and that nothing is missing
@@ -40,7 +40,7 @@ pub(super) enum StoreCommand {
 
 /// Where the store is.
 #[derive(Debug, Args)]
-pub(super) struct Place {
+pub(in crate::cli) struct Place {
     /// The data directory of a meshkeep that does not run
     #[arg(long, value_name = "DIR", env = "MESHKEEP_DATA_DIR", default_value = "/var/lib/meshkeep")]
     data_dir: PathBuf,
@@ -50,7 +50,7 @@ pub(super) struct Place {
 type Printer = fn(&Inspection, &mut dyn Write) -> io::Result<()>;
 
 /// Runs the command.
-pub(super) fn run(command: &StoreCommand) -> ExitCode {
+pub(in crate::cli) fn run(command: &StoreCommand) -> ExitCode {
     let (place, print): (&Place, Printer) = match command {
         StoreCommand::Inspect(place) => (place, picture),
         StoreCommand::Verify(place) => (place, verdict),
@@ -59,7 +59,7 @@ pub(super) fn run(command: &StoreCommand) -> ExitCode {
     match look(&place.data_dir, print) {
         Ok(code) => code,
         Err(error) => {
-            super::complain(&error);
+            crate::cli::complain(&error);
             ExitCode::from(if matches!(error, StoreError::Locked { .. }) { EXIT_IN_USE } else { EXIT_DAMAGED })
         }
     }
@@ -70,10 +70,10 @@ fn look(data_directory: &Path, print: Printer) -> Result<ExitCode, StoreError> {
     let inspection = inspect_store(data_directory, &|doing| progress.tell(doing))?;
     drop(progress);
     for finding in &inspection.findings {
-        super::complain(finding);
+        crate::cli::complain(finding);
     }
-    if let Err(error) = super::printed(print(&inspection, &mut Escaping(BufWriter::new(io::stdout().lock())))) {
-        super::complain(&error);
+    if let Err(error) = crate::cli::printed(print(&inspection, &mut Escaping(BufWriter::new(io::stdout().lock())))) {
+        crate::cli::complain(&error);
         return Ok(ExitCode::FAILURE);
     }
     Ok(if inspection.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_DAMAGED) })

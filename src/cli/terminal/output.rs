@@ -13,7 +13,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::failure::Failure;
+use crate::cli::failure::Failure;
 use crate::model::{is_acted_on, printable, printable_with_colours};
 
 /// Between two columns, as kubectl has them.
@@ -21,7 +21,7 @@ const COLUMN_PADDING: (u16, u16) = (0, 2);
 
 /// A form of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub(in crate::cli) enum Format {
     /// Columns for people
     Table,
     /// Columns for people, all of them
@@ -36,42 +36,42 @@ pub(super) enum Format {
 
 /// The options of output.
 #[derive(Debug, Clone, Copy, Args)]
-pub(super) struct OutputOptions {
+pub(in crate::cli) struct OutputOptions {
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    pub(super) output: Format,
+    pub(in crate::cli) output: Format,
 }
 
 /// A column of a table.
-pub(super) struct Column<T> {
+pub(in crate::cli) struct Column<T> {
     /// The heading.
     pub(super) heading: &'static str,
     /// Only in `wide`.
-    pub(super) wide: bool,
+    pub(in crate::cli) wide: bool,
     /// What to say of an object.
-    pub(super) cell: fn(&T) -> String,
+    pub(in crate::cli) cell: fn(&T) -> String,
 }
 
 impl<T> Column<T> {
-    pub(super) const fn new(heading: &'static str, cell: fn(&T) -> String) -> Self {
+    pub(in crate::cli) const fn new(heading: &'static str, cell: fn(&T) -> String) -> Self {
         Self { heading, wide: false, cell }
     }
 
-    pub(super) const fn wide(heading: &'static str, cell: fn(&T) -> String) -> Self {
+    pub(in crate::cli) const fn wide(heading: &'static str, cell: fn(&T) -> String) -> Self {
         Self { heading, wide: true, cell }
     }
 }
 
 /// What is printed of a kind.
-pub(super) struct Shape<T: 'static> {
+pub(in crate::cli) struct Shape<T: 'static> {
     /// The columns, from left to right.
-    pub(super) columns: &'static [Column<T>],
+    pub(in crate::cli) columns: &'static [Column<T>],
     /// The name of one object, for `-o name`.
-    pub(super) name: fn(&T) -> String,
+    pub(in crate::cli) name: fn(&T) -> String,
 }
 
 /// What prints objects of one shape, whichever that is.
-pub(super) trait Tabular: Sync {
+pub(in crate::cli) trait Tabular: Sync {
     /// The rows below their headings, each line ended.
     fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure>;
 
@@ -96,7 +96,7 @@ impl<T: DeserializeOwned> Tabular for Shape<T> {
 ///
 /// Characters that a terminal acts on are escaped, and line feeds and tabs are blanks: names come from other clusters, and must neither write
 /// beyond their line nor control the terminal.
-pub(super) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
+pub(in crate::cli) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     let other = |error| Failure::unreachable(format!("the answer is not what this version reads ({error}): -o json prints it as it is"));
     if acts_on_terminal(answer) { T::deserialize(&in_one_line(answer)) } else { T::deserialize(answer) }.map_err(other)
 }
@@ -113,7 +113,7 @@ fn acts_on_terminal(value: &Value) -> bool {
 }
 
 /// A text from elsewhere as part of one line.
-pub(super) fn one_line(text: &str) -> String {
+pub(in crate::cli) fn one_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], " ")
 }
 
@@ -127,7 +127,7 @@ fn in_one_line(value: &Value) -> Value {
 }
 
 /// Prints a list.
-pub(super) fn print_list(format: Format, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
+pub(in crate::cli) fn print_list(format: Format, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
     match format {
         Format::Table | Format::Wide => print_coloured(&shape.table(items, format == Format::Wide)?),
         Format::Json => print_json(&json!({ "items": items })),
@@ -140,7 +140,7 @@ pub(super) fn print_list(format: Format, shape: &dyn Tabular, items: &[Value]) -
 }
 
 /// Prints a single object.
-pub(super) fn print_one(format: Format, shape: &dyn Tabular, item: &Value) -> Result<(), Failure> {
+pub(in crate::cli) fn print_one(format: Format, shape: &dyn Tabular, item: &Value) -> Result<(), Failure> {
     match format {
         Format::Json => print_json(item),
         Format::Yaml => print_yaml(item),
@@ -175,12 +175,12 @@ fn table<T>(shape: &Shape<T>, items: impl IntoIterator<Item = T>, wide: bool) ->
 }
 
 /// Prints text that may hold anything from elsewhere. A closed pipe ends the command quietly, as it does for others.
-pub(super) fn print(text: &str) -> Result<(), Failure> {
+pub(in crate::cli) fn print(text: &str) -> Result<(), Failure> {
     written(write(text))
 }
 
 /// Prints text with [`coloured`] parts, in which everything from elsewhere is escaped already ([`read`], [`one_line`]).
-pub(super) fn print_coloured(text: &str) -> Result<(), Failure> {
+pub(in crate::cli) fn print_coloured(text: &str) -> Result<(), Failure> {
     if !has_colours() {
         return print(text);
     }
@@ -189,7 +189,7 @@ pub(super) fn print_coloured(text: &str) -> Result<(), Failure> {
 }
 
 /// Writes text that may hold anything from elsewhere to the standard output.
-pub(super) fn write(text: &str) -> io::Result<()> {
+pub(in crate::cli) fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(printable(text).as_bytes()).and_then(|()| out.flush())
 }
@@ -203,7 +203,7 @@ fn written(result: io::Result<()>) -> Result<(), Failure> {
 
 /// A writer of text that may hold anything from elsewhere: escapes what a terminal acts on. Each write must be whole characters, as those of
 /// `write!` are.
-pub(super) struct Escaping<W>(pub(super) W);
+pub(in crate::cli) struct Escaping<W>(pub(in crate::cli) W);
 
 impl<W: Write> Write for Escaping<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -217,7 +217,7 @@ impl<W: Write> Write for Escaping<W> {
 }
 
 /// Prints a value as JSON, for people.
-pub(super) fn print_json(value: &Value) -> Result<(), Failure> {
+pub(in crate::cli) fn print_json(value: &Value) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::not_found(error.to_string()))?;
     print(&(text + "\n"))
 }
@@ -228,7 +228,7 @@ fn print_yaml(value: &Value) -> Result<(), Failure> {
 
 /// A value as YAML. YAML has no escapes outside of quotation marks, so a value with characters that have to be escaped is written in YAML's
 /// flow form, which is JSON.
-pub(super) fn yaml(value: &Value) -> Result<String, Failure> {
+pub(in crate::cli) fn yaml(value: &Value) -> Result<String, Failure> {
     let failed = |error: &dyn Display| Failure::not_found(error.to_string());
     if acts_on_terminal(value) {
         return serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| failed(&error));
@@ -237,28 +237,28 @@ pub(super) fn yaml(value: &Value) -> Result<String, Failure> {
 }
 
 /// What may not be there, written out.
-pub(super) fn text(value: Option<&impl Display>) -> String {
+pub(in crate::cli) fn text(value: Option<&impl Display>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
 }
 
 /// A number of which 0 is "none".
-pub(super) fn number(value: impl Into<u64>) -> String {
+pub(in crate::cli) fn number(value: impl Into<u64>) -> String {
     let value = value.into();
     if value == 0 { String::new() } else { value.to_string() }
 }
 
 /// Several, with commas between.
-pub(super) fn joined(values: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+pub(in crate::cli) fn joined(values: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     values.into_iter().map(|value| value.as_ref().to_owned()).collect::<Vec<_>>().join(",")
 }
 
 /// Labels, as kubectl writes them.
-pub(super) fn labels(labels: impl IntoIterator<Item = (impl Display, impl Display)>) -> String {
+pub(in crate::cli) fn labels(labels: impl IntoIterator<Item = (impl Display, impl Display)>) -> String {
     joined(labels.into_iter().map(|(key, value)| format!("{key}={value}")))
 }
 
 /// How long something is ago, as kubectl writes it: `4s`, `2m10s`, `3h5m`, `2d4h`.
-pub(super) fn age(seconds: f64) -> String {
+pub(in crate::cli) fn age(seconds: f64) -> String {
     let total = std::time::Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(std::time::Duration::MAX).as_secs();
     let (days, hours, minutes) = (total / 86_400, total / 3_600 % 24, total / 60 % 60);
     let parts = |large: u64, unit: &str, small: u64, smaller: &str| match small {
@@ -275,13 +275,13 @@ pub(super) fn age(seconds: f64) -> String {
 }
 
 /// The age of what may have none.
-pub(super) fn age_of(seconds: Option<f64>) -> String {
+pub(in crate::cli) fn age_of(seconds: Option<f64>) -> String {
     seconds.map(age).unwrap_or_default()
 }
 
 /// A colour of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Colour {
+pub(in crate::cli) enum Colour {
     /// For what is wrong.
     Red,
     /// For what is not as it should be.
@@ -293,7 +293,7 @@ pub(super) enum Colour {
 }
 
 /// Text in a colour, if a person reads it: standard output is a terminal, and `NO_COLOR` is not set (no-color.org).
-pub(super) fn coloured(text: &str, colour: Colour) -> String {
+pub(in crate::cli) fn coloured(text: &str, colour: Colour) -> String {
     let code = match colour {
         Colour::Red => "31",
         Colour::Yellow => "33",

@@ -4,16 +4,16 @@ use clap::Args;
 use serde_json::Value;
 
 use super::asker::{Asker, ServerOptions};
-use super::failure::{Failure, Verdict};
 use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
-use super::output::{Format, OutputOptions, print_list, print_one};
 use super::watch;
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{Format, OutputOptions, print_list, print_one};
 use crate::model::check_exact_name;
 
 /// What to get.
 #[derive(Debug, Args)]
-pub(super) struct GetOptions {
+pub(in crate::cli) struct GetOptions {
     /// nodes, services, global-services, identities, ipcache, service-exports, endpoint-slices or clusters
     #[arg(value_name = "KIND")]
     kind: String,
@@ -30,7 +30,7 @@ pub(super) struct GetOptions {
 }
 
 /// Prints what was asked for.
-pub(super) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let kind = KindRow::of(&options.kind).ok_or_else(|| {
         let known: Vec<&str> = KINDS.iter().map(|kind| kind.names[0]).collect();
         Failure::usage(format!("there is no kind {:?}: get one of {}", options.kind, known.join(", ")))
@@ -63,7 +63,7 @@ pub(super) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<
         }
     }
     if items.is_empty() && matches!(options.output.output, Format::Table | Format::Wide) {
-        super::print_to_stderr("none found\n".to_owned());
+        crate::cli::print_to_stderr("none found\n".to_owned());
     } else {
         print_list(options.output.output, kind.shape, &items)?;
     }

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::doctor;
-use super::output::print_coloured;
+use crate::cli::terminal::output::print_coloured;
 use crate::config::{Setting, Settings};
 use crate::doctor::{DoctorOptions, examine_files};
 use crate::reflect::ReflectOptions;
@@ -12,7 +12,7 @@ use crate::runtime::{Signals, StartSignals};
 use crate::{runtime, telemetry};
 
 /// Serves until told to stop, or only looks at the settings; with a target it also reflects.
-pub(super) fn run(
+pub(in crate::cli) fn run(
     settings: Settings,
     in_force: Vec<Setting>,
     warnings: &[String],
@@ -49,7 +49,7 @@ fn end_with_stdin() {
 /// Reads everything that a start would, and says what is wrong with it.
 async fn check(settings: &Settings, warnings: &[String]) -> anyhow::Result<()> {
     for warning in warnings {
-        super::warn(warning);
+        crate::cli::warn(warning);
     }
     runtime::check(settings).await?;
     let options = DoctorOptions {

@@ -6,7 +6,7 @@ use crate::runtime::{OpenapiForm, openapi_document};
 
 /// Which document.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub(super) struct OpenapiOptions {
+pub(in crate::cli) struct OpenapiOptions {
     /// The version of OpenAPI: 3.1, or 3.0 for generators that know nothing newer
     #[arg(long, value_name = "VERSION", default_value = "3.1")]
     form: Form,
@@ -21,12 +21,12 @@ enum Form {
 }
 
 /// Prints the document.
-pub(super) fn run(options: OpenapiOptions) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(options: OpenapiOptions) -> anyhow::Result<()> {
     let form = match options.form {
         Form::New => OpenapiForm::New,
         Form::Old => OpenapiForm::Old,
     };
     let mut output = io::stdout().lock();
     let printed = writeln!(output, "{}", openapi_document(form).trim_end()).and_then(|()| output.flush());
-    Ok(super::printed(printed)?)
+    Ok(crate::cli::printed(printed)?)
 }

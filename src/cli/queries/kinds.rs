@@ -1,15 +1,15 @@
 //! What the command line knows of each kind: its names, its path, and the columns of its table. A new kind is one more row.
 
-use super::output::{Colour, Column, Shape, Tabular, age_of, coloured, joined, labels, number, text};
+use crate::cli::terminal::output::{Colour, Column, Shape, Tabular, age_of, coloured, joined, labels, number, text};
 use crate::dto::exports::{EndpointSlice, ServiceExport};
 use crate::dto::global_services::{GlobalService, TooLarge};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
 use crate::dto::status::{Cluster, Resource};
 
 /// A kind that can be asked for.
-pub(super) struct KindRow {
+pub(in crate::cli) struct KindRow {
     /// What people type; the first is the plural that the API has in its paths.
-    pub(super) names: &'static [&'static str],
+    pub(in crate::cli) names: &'static [&'static str],
     /// What the change stream calls it; `None` where it is not in the stream.
     pub(super) stream_name: Option<&'static str>,
     /// The parts of a full name, from left to right.
@@ -18,17 +18,17 @@ pub(super) struct KindRow {
     pub(super) namespaced: bool,
     /// Whether `-l` means something.
     pub(super) labelled: bool,
-    pub(super) shape: &'static dyn Tabular,
+    pub(in crate::cli) shape: &'static dyn Tabular,
 }
 
 impl KindRow {
     /// The row of a kind, by any of its names.
-    pub(super) fn of(name: &str) -> Option<&'static Self> {
+    pub(in crate::cli) fn of(name: &str) -> Option<&'static Self> {
         KINDS.iter().find(|kind| kind.names.contains(&name))
     }
 
     /// The path of the list.
-    pub(super) fn path(&self) -> String {
+    pub(in crate::cli) fn path(&self) -> String {
         format!("/v1/{}", self.names[0])
     }
 }
@@ -176,7 +176,7 @@ const IPCACHE: Shape<IpcacheEntry> = Shape {
 };
 
 /// The pod behind an ipcache entry, or the node that it was derived from.
-pub(super) fn owner(entry: &IpcacheEntry) -> String {
+pub(in crate::cli) fn owner(entry: &IpcacheEntry) -> String {
     match (&entry.pod_name, &entry.node_name) {
         (Some(pod), _) => format!("{}/{pod}", text(entry.namespace.as_ref())),
         (None, Some(node)) if entry.source == "node" => format!("node {node}"),

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tar::{Builder, Header};
 
 use super::asker::{Asker, ServerOptions};
-use super::failure::{Failure, Verdict};
-use super::output::{one_line, print};
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{one_line, print};
 use crate::dto::log::Log;
 
 /// The folder in the tar.
@@ -38,14 +38,14 @@ const TEXTS: [(&str, &str); 3] = [("ready.txt", "/readyz?verbose"), ("synced.txt
 
 /// Where to put it.
 #[derive(Debug, Args)]
-pub(super) struct BundleOptions {
+pub(in crate::cli) struct BundleOptions {
     /// The file to write; `-` is standard output [default: meshkeep-bundle-TIME.tar here]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 /// Asks for everything and writes it; not fine where something was not answered.
-pub(super) async fn run(options: &BundleOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &BundleOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let asker = Asker::new(server)?;
     let now = jiff::Timestamp::now();
     let (mut files, mut failures) = (vec![("about.json", pretty(&about(now)))], Vec::new());
@@ -67,7 +67,7 @@ pub(super) async fn run(options: &BundleOptions, server: &ServerOptions) -> Resu
         for (name, failure) in &failures {
             let _ = writeln!(text, "{name}: {}", one_line(&failure.to_string()));
         }
-        super::print_to_stderr(format!("not all was answered:\n{text}"));
+        crate::cli::print_to_stderr(format!("not all was answered:\n{text}"));
         files.push(("errors.txt", text));
     }
     let bytes = pack(&files, now).map_err(|error| Failure::not_found(format!("cannot make the bundle: {error}")))?;

@@ -10,14 +10,14 @@ use serde_json::json;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::failure::{Failure, Verdict};
-use super::output::{print, print_json};
-use super::progress::Progress;
 use super::target::connected;
 use crate::allocator::{
     AllocateError, Allocator, AllocatorKey, AllocatorOptions, Backend, BackendError, Collected, EtcdBackend, Id, IdRange, StaleIds,
     StaleLocks,
 };
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{print, print_json};
+use crate::cli::terminal::progress::Progress;
 use crate::config::parse_duration;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::kvstore::{ClientFile, Session, SessionOptions};
@@ -25,7 +25,7 @@ use crate::model::{ClusterId, MaxConnectedClusters, shown_path};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(super) enum IdentityCommand {
+pub(in crate::cli) enum IdentityCommand {
     /// List all identities with their labels
     List {
         #[command(flatten)]
@@ -74,7 +74,7 @@ pub(super) enum IdentityCommand {
 
 /// Which etcd, and who asks.
 #[derive(Debug, Args)]
-pub(super) struct EtcdOptions {
+pub(in crate::cli) struct EtcdOptions {
     /// The etcd client file
     #[arg(long, value_name = "FILE")]
     etcd: PathBuf,
@@ -91,7 +91,7 @@ pub(super) struct EtcdOptions {
 
 /// Whose identities.
 #[derive(Debug, Args)]
-pub(super) struct RangeOptions {
+pub(in crate::cli) struct RangeOptions {
     /// The id of the cluster, which has a range of numbers; 0 for one in no mesh
     #[arg(long, value_name = "ID")]
     cluster_id: u32,
@@ -102,7 +102,7 @@ pub(super) struct RangeOptions {
 
 /// A form of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub(in crate::cli) enum Format {
     /// A line for each
     Text,
     /// JSON
@@ -187,7 +187,7 @@ impl IdentityCommand {
 }
 
 /// Does it.
-pub(super) async fn run(command: &IdentityCommand) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(command: &IdentityCommand) -> Result<Verdict, Failure> {
     let (task, etcd) = command.task()?;
     let session = etcd.open().await?;
     let backend = etcd.backend(&session);

@@ -7,8 +7,8 @@ use clap::Args;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::failure::Failure;
-use super::progress::Progress;
+use crate::cli::failure::Failure;
+use crate::cli::terminal::progress::Progress;
 use crate::config::{KvstoreOption, KvstoreOptions, parse_duration};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::kvstore::{ClientFile, KvstoreError, Session, SessionOptions};
@@ -32,7 +32,7 @@ const START_MAX: Duration = Duration::from_secs(5);
 
 /// Which etcd, and how it is written to.
 #[derive(Debug, Clone, Args)]
-pub(super) struct TargetOptions {
+pub(in crate::cli) struct TargetOptions {
     /// The client file of the etcd, of the same form as Cilium's (`--kvstore-opt etcd.config=FILE` means it too)
     #[arg(long, value_name = "FILE")]
     etcd: Option<PathBuf>,
@@ -141,7 +141,7 @@ impl TargetOptions {
 }
 
 /// Waits until a session is connected, and says meanwhile why it is not yet.
-pub(super) async fn connected(session: &Session, limit: Duration) -> Result<(), Failure> {
+pub(in crate::cli) async fn connected(session: &Session, limit: Duration) -> Result<(), Failure> {
     let progress = Progress::begin("connecting to the etcd");
     let telling = async {
         let mut ticks = interval(TELLING_INTERVAL);
@@ -167,7 +167,7 @@ pub(super) async fn connected(session: &Session, limit: Duration) -> Result<(), 
 }
 
 /// What a failed call means to who ran the command, with what can be done about it.
-pub(super) fn failure(error: &KvstoreError) -> Failure {
+pub(in crate::cli) fn failure(error: &KvstoreError) -> Failure {
     let text = error.hint().map_or_else(|| error.to_string(), |hint| format!("{error}\n{hint}"));
     match error {
         KvstoreError::NotConnected { .. } | KvstoreError::Timeout { .. } | KvstoreError::Connect { .. } => Failure::unreachable(text),

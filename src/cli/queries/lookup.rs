@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::asker::{Asker, ServerOptions, items};
-use super::failure::{Failure, Verdict};
 use super::kinds::{identity_labels, owner};
-use super::output::{Column, OutputOptions, Shape, age_of, number, print_list, print_one, read, text};
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{Column, OutputOptions, Shape, age_of, number, print_list, print_one, read, text};
 use crate::dto::lookup::{LookupAnswer, LookupItem, LookupRequest};
 use crate::dto::objects::IpcacheEntry;
 use crate::dto::problems::Explanation;
@@ -19,7 +19,7 @@ const BATCH_LENGTH_MAX: usize = 10_000;
 
 /// What to look up.
 #[derive(Debug, Args)]
-pub(super) struct LookupOptions {
+pub(in crate::cli) struct LookupOptions {
     /// Addresses, IPv4 or IPv6; `-` reads them from standard input, one a line
     #[arg(value_name = "IP", required = true)]
     ips: Vec<String>,
@@ -28,7 +28,7 @@ pub(super) struct LookupOptions {
 }
 
 /// An answer that says who has an address.
-pub(super) trait Looked: DeserializeOwned + 'static {
+pub(in crate::cli) trait Looked: DeserializeOwned + 'static {
     /// The table of such answers.
     const SHAPE: Shape<Self> = Shape {
         columns: &[
@@ -124,7 +124,7 @@ fn prefix(looked: &impl Looked) -> String {
 }
 
 /// Prints who has each address; not fine if one has nobody.
-pub(super) async fn run(options: &LookupOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let asker = Asker::new(server)?;
     let ips = addresses(&options.ips)?;
     if let [ip] = ips.as_slice() {

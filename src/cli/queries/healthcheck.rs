@@ -3,12 +3,12 @@
 use clap::Args;
 
 use super::asker::{Asker, ServerOptions};
-use super::failure::{Failure, Verdict};
-use super::output::print;
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::print;
 
 /// What to ask.
 #[derive(Debug, Args)]
-pub(super) struct HealthcheckOptions {
+pub(in crate::cli) struct HealthcheckOptions {
     /// Also ask whether every cluster was read completely since the start
     #[arg(long)]
     synced: bool,
@@ -18,7 +18,7 @@ pub(super) struct HealthcheckOptions {
 }
 
 /// Asks `/readyz`, or `/livez`; prints what is not well.
-pub(super) async fn run(options: &HealthcheckOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &HealthcheckOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let path = match (options.live, options.synced) {
         (true, _) => "/livez?verbose",
         (false, true) => "/readyz?synced&verbose",

@@ -7,16 +7,16 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::failure::{Failure, Verdict};
-use super::output::{Colour, coloured, one_line, print_coloured, print_json};
-use super::progress::Progress;
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{Colour, coloured, one_line, print_coloured, print_json};
+use crate::cli::terminal::progress::Progress;
 use crate::config::{parse_cluster_id, parse_cluster_name, parse_duration, parse_max_connected_clusters};
 use crate::doctor::{Check, DoctorOptions, Outcome, Report, examine};
 use crate::model::{ClusterId, ClusterName, MaxConnectedClusters};
 
 /// What to look at, and how to print it.
 #[derive(Debug, Args)]
-pub(super) struct Options {
+pub(in crate::cli) struct Options {
     /// These clusters only
     #[arg(value_name = "CLUSTER")]
     clusters: Vec<String>,
@@ -59,7 +59,7 @@ enum ReportFormat {
 }
 
 /// Looks, and prints what was found; not fine if a step failed.
-pub(super) async fn run(options: &Options) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &Options) -> Result<Verdict, Failure> {
     let asked = DoctorOptions {
         clustermesh_config: options.clustermesh_config.clone(),
         own_cluster: options.cluster_name.clone(),
@@ -82,7 +82,7 @@ pub(super) async fn run(options: &Options) -> Result<Verdict, Failure> {
 }
 
 /// The report for people.
-pub(super) fn text(report: &Report) -> String {
+pub(in crate::cli) fn text(report: &Report) -> String {
     let mut out = String::new();
     lines(&mut out, "", &report.checks);
     for cluster in &report.clusters {

@@ -3,13 +3,13 @@
 use clap::Args;
 
 use super::asker::{Asker, ServerOptions};
-use super::failure::{Failure, Verdict};
-use super::output::{Column, Format, OutputOptions, Shape, age_of, joined, print, print_list, text};
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{Column, Format, OutputOptions, Shape, age_of, joined, print, print_list, text};
 use crate::dto::problems::Finding;
 
 /// What to tell.
 #[derive(Debug, Args)]
-pub(super) struct ProblemsOptions {
+pub(in crate::cli) struct ProblemsOptions {
     /// Only those of this cluster (repeatable)
     #[arg(long, value_name = "NAME")]
     cluster: Vec<String>,
@@ -43,7 +43,7 @@ fn since(finding: &Finding) -> String {
 }
 
 /// Prints the findings; not fine if there are any.
-pub(super) async fn run(options: &ProblemsOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &ProblemsOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let mut query: Vec<(&str, &str)> = options.cluster.iter().map(|name| ("cluster", name.as_str())).collect();
     query.extend(options.kind.iter().map(|kind| ("kind", kind.as_str())));
     query.extend(options.severity.iter().map(|severity| ("severity", severity.as_str())));

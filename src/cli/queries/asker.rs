@@ -17,8 +17,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::failure::Failure;
-use super::progress::Progress;
+use crate::cli::failure::Failure;
+use crate::cli::terminal::progress::Progress;
 use crate::dto::Page;
 use crate::dto::lookup::LookupRequest;
 use crate::dto::problem::ProblemDocument;
@@ -57,7 +57,7 @@ const SOCKET_HOST: &str = "http://localhost/";
 /// Where the sidecar is, and who asks.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Which meshkeep")]
-pub(super) struct ServerOptions {
+pub(in crate::cli) struct ServerOptions {
     /// The address of a running meshkeep: http://HOST:PORT, https://HOST:PORT or unix:///path
     #[arg(
         long,
@@ -84,7 +84,7 @@ pub(super) struct ServerOptions {
 
 /// A client for one sidecar.
 #[derive(Debug)]
-pub(super) struct Asker {
+pub(in crate::cli) struct Asker {
     client: Client,
     base: Url,
     /// The server as messages name it, without secrets.
@@ -95,7 +95,7 @@ pub(super) struct Asker {
 
 impl Asker {
     /// Reads the files that the options name; asks nothing yet.
-    pub(super) fn new(options: &ServerOptions) -> Result<Self, Failure> {
+    pub(in crate::cli) fn new(options: &ServerOptions) -> Result<Self, Failure> {
         let server = shown_server(&options.server);
         let wrong = |reason: String| Failure::usage(format!("--server {server:?} {reason}"));
         // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
@@ -130,7 +130,7 @@ impl Asker {
     }
 
     /// The answer to a question, as JSON.
-    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Failure> {
+    pub(in crate::cli) async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Failure> {
         self.parse(&self.fetch(path, query).await?)
     }
 
@@ -160,7 +160,7 @@ impl Asker {
     }
 
     /// All items of a list, page by page, and the position from which to follow it. Tells what of the request is probably a mistake.
-    pub(super) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
+    pub(in crate::cli) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
         let (mut items, mut token, mut byte_count) = (Vec::new(), None::<String>, 0_usize);
         let progress = Progress::begin(&format!("asking for {}", path.trim_start_matches("/v1/")));
         loop {
@@ -175,7 +175,7 @@ impl Asker {
             items.extend(page.items);
             progress.tell(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
             if token.is_none() {
-                page.warnings.iter().for_each(|warning| super::warn(warning));
+                page.warnings.iter().for_each(|warning| crate::cli::warn(warning));
             }
             token = page.next_page_token;
             if token.is_none() {
@@ -375,7 +375,7 @@ fn shown_server(server: &str) -> String {
 }
 
 /// The items of an answer that is no page of a list.
-pub(super) fn items(mut answer: Value) -> Vec<Value> {
+pub(in crate::cli) fn items(mut answer: Value) -> Vec<Value> {
     match answer.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) => items,
         _ => Vec::new(),

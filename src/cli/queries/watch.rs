@@ -8,10 +8,10 @@ use jiff::Zoned;
 use serde_json::Value;
 
 use super::asker::{ANSWER_BYTES_MAX, Asker, ServerOptions};
-use super::failure::{Failure, Verdict};
 use super::filters::FilterOptions;
 use super::kinds::owner;
-use super::output::{Colour, Format, OutputOptions, coloured, labels, print_coloured, text, yaml};
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{Colour, Format, OutputOptions, coloured, labels, print_coloured, text, yaml};
 use crate::dto::events::WatchEvent;
 use crate::dto::streamed::StreamedObject;
 use crate::model::{Backoff, ReaderPosition, printable};
@@ -25,7 +25,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(45);
 
 /// What to follow.
 #[derive(Debug, Args)]
-pub(super) struct WatchOptions {
+pub(in crate::cli) struct WatchOptions {
     /// Only changes of this kind: node, service, identity, ipcache, serviceExport, endpointSlice, cluster or problem (repeatable; problems are told only if asked for)
     #[arg(long, value_name = "KIND")]
     kind: Vec<String>,
@@ -42,7 +42,7 @@ pub(super) struct WatchOptions {
 }
 
 /// Where to begin.
-pub(super) enum Start {
+pub(in crate::cli) enum Start {
     /// With what changes from now on.
     Now,
     /// With everything that is there.
@@ -62,7 +62,7 @@ struct Place {
 }
 
 /// Follows until it is interrupted.
-pub(super) async fn run(options: &WatchOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &WatchOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let mut query = options.filters.query();
     query.extend(options.kind.iter().map(|kind| ("kind".to_owned(), kind.clone())));
     let start = match &options.after {
@@ -74,7 +74,12 @@ pub(super) async fn run(options: &WatchOptions, server: &ServerOptions) -> Resul
 }
 
 /// Follows a filter of the stream from a place on.
-pub(super) async fn follow(asker: &Asker, filters: Vec<(String, String)>, start: Start, format: Format) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn follow(
+    asker: &Asker,
+    filters: Vec<(String, String)>,
+    start: Start,
+    format: Format,
+) -> Result<Verdict, Failure> {
     let (position, snapshot) = match start {
         Start::Now => (None, false),
         Start::Snapshot => (None, true),
@@ -141,7 +146,7 @@ async fn read(asker: &Asker, response: reqwest::Response, place: &mut Place, for
 fn heard(line: &[u8], place: &mut Place, format: Format) -> Option<String> {
     // through a value, as other answers: each way to read every shape is some hundred kilobytes of the binary
     let said: Value = serde_json::from_slice(line).ok()?;
-    match super::output::read(&said) {
+    match crate::cli::terminal::output::read(&said) {
         Ok(event) => told(&event, line, place, format),
         // of a newer server: not to be passed over in silence
         Err(failure) => {
@@ -238,7 +243,7 @@ fn short(key: &str) -> &str {
 
 /// Tells a person something beside the stream.
 fn note(text: &str) {
-    super::print_to_stderr(format!("{} {text}\n", Zoned::now().strftime("%H:%M:%S")));
+    crate::cli::print_to_stderr(format!("{} {text}\n", Zoned::now().strftime("%H:%M:%S")));
 }
 
 #[cfg(test)]
@@ -254,7 +259,7 @@ mod tests {
     }
 
     fn read(event: &Value) -> WatchEvent {
-        super::super::output::read(event).unwrap()
+        crate::cli::terminal::output::read(event).unwrap()
     }
 
     #[test]

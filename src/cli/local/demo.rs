@@ -10,7 +10,7 @@ use crate::runtime::{Signals, StartSignals};
 
 /// What it can be told.
 #[derive(Debug, Args)]
-pub(super) struct Options {
+pub(in crate::cli) struct Options {
     /// How many pods each of the three clusters has
     #[arg(long, value_name = "COUNT", default_value = "500", value_parser = clap::value_parser!(u32).range(1..=50_000))]
     pods: u32,
@@ -29,7 +29,7 @@ pub(super) struct Options {
 }
 
 /// Runs until it is told to stop.
-pub(super) fn run(options: &Options, start: &StartSignals) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(options: &Options, start: &StartSignals) -> anyhow::Result<()> {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
     let mut signals = executor.block_on(async { Signals::new(start) }).context("cannot receive signals")?;
     let Options { pods, changes, listen, control } = *options;

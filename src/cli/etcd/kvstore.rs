@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::failure::{Failure, Verdict};
-use super::output::{print, print_json};
 use super::target::{TargetOptions, failure};
+use crate::cli::failure::{Failure, Verdict};
+use crate::cli::terminal::output::{print, print_json};
 use crate::config::parse_duration;
 use crate::kvstore::{EventKind, KeyValue, Life, Session};
 
@@ -26,7 +26,7 @@ const COMMAND_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What to do with a key.
 #[derive(Debug, Subcommand)]
-pub(super) enum KvstoreCommand {
+pub(in crate::cli) enum KvstoreCommand {
     /// Read a key, or all keys with a prefix
     Get(GetOptions),
     /// Read all keys with a prefix
@@ -52,7 +52,7 @@ enum Form {
 
 /// What is read.
 #[derive(Debug, Args)]
-pub(super) struct GetOptions {
+pub(in crate::cli) struct GetOptions {
     /// The key
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     key: String,
@@ -68,7 +68,7 @@ pub(super) struct GetOptions {
 
 /// What is listed.
 #[derive(Debug, Args)]
-pub(super) struct ListOptions {
+pub(in crate::cli) struct ListOptions {
     /// What the keys begin with
     #[arg(default_value = "")]
     prefix: String,
@@ -84,7 +84,7 @@ pub(super) struct ListOptions {
 
 /// What is written.
 #[derive(Debug, Args)]
-pub(super) struct SetOptions {
+pub(in crate::cli) struct SetOptions {
     /// The key
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     key: String,
@@ -100,7 +100,7 @@ pub(super) struct SetOptions {
 
 /// What is deleted.
 #[derive(Debug, Args)]
-pub(super) struct DeleteOptions {
+pub(in crate::cli) struct DeleteOptions {
     /// The key
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     key: String,
@@ -113,7 +113,7 @@ pub(super) struct DeleteOptions {
 
 /// What is followed.
 #[derive(Debug, Args)]
-pub(super) struct WatchOptions {
+pub(in crate::cli) struct WatchOptions {
     /// What the keys begin with
     #[arg(default_value = "")]
     prefix: String,
@@ -123,7 +123,7 @@ pub(super) struct WatchOptions {
 
 /// What is locked.
 #[derive(Debug, Args)]
-pub(super) struct LockOptions {
+pub(in crate::cli) struct LockOptions {
     /// The path
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     path: String,
@@ -138,7 +138,7 @@ pub(super) struct LockOptions {
 }
 
 /// Runs the command.
-pub(super) async fn run(command: &KvstoreCommand) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(command: &KvstoreCommand) -> Result<Verdict, Failure> {
     match command {
         KvstoreCommand::Get(options) => get(options).await,
         KvstoreCommand::List(options) => {

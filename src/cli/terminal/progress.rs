@@ -29,7 +29,7 @@ static SHOWN: AtomicBool = AtomicBool::new(false);
 
 /// Something that may take long. The line is gone when it is dropped; what is printed comes after that.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(in crate::cli) struct Progress {
     doing: Arc<Mutex<String>>,
     /// Dropped to end it; nothing is sent.
     end: Option<SyncSender<()>>,
@@ -38,7 +38,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Begins with what is done first.
-    pub(super) fn begin(doing: &str) -> Self {
+    pub(in crate::cli) fn begin(doing: &str) -> Self {
         let doing = Arc::new(Mutex::new(doing.to_owned()));
         if !io::stderr().is_terminal() || SHOWN.swap(true, Ordering::Relaxed) {
             return Self { doing, end: None, painter: None };
@@ -51,7 +51,7 @@ impl Progress {
     }
 
     /// Says what is done now.
-    pub(super) fn tell(&self, doing: impl Into<String>) {
+    pub(in crate::cli) fn tell(&self, doing: impl Into<String>) {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = doing.into();
     }
 }

@@ -1,0 +1,10 @@
+//! Commands that start a sidecar, and those that need none.
+
+pub(super) mod demo;
+pub(super) mod doctor;
+pub(super) mod openapi;
+pub(super) mod scripts;
+pub(super) mod serve;
+#[cfg(test)]
+mod settings_page;
+pub(super) mod store;

@@ -1,0 +1,14 @@
+//! Commands that ask a running sidecar over its HTTP API.
+
+pub(super) mod asker;
+pub(super) mod bundle;
+pub(super) mod config;
+pub(super) mod explain;
+mod filters;
+pub(super) mod get;
+pub(super) mod healthcheck;
+mod kinds;
+pub(super) mod lookup;
+pub(super) mod problems;
+pub(super) mod status;
+pub(super) mod watch;

@@ -1,0 +1,4 @@
+//! Output on the terminal: tables, documents and progress lines.
+
+pub(super) mod output;
+pub(super) mod progress;
