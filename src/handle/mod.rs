@@ -6,22 +6,16 @@
 //! never partial (docs/develop/invariants.md, 9). The mirror cannot be changed through a handle,
 //! except that findings and heartbeats are sent to the committer.
 
+mod answers;
 mod early;
-mod explain;
-mod facet;
-mod filter;
 mod findings_door;
-mod global_services;
-mod miss;
 mod no_clusters;
 mod raw;
 mod reading;
 mod reflected;
 mod reflection;
 mod scan;
-mod seek;
-mod selector;
-mod slice;
+mod selection;
 mod spread;
 mod subscribe;
 mod survey;
@@ -44,20 +38,20 @@ pub use crate::view::{
     Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RawPlace,
     SelectionRule, ServiceShare, Weakness,
 };
+pub use answers::explain::{Merit, Verdict};
+pub use answers::global_services::{LargeService, Selected, ServiceEntry};
+pub use answers::miss::Miss;
 pub use early::{Early, EarlyWatch};
-pub use explain::{Merit, Verdict};
-pub(crate) use facet::{Facet, concerns_all, facets_of};
-pub use filter::Filter;
 pub use findings_door::FindingsDoor;
-pub use global_services::{LargeService, Selected, ServiceEntry};
-pub use miss::Miss;
 pub use no_clusters::ClusterFiles;
 pub use raw::{RawChange, RawPast};
 pub use reading::{ClusterReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
 pub use reflection::{Reflection, ReflectionDoor};
 pub use scan::Scanned;
-pub use selector::LabelSelector;
-pub use slice::{Allowance, Slice, Spent};
+pub use scan::slice::{Allowance, Slice, Spent};
+pub(crate) use selection::facet::{Facet, concerns_all, facets_of};
+pub use selection::filter::Filter;
+pub use selection::selector::LabelSelector;
 pub(crate) use subscribe::LOOKED_AT_MAX;
 pub use subscribe::{BackendsPatch, ByteCount, Departure, Item, LookBounds, Place, ResetReason, Stage, Start, Subscription, SyncMode};
 pub use survey::{Finding, Look, Survey};

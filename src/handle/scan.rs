@@ -1,9 +1,12 @@
 //! Lists in slices. Each slice continues from a key until the page is full, no key is left, or the
 //! slice is over.
 
+mod seek;
+pub(super) mod slice;
+
 use std::net::IpAddr;
 
-use super::seek::{Plan, Seek};
+use self::seek::{Plan, Seek};
 use super::{NoDecodedRoom, Reading, Slice};
 use crate::model::{EntryKey, Record};
 use crate::view::View;

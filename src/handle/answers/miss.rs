@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{LookupMatch, Origin, REJECTED_COUNTED_MAX, Reading};
+use crate::handle::{LookupMatch, Origin, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record, Tombstone};
 use crate::view::Within;
 

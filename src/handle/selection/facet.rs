@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::Filter;
+use crate::handle::Filter;
 use crate::model::{Announcement, ClusterName, EntryKey, Kind, Object};
 
 /// Property of a change.

@@ -2,7 +2,7 @@
 //!
 //! `scan` reads them and tests each record against the filter.
 
-use super::{Filter, Reading};
+use crate::handle::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind};
 use crate::view::Within;
 
@@ -12,7 +12,7 @@ const KEYS_MAX: usize = 10_000;
 
 /// Keys to read for a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Plan {
+pub(in crate::handle) enum Plan {
     /// Keys to read, in order. Some of them may not exist.
     Keys(Vec<EntryKey>),
     /// Runs of keys to read, in order.
@@ -23,7 +23,7 @@ pub(super) enum Plan {
 
 /// Neighbouring keys of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Run {
+pub(in crate::handle) struct Run {
     kind: Kind,
     /// Cluster of the keys; `None` for all.
     cluster: Option<ClusterName>,
@@ -34,25 +34,25 @@ pub(super) struct Run {
 /// A planned list. It belongs to the reading that planned it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seek {
-    pub(super) filter: Filter,
+    pub(in crate::handle) filter: Filter,
     pub(super) plan: Plan,
 }
 
 impl Run {
     /// Returns the lowest possible key of the run.
-    pub(super) fn start(&self) -> EntryKey {
+    pub(in crate::handle) fn start(&self) -> EntryKey {
         match &self.cluster {
             Some(cluster) => EntryKey::new(self.kind, cluster.clone(), self.prefix.as_str()),
             None => EntryKey::lowest_of(self.kind),
         }
     }
 
-    pub(super) fn holds(&self, key: &EntryKey) -> bool {
+    pub(in crate::handle) fn holds(&self, key: &EntryKey) -> bool {
         key.kind == self.kind && self.cluster.as_ref().is_none_or(|cluster| key.cluster == *cluster) && key.name.starts_with(&self.prefix)
     }
 
     /// Returns the first key of the run that is not before `start`. `None` if the whole run is.
-    pub(super) fn from(&self, start: Option<&EntryKey>) -> Option<EntryKey> {
+    pub(in crate::handle) fn from(&self, start: Option<&EntryKey>) -> Option<EntryKey> {
         let own = self.start();
         match start {
             Some(start) if *start > own => self.holds(start).then(|| start.clone()),

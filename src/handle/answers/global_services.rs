@@ -2,8 +2,8 @@
 
 use smol_str::SmolStr;
 
-use super::{Filter, Reading, Scanned, Slice};
 use crate::commit::{DecodedRoom, NoDecodedRoom};
+use crate::handle::{Filter, Reading, Scanned, Slice};
 use crate::model::{ClusterName, EntryKey, Kind};
 use crate::view::{Affinity, GlobalService, LocalService, MergedExports, Selection, ServiceShare, select};
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{LookupMatch, Reading};
+use crate::handle::{LookupMatch, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record};
 use crate::view::Weakness;
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::LabelSelector;
+use crate::handle::LabelSelector;
 use crate::model::{ClusterName, EntryKey, IdentityScope, IpEntry, Kind, Object};
 
 /// A filter whose tests must all pass. A test that does not apply to a kind, such as a pod for
