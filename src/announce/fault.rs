@@ -29,7 +29,7 @@ pub(super) struct ReadFile {
 }
 
 impl ReadFile {
-    /// Returns the empty content that stands for a deleted file.
+    /// Returns the content of a deleted file, which is empty.
     pub(super) fn missing(path: PathBuf) -> Self {
         Self { path, text: String::new(), yaml: FileYaml::default() }
     }

@@ -218,7 +218,7 @@ impl Wanted for Contents {
         self.handle.try_reading()?.record(&entry).map(|record| Arc::clone(&record.value))
     }
 
-    /// Returns entries first: a reader that finds a cluster config goes on to read the entries.
+    /// Returns entries first, because a reader reads the entries once it finds the cluster config.
     fn keys_behind(&self, key: Option<&[u8]>, count: usize) -> Vec<Vec<u8>> {
         let last = key.filter(|key| !key.starts_with(keys::CACHE_PREFIX.as_bytes()));
         if last.is_none() {

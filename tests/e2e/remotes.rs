@@ -1,4 +1,5 @@
-//! Ways to reach a remote: plain, TLS, client certificates, user and password; files that come late; clusters of old releases.
+//! Ways to reach a remote: plain TCP, TLS, client certificates, user and password. Also client
+//! files that appear late, and clusters of old releases.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,10 +17,11 @@ use crate::harness::read_only::ReadOnly;
 use crate::harness::scene::{serves, settles};
 use crate::harness::truth::Truth;
 
-/// The waits before a cluster without a config is read, and before what it did not confirm is pruned, shortened for tests.
+/// Flags that shorten the waits before a cluster without a config is read, and before its
+/// unconfirmed entries are pruned.
 const QUICK_LEGACY: [&str; 3] = ["--legacy-clusters=c01", "--legacy-wait=1s", "--legacy-quiet=1s"];
 
-/// An etcd with one cluster in it.
+/// Starts an etcd and publishes one cluster in it.
 async fn filled(builder: EtcdBuilder) -> (Etcd, MeshCluster) {
     let etcd = builder.start().await;
     let cluster = MeshCluster::generate(1, SMALL);
@@ -55,13 +57,13 @@ async fn changes_keep_coming_past_the_life_of_the_authentication_token() {
         let key = cluster.keys_of("nodes/v1")[0].clone();
         let started = Instant::now();
         let mut arrived_last = Duration::ZERO;
-        // beyond two lives of a token
+        // longer than two lifetimes of a token
         while arrived_last < Duration::from_secs(12) {
             cluster.change(&key);
             put_leased(&etcd, [(source_key(Form::State, &cluster.name, &key), cluster.entries[&key].clone())]).await;
             settles(&meshkeep, &Truth::of([&cluster]).expected(), "a change under a token of 5 s").await;
             arrived_last = started.elapsed();
-            // a change now and then, not as many as fit
+            // one change now and then, not as many as possible
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         assert!(!meshkeep.log().contains("mesh-password"), "a password in the log");
@@ -93,7 +95,7 @@ async fn what_ciliums_role_for_remotes_allows_is_enough() {
     settles(&meshkeep, &Truth::of([&cluster]).expected(), "loading as a remote").await;
     meshkeep.reaches(&cluster.name, "live").await;
     let state = meshkeep.says_of(&cluster.name, "unknownPrefixes", "frobs").await;
-    // what it may not see it does not know of, and that is no failure
+    // prefixes that the user may not read are not counted, and that is no failure
     assert_eq!((&state["unknownKeys"], &state["failures"]), (&json!({ "cilium/state/frobs/v1/": 1 }), &json!(0)));
 }
 
@@ -112,7 +114,8 @@ async fn a_missing_certificate_is_waited_for_and_named() {
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
-/// The file of the cluster has the same bytes: only a new connection sees the new certificates (docs/develop/protocol.md, trap 17).
+/// The client file stays the same: only a new connection uses the new certificates
+/// (docs/develop/protocol.md, trap 17).
 #[tokio::test]
 async fn rotated_certificates_disturb_no_connection_and_count_from_the_next() {
     let (mut etcd, mut cluster) = filled(Etcd::builder().tls(Tls::Mutual)).await;
@@ -140,7 +143,7 @@ async fn rotated_certificates_disturb_no_connection_and_count_from_the_next() {
     serves(&meshkeep, &Truth::of([&cluster]).expected(), "the right certificate").await;
 }
 
-/// Without a cluster config nobody knows the cluster's id.
+/// Returns the expected state of a cluster without a cluster config, whose id is unknown.
 fn legacy_truth(cluster: &MeshCluster) -> Truth {
     let mut truth = Truth::of([cluster]);
     truth.name_cluster(&cluster.name, 0);
@@ -160,7 +163,7 @@ async fn a_cluster_that_never_had_a_config_is_read_without_one_after_a_wait() {
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
-/// It has a config, and so it is none of those that have none.
+/// The cluster has a config, so `--legacy-clusters` does not apply to it.
 #[tokio::test]
 async fn a_cluster_whose_config_cannot_be_used_is_not_read_without_it() {
     let etcd = Etcd::start().await;
@@ -262,7 +265,8 @@ async fn a_cluster_that_lacks_a_canary_names_its_key_and_kind_until_it_is_there(
     assert_eq!(meshkeep.cluster(&cluster.name).await["lastError"], json!(null));
 }
 
-/// Cilium's documents speak of three misses; its code, and so this, gives up at the first.
+/// Cilium's documentation mentions three missed heartbeats. Its code, and therefore meshkeep, gives
+/// up after the first.
 #[tokio::test]
 async fn the_first_missed_heartbeat_ends_a_connection_and_nothing_goes() {
     let (etcd, cluster) = filled(Etcd::builder()).await;
@@ -275,7 +279,7 @@ async fn the_first_missed_heartbeat_ends_a_connection_and_nothing_goes() {
     serves(&meshkeep, &expected, "without a heartbeat").await;
 }
 
-/// Its etcd answers all the time, and each reconnect finds the heartbeat that was there before.
+/// The etcd answers all the time, and each new connection finds the old heartbeat.
 #[tokio::test]
 async fn a_writer_that_puts_no_heartbeat_is_told_over_reconnects_until_it_puts_one() {
     let (etcd, cluster) = filled(Etcd::builder()).await;
@@ -307,7 +311,8 @@ async fn a_writer_that_puts_no_heartbeat_is_told_over_reconnects_until_it_puts_o
     eventually("the end of the finding", is_over).await;
 }
 
-/// What a stream of the cluster's findings is told when its questions for progress are answered, are not, and are again.
+/// Events in a stream of findings while the proxy forwards the answers to progress requests,
+/// withholds them, and forwards them again.
 #[tokio::test]
 async fn a_source_behind_a_proxy_that_keeps_answers_about_progress_is_told_until_it_answers() {
     let (etcd, cluster) = filled(Etcd::builder().binary(&etcd_binaries()[0])).await;
@@ -326,8 +331,9 @@ async fn a_source_behind_a_proxy_that_keeps_answers_about_progress_is_told_until
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
-/// Cilium's readers need no other calls (docs/develop/protocol.md §9.1). Each delete asks whether cluster config and canary are there, those of a KVStoreMesh
-/// also for leases, and a second connection whether the history is the stored one.
+/// Cilium's readers need no other calls (docs/develop/protocol.md §9.1). Each delete checks that
+/// cluster config and canary exist. For a KVStoreMesh it also checks leases, and over a second
+/// connection that the history is the stored one.
 #[tokio::test]
 async fn deletes_of_a_server_that_offers_range_and_watch_alone_are_applied_over_one_connection() {
     for (form, refusal) in [(Form::State, tonic::Code::Unimplemented), (Form::Cache, tonic::Code::PermissionDenied)] {

@@ -1,4 +1,5 @@
-//! The 77 sample keys of docs/develop/protocol.md, in state and in cache form, with everything that is served of them.
+//! The 77 sample keys of docs/develop/protocol.md in state and in cache form, and everything that
+//! is served for them.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ const SAMPLES: &str = include_str!("../data/samples.jsonl");
 
 const CLUSTERS: [(&str, u32); 2] = [("paris", 1), ("tokyo", 2)];
 
-/// A sample: whose etcd it belongs to, its key and its bytes.
+/// A sample: the etcd that it belongs to, its key and its bytes.
 struct Sample {
     etcd: String,
     key: String,
@@ -44,7 +45,8 @@ async fn load(binary: &Path, name: &str) -> Etcd {
     etcd
 }
 
-/// The samples of all kinds in cache form, which are byte for byte those in state form.
+/// Returns the samples of all kinds in cache form. Their values are byte for byte those in state
+/// form.
 fn truth() -> Truth {
     let mut truth = Truth::default();
     for (name, id) in CLUSTERS {
@@ -59,7 +61,7 @@ fn truth() -> Truth {
     truth
 }
 
-/// Both clusters mirrored from their own etcds.
+/// Mirrors both clusters from their own etcds.
 pub(super) async fn in_state_form(binary: &Path, flags: &[&str]) -> (Vec<Etcd>, Home, Meshkeep) {
     let mut home = Home::new().with_flags(flags);
     let mut etcds = Vec::new();
@@ -128,7 +130,7 @@ async fn an_address_is_answered_by_its_longest_prefix_with_the_labels_of_its_ide
     let in_range = lookup(&meshkeep, "10.1.200.7").await;
     assert_eq!((&in_range["prefix"], &in_range["identity"]), (&json!("10.1.200.0/24"), &json!(2)), "{in_range}");
     assert_ne!(in_range["host"], json!(true), "{in_range}");
-    // an IPv6 address in another way of writing
+    // an IPv6 address in another notation
     let unusual = meshkeep.get("/v1/ipcache/lookup?ip=FD00:10:1:1:0:0:0:D643").await;
     assert_eq!(unusual["match"]["prefix"], "fd00:10:1:1::d643/128", "{unusual}");
     assert_eq!(lookup(&meshkeep, "192.0.2.1").await, Value::Null);
@@ -154,7 +156,7 @@ async fn single_things_are_found_and_missing_ones_are_404() {
         ("/v1/clusters/tokyo", "phase", json!("live")),
     ] {
         let found = meshkeep.get(path).await;
-        // an identity's number may be in several clusters
+        // several clusters may have an identity with the same number
         let found = if found["items"].is_array() { found["items"][0].clone() } else { found };
         assert_eq!(found[field], value, "{path}: {found}");
     }
@@ -184,7 +186,7 @@ async fn single_things_are_found_and_missing_ones_are_404() {
     assert_eq!(meshkeep.ask("/v1/nodes?colour=red").await.0, 400);
 }
 
-/// How many things a list of paris and tokyo has.
+/// Returns the number of items of a list of paris and tokyo.
 async fn count(meshkeep: &Meshkeep, path: &str) -> usize {
     meshkeep.get(path).await["items"].as_array().unwrap().len()
 }
@@ -217,23 +219,23 @@ async fn exports_and_slices_are_filtered_and_come_and_go_with_what_the_config_sa
     let backends: Vec<String> = cart["backends"].as_array().unwrap().iter().map(sliced).collect();
     assert_eq!(backends, ["paris 10.1.1.21 null", "paris 10.1.2.21 null", "tokyo 10.2.1.21 [cart-kvlm2]", "tokyo 10.2.2.21 [cart-kvlm2]",]);
     assert_eq!((&cart["exports"]["clusters"], &cart["conflicts"]), (&json!(["paris"]), &Value::Null));
-    // a slice that cannot be used leaves the good one
+    // an invalid slice does not replace the valid one
     let slice = "cilium/state/endpointslices/v1/tokyo/shop/cart-kvlm2";
     tokyo.put(slice, &b"\x28\xb5\x2f\xfd"[..]).await;
     eventually("the slice to be rejected", || async { (count(&meshkeep, "/v1/rejected").await == 1).then_some(()) }).await;
     assert_eq!(count(&meshkeep, "/v1/endpoint-slices").await, 1);
     tokyo.delete(slice).await;
     eventually("the slice to go", || async { (count(&meshkeep, "/v1/endpoint-slices").await == 0).then_some(()) }).await;
-    // paris takes its exports back
+    // paris disables its exports
     paris.put("cilium/cluster-config/paris", r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#).await;
     eventually("the exports to go", || async { (count(&meshkeep, "/v1/service-exports").await == 0).then_some(()) }).await;
     meshkeep.reaches("paris", "live").await;
-    // on again, and its canary is still there
+    // enabled again, and its canary still exists
     let config = r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255,"serviceExportsEnabled":true}}"#;
     paris.put("cilium/cluster-config/paris", config).await;
     eventually("the exports to come", || async { (count(&meshkeep, "/v1/service-exports").await == 1).then_some(()) }).await;
     meshkeep.reaches("paris", "live").await;
-    // tokyo says "off" and need not write the canary: that is no reason to wait
+    // tokyo says "off" and does not have to write the canary, so nothing waits for it
     tokyo.delete("cilium/synced/tokyo/cilium/state/serviceexports/v1").await;
     let config =
         r#"{"id":2,"capabilities":{"syncedCanaries":true,"serviceExportsEnabled":false,"endpointSlicesExportMode":"endpointslices-only"}}"#;
