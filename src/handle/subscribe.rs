@@ -86,7 +86,9 @@ pub enum Item {
     Reset(ResetReason),
     /// The key has this object.
     Upsert {
+        /// The key that changed.
         key: EntryKey,
+        /// The decoded value.
         object: Arc<Object>,
         /// Revision at the source.
         revision: Option<Revision>,
@@ -95,21 +97,27 @@ pub enum Item {
     },
     /// Only the backends of a service have changed.
     Patch {
+        /// The key that changed.
         key: EntryKey,
+        /// The backends that were added, replaced and removed.
         patch: BackendsPatch,
+        /// Revision at the source.
         revision: Option<Revision>,
         /// Position after the event.
         position: Option<ReaderPosition>,
     },
     /// The key was deleted, or no longer matches.
     Delete {
+        /// The key that changed.
         key: EntryKey,
+        /// Why the key is no longer part of the copy.
         reason: Departure,
         /// Position after the event. `None` inside a snapshot.
         position: Option<ReaderPosition>,
     },
     /// The subscriber has everything up to a position.
     Synced {
+        /// The way in which the subscriber caught up.
         mode: SyncMode,
         /// Number of upserts and deletes that were sent to catch up.
         count: u64,
