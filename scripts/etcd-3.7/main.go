@@ -1,4 +1,5 @@
-// etcd 3.7, which no package has: the server's own main (`server/main.go` of github.com/etcd-io/etcd), from the Go module proxy.
+// etcd 3.7, which is in no package repository. This is the server's own main (`server/main.go` of
+// github.com/etcd-io/etcd), built from the Go module proxy.
 package main
 
 import (

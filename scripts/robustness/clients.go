@@ -16,13 +16,14 @@ import (
 
 const prefixEnd = "cilium/cache0"
 
-// A client that lists everything and then watches: over restarts as etcd's client does, with a new list where that is compacted.
+// follower is a client that lists everything and then watches. It resumes over restarts as etcd's
+// client does, and lists again if its revision was compacted.
 type follower struct {
 	client *client.RecordingClient
 	prevKV bool
 	mutex  sync.Mutex
 	held   map[string]string
-	// the revisions of all events
+	// revisions of all events
 	seen []int64
 }
 
@@ -34,13 +35,13 @@ func (f *follower) follow(ctx context.Context, random *rand.Rand) error {
 	for ctx.Err() == nil {
 		listed, err := f.client.Range(ctx, prefix, prefixEnd, 0, 0, false)
 		if err != nil {
-			// it is being started
+			// the server may be starting
 			time.Sleep(20 * time.Millisecond)
 			continue
 		}
 		f.replace(listed.Kvs)
 		last := listed.Header.Revision
-		// now and then a watch of its own goes on where one ended
+		// now and then a new watch continues where the last one ended
 		for isCompacted := false; !isCompacted && ctx.Err() == nil; {
 			life, cancel := context.WithTimeout(ctx, time.Second+time.Duration(random.Int63n(int64(4*time.Second))))
 			for answer := range f.client.Watch(life, prefix, last+1, true, true, f.prevKV) {
@@ -89,7 +90,7 @@ func (f *follower) apply(events []*clientv3.Event) {
 	}
 }
 
-// What differs from a state; empty where nothing does.
+// differs returns the differences from a state; empty if there are none.
 func (f *follower) differs(state map[string]string) string {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -106,7 +107,8 @@ func (f *follower) differs(state map[string]string) string {
 	return ""
 }
 
-// Reads at earlier revisions and watches parts, from now on or from before, until told to stop.
+// wander reads at earlier revisions and watches parts, from now on or from earlier revisions, until
+// the context ends.
 func wander(ctx context.Context, client *client.RecordingClient, random *rand.Rand) {
 	for ctx.Err() == nil {
 		newest, err := client.Range(ctx, prefix, prefixEnd, 0, 1, true)
@@ -120,7 +122,7 @@ func wander(ctx context.Context, client *client.RecordingClient, random *rand.Ra
 			if random.Intn(3) == 0 {
 				end = ""
 			}
-			// the model's single keys come with their values always
+			// reads of single keys in the model always include their values
 			client.Range(ctx, from, end, earlier, random.Int63n(20), end != "" && random.Intn(4) == 0)
 		}
 		part, isPrefix := key(random.Intn(keyCount)), random.Intn(2) == 0
@@ -138,7 +140,7 @@ func wander(ctx context.Context, client *client.RecordingClient, random *rand.Ra
 	}
 }
 
-// Every revision that there was, as one watch from the first on was told.
+// history has every revision, as received by one watch from the first revision on.
 type history struct {
 	mutex  sync.Mutex
 	events []*clientv3.Event
@@ -156,7 +158,7 @@ func newHistory(client *client.RecordingClient, ctx context.Context) *history {
 	return h
 }
 
-// Waits until a value was told.
+// until waits for an event with the value.
 func (h *history) until(value string) {
 	for seen := 0; ; time.Sleep(10 * time.Millisecond) {
 		h.mutex.Lock()
@@ -170,7 +172,8 @@ func (h *history) until(value string) {
 	}
 }
 
-// The history as etcd's model has it, after a look whether it is that of the source, key by key. Revisions that no key of the prefix has are those of another.
+// replay returns the history for etcd's model, after comparing it with the source key by key.
+// Revisions that no key of the prefix has belong to another prefix.
 func (h *history) replay(source *source) (*model.EtcdReplay, error) {
 	told, requests, next := map[string][]string{}, []model.EtcdRequest{}, int64(2)
 	for _, event := range h.events {
@@ -191,7 +194,7 @@ func (h *history) replay(source *source) (*model.EtcdReplay, error) {
 	if !reflect.DeepEqual(told, source.history) {
 		return nil, fmt.Errorf("what was told is not what was written")
 	}
-	// what came behind the last of them
+	// the revisions after the last event
 	for range 100 {
 		requests = append(requests, request(model.EtcdOperation{Type: model.PutOperation, Put: model.PutOptions{Key: "another"}}))
 	}
@@ -202,7 +205,8 @@ func request(operation model.EtcdOperation) model.EtcdRequest {
 	return model.EtcdRequest{Type: model.Txn, Txn: &model.TxnRequest{OperationsOnSuccess: []model.EtcdOperation{operation}}}
 }
 
-// Watches from many revisions that there were, over all kills: each is compacted, or told the newest state of every key that changed since.
+// fromOldRevisions starts watches from many earlier revisions, over all kills. Each must be
+// compacted or receive the newest state of every key that changed since.
 func (s *scene) fromOldRevisions() error {
 	recording := s.client()
 	listed, err := recording.Range(context.Background(), prefix, prefixEnd, 0, 0, false)

@@ -1,8 +1,11 @@
-// Puts etcd's own validators of watches (robustness tests of go.etcd.io/etcd/tests/v3) before the etcd face: robustness MESHKEEP ETCD [SECONDS]
+// Runs etcd's own watch validators (robustness tests of go.etcd.io/etcd/tests/v3) with the etcd
+// face: robustness MESHKEEP ETCD [SECONDS]
 //
-// A real etcd is changed at random, a real meshkeep mirrors it, and clients read, watch and resume at random meanwhile. `live`: one life of meshkeep, whose
-// whole history one watch has seen; every validator must be content. `killed`: meshkeep is killed and started again and again; then of each key the newest
-// state alone is told of what was missed, so those validators must be content that know no history, and every client must end with what is there.
+// A real etcd is changed at random, a real meshkeep mirrors it, and clients read, watch and resume
+// at random meanwhile. `live`: meshkeep is not killed, and one watch receives the whole history;
+// every validator must accept it. `killed`: meshkeep is killed and restarted repeatedly. A client
+// then receives only the newest state of each key that it missed, so only the validators that do
+// not compare the history must accept it, and every client must end with the current state.
 package main
 
 import (
@@ -23,10 +26,10 @@ import (
 
 const (
 	prefix = "cilium/cache/"
-	// how many follow everything, and how many read and watch parts of it
+	// number of clients that follow everything, and of clients that read and watch parts
 	followers = 4
 	wanderers = 8
-	// of how long a life without a kill is
+	// duration of a process until it is killed
 	lifeMin, lifeSpread = 700 * time.Millisecond, 1500 * time.Millisecond
 )
 
@@ -42,7 +45,7 @@ func main() {
 	}
 }
 
-// What a run has: the programs, what was written, and the clients that record all that they are told.
+// scene has the programs of a run, the written history, and the clients that record all responses.
 type scene struct {
 	servers *servers
 	source  *source
@@ -78,7 +81,7 @@ func run(name string, length time.Duration, act func(*scene, time.Duration) (*mo
 	return err != nil
 }
 
-// One life: a watch from the first revision on sees all of it.
+// live runs one process: a watch from the first revision on receives everything.
 func live(s *scene, length time.Duration) (*model.EtcdReplay, error) {
 	golden := newHistory(s.client(), s.ctx)
 	s.source.publish()
@@ -93,7 +96,7 @@ func live(s *scene, length time.Duration) (*model.EtcdReplay, error) {
 	return golden.replay(s.source)
 }
 
-// Many lives, each ended by a kill.
+// killed runs many processes, each ended by a kill.
 func killed(s *scene, length time.Duration) (*model.EtcdReplay, error) {
 	s.source.publish()
 	s.servers.untilLive()
@@ -121,7 +124,7 @@ func (s *scene) client() *client.RecordingClient {
 	return recording
 }
 
-// Starts whoever writes, follows and wanders.
+// spawn starts the writers, followers and wanderers.
 func (s *scene) spawn(length time.Duration) {
 	s.source.write(&s.group, length)
 	for number := range followers {
@@ -145,7 +148,7 @@ func (s *scene) spawn(length time.Duration) {
 	}
 }
 
-// Waits until nothing is written any more and every follower holds what is there.
+// settle waits until nothing is written any more and every follower has the current state.
 func (s *scene) settle(length time.Duration) error {
 	s.source.done.Wait()
 	deadline := time.Now().Add(60*time.Second + length)

@@ -17,10 +17,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// The cluster that is mirrored.
+// cluster is the name of the mirrored cluster.
 const cluster = "c01"
 
-// A real etcd and a real meshkeep that mirrors it, in a directory of their own.
+// servers are a real etcd and a real meshkeep that mirrors it, with their own directory.
 type servers struct {
 	meshkeepBinary, home, etcdURL, faceURL, apiURL string
 	etcd, meshkeep                                 *exec.Cmd
@@ -55,7 +55,7 @@ func (s *servers) file(name string) *os.File {
 	return file
 }
 
-// Starts meshkeep on what is there, and waits until it listens.
+// startMeshkeep starts meshkeep with the existing data and waits until it listens.
 func (s *servers) startMeshkeep() {
 	s.meshkeep = exec.Command(s.meshkeepBinary, "serve", "--clustermesh-config="+filepath.Join(s.home, "clustermesh"), "--data-dir="+filepath.Join(s.home, "data"),
 		"--listen=127.0.0.1:0", "--etcd-listen="+strings.TrimPrefix(s.faceURL, "http://"))
@@ -76,7 +76,7 @@ func (s *servers) startMeshkeep() {
 	panic("meshkeep does not listen: see " + s.home)
 }
 
-// kill -9.
+// kill sends SIGKILL.
 func (s *servers) kill() {
 	must(s.meshkeep.Process.Kill())
 	s.meshkeep.Wait()
@@ -89,7 +89,7 @@ func (s *servers) end() {
 	os.RemoveAll(s.home)
 }
 
-// Waits until everything of the source is mirrored.
+// untilLive waits until everything in the source is mirrored.
 func (s *servers) untilLive() {
 	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		answer, err := http.Get(s.apiURL + "/readyz?synced")
@@ -106,7 +106,7 @@ func (s *servers) untilLive() {
 	}
 }
 
-// A client that records nothing.
+// plainClient returns a client that records nothing.
 func plainClient(url string) *clientv3.Client {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, Logger: zap.NewNop(), Context: context.Background()})
 	must(err)

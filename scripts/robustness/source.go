@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// How many keys are written: few, so that each has a long history.
+	// Number of keys. There are few, so that each has a long history.
 	keyCount = 60
-	// Between two transactions lies so much on average.
+	// Average time between two transactions.
 	pause = 3 * time.Millisecond
 )
 
-// The etcd that is mirrored, and all that was written there.
+// source is the mirrored etcd with its written history.
 type source struct {
 	client    *clientv3.Client
 	random    *rand.Rand
@@ -31,7 +31,7 @@ type source struct {
 	last    string
 }
 
-// What a key's history has for a delete.
+// deleted marks a delete in a key's history.
 const deleted = "-"
 
 func newSource(url string, random *rand.Rand) *source {
@@ -46,7 +46,7 @@ func value(index, number int) string {
 	return fmt.Sprintf(`{"IP":"%s","Mask":null,"HostIP":"172.16.0.1","ID":65793,"Key":0,"Metadata":"","K8sNamespace":"shop","K8sPodName":"pod-%d"}`, address(index), number)
 }
 
-// What a writer writes first: that there is a cluster, and that everything of it is there.
+// publish writes the cluster config and the canaries, as a writer does first.
 func (s *source) publish() {
 	config := fmt.Sprintf(`{"id":1,"capabilities":{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255}}`)
 	s.put("cilium/.heartbeat", "2026-01-12T09:31:07Z")
@@ -61,7 +61,7 @@ func (s *source) put(key, value string) {
 	must(err)
 }
 
-// Writes for so long: transactions of one to four keys, each put or deleted.
+// write runs transactions of one to four keys, each put or deleted, for the given time.
 func (s *source) write(group *sync.WaitGroup, length time.Duration) {
 	group.Add(1)
 	s.done.Add(1)
@@ -97,7 +97,7 @@ func (s *source) writeSome() {
 	must(err)
 }
 
-// The value that was put last.
+// newest returns the value that was put last.
 func (s *source) newest() string {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -114,7 +114,7 @@ func (s *source) writes() int {
 	return count
 }
 
-// What is there.
+// state returns the current values by key.
 func (s *source) state() map[string]string {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

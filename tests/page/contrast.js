@@ -1,4 +1,5 @@
-// Every text that is seen and has less contrast to its ground than WCAG's AA asks for: 4.5, or 3 where it is large.
+// Returns every visible text whose contrast to its background is below WCAG AA: 4.5, or 3 for large
+// text.
 const luminance = ([r, g, b]) => {
   const linear = [r, g, b].map((part) => (part / 255 <= 0.03928 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];

@@ -1,5 +1,5 @@
-// A meshkeep that is made up: as many clusters as one wants, in every state that there is, with changes as fast as one wants. The page and its
-// assets come from a real one (`upstream`), or from the source tree while one works on them:
+// A simulated meshkeep with any number of clusters in every possible state, and with changes at any
+// rate. The page and its assets come from a real meshkeep (`upstream`), or from the source tree:
 //   node tests/page/fake.mjs CLUSTERS CHANGES_PER_SECOND PORT [UPSTREAM]
 
 import { readFileSync, readdirSync } from "node:fs";

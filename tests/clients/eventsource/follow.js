@@ -1,4 +1,5 @@
-// Follows the change stream with an EventSource, the browser's or one like it, and reports each complete state as JSON.
+// Follows the change stream with a browser's EventSource or a compatible one, and reports each
+// complete state as JSON.
 export function follow(EventSource, base, report) {
   const state = { resets: 0, closed: 0, position: null, objects: {} };
   let complete = false;
@@ -23,7 +24,8 @@ export function follow(EventSource, base, report) {
     on("synced", () => (complete = true));
     on("bookmark", () => {});
     source.addEventListener("error", (event) => {
-      // A broken connection comes back by itself. Any answer but 200, a proxy's 502 for instance, closes an EventSource for good.
+      // A broken connection is re-established automatically. Any status other than 200, for
+      // instance a proxy's 502, closes an EventSource permanently.
       if (source.readyState !== EventSource.CLOSED) return;
       state.closed += 1;
       setTimeout(() => open(state.position ? `after=${state.position}` : "snapshot=true"), 500);

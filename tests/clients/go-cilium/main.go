@@ -1,4 +1,5 @@
-// Follows a prefix of an etcd with Cilium's own client, as agents do, and prints each complete state that it holds: go-cilium URL PREFIX
+// Follows a prefix of an etcd with Cilium's own client, as agents do, and prints each complete
+// state: go-cilium URL PREFIX
 package main
 
 import (
@@ -17,7 +18,8 @@ type state struct {
 
 func main() {
 	ctx, logger := context.Background(), slog.New(slog.NewTextHandler(os.Stderr, nil))
-	// what an agent's client for a remote cluster is told (pkg/clustermesh/common/remote_cluster.go)
+	// options that an agent sets for a remote cluster's client
+	// (pkg/clustermesh/common/remote_cluster.go)
 	extra := kvstore.ExtraOptions{NoLockQuorumCheck: true, NoEndpointStatusChecks: true, ClusterName: "home"}
 	client, failed := kvstore.NewClient(ctx, logger, kvstore.EtcdBackendName, map[string]string{kvstore.EtcdAddrOption: os.Args[1]}, extra)
 	if err := <-failed; err != nil {

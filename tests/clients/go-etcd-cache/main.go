@@ -1,4 +1,5 @@
-// Follows a prefix of an etcd with etcd's own cache and prints each complete state that it holds: go-etcd-cache URL PREFIX
+// Follows a prefix of an etcd with etcd's own cache, and prints each complete state: go-etcd-cache
+// URL PREFIX
 package main
 
 import (
@@ -20,19 +21,20 @@ type state struct {
 
 func main() {
 	ctx, output := context.Background(), json.NewEncoder(os.Stdout)
-	// the cache itself prints what fails
+	// the cache itself prints errors
 	os.Stdout = os.Stderr
 	client, err := clientv3.New(clientv3.Config{Endpoints: os.Args[1:2], DialTimeout: 30 * time.Second, Logger: zap.NewNop()})
 	must(err)
 	held, err := cache.New(client, os.Args[2])
 	must(err)
-	// it lists once as long as nothing of what it lacks is compacted
+	// it lists only once, unless the revisions that it missed were compacted
 	for lists := 1; ; lists++ {
 		must(held.WaitReady(ctx))
 		events := held.Watch(ctx, os.Args[2], clientv3.WithPrefix(), clientv3.WithProgressNotify())
 		for told, isOpen := (clientv3.WatchResponse{}), true; isOpen; told, isOpen = <-events {
-			// what the cache has once it has what was told: it waits in vain for a newer revision of the server's that is the next one and has none of its
-			// keys (`broadcastProgressLocked` passes over progress to where a watch goes on)
+			// Read the cache without waiting for the server's newest revision: if that revision changed none
+			// of its keys, the cache would wait in vain (`broadcastProgressLocked` skips progress
+			// notifications at the revision where a watch resumes).
 			if last := len(told.Events) - 1; last >= 0 {
 				must(held.WaitForRevision(ctx, told.Events[last].Kv.ModRevision))
 			}

@@ -1,11 +1,12 @@
 // etcd's own client for Go:
 //
-//	go-etcd URL PREFIX               follows a prefix of an etcd and prints each complete state that it holds
-//	go-etcd tls-certificates DIR     writes certificates of many kinds, a directory for each server
+//	go-etcd URL PREFIX               follows a prefix of an etcd and prints each complete state
+//	go-etcd tls-certificates DIR     writes many types of certificates, with a directory per server
 //	go-etcd tls-verdict FILE         prints whether the server of a client file is accepted
 //
-// The first reads as a careful program does: a list of one revision, page by page, then a watch from the next; a new list where that was compacted. What a
-// watch tells must be in order, each revision once, and the value before an event, where it is told, must be the one that is held.
+// The first one reads as a careful program does: a list at one revision, page by page, then a watch
+// from the next revision, and a new list if that was compacted. A watch's events must be in order,
+// with each revision once, and a previous value must be equal to the known one.
 package main
 
 import (
@@ -59,7 +60,7 @@ func follow(url, prefix string) {
 	}
 }
 
-// What a program asks before it trusts an etcd, and what is refused to it.
+// Requests that a program sends before it trusts an etcd, and requests that are refused.
 func ask(ctx context.Context, client *clientv3.Client, url string) {
 	status, err := client.Status(ctx, url)
 	must(err)
@@ -89,7 +90,7 @@ func (s *state) list(ctx context.Context, client *clientv3.Client, prefix string
 	s.Keys = map[string][]byte{}
 	s.Revision = first.Header.Revision
 	s.Lists++
-	// pages of 1,000 at one revision
+	// pages of 1,000 keys at one revision
 	pages, failed := mirror.NewSyncer(client, prefix, s.Revision).SyncBase(ctx)
 	for page := range pages {
 		for _, kv := range page.Kvs {

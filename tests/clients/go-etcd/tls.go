@@ -24,7 +24,7 @@ import (
 	"go.etcd.io/etcd/client/v3/yaml"
 )
 
-// Prints whether etcd's own client accepts the server of a client file: "accepted", or why not.
+// Prints whether etcd's own client accepts the server of a client file: "accepted", or the reason.
 func printVerdict(file string) {
 	config, err := yaml.NewConfig(file)
 	must(err)
@@ -46,10 +46,11 @@ type issued struct {
 	key crypto.Signer
 }
 
-// What may change in a template.
+// Changes to a certificate template.
 type change func(*x509.Certificate)
 
-// Writes a directory for each server that a client may meet: its certificates, its key, those that are trusted, and what a client file says besides.
+// Writes a directory for each type of server: its certificates, its key, the trusted certificates,
+// and other lines of the client file.
 func writeCases(directory string) {
 	p256, p384, p521 := elliptic.P256(), elliptic.P384(), elliptic.P521()
 	write := func(name string, server issued, sent []issued, trusted ...issued) {
@@ -91,7 +92,7 @@ func writeCases(directory string) {
 	write("same-name-wrong", plain, nil, other)
 	write("other-name", plain, nil, authority("stranger", newECDSA(p256)))
 
-	// a server that is trusted itself
+	// a server whose certificate is itself trusted
 	isAuthority := func(t *x509.Certificate) { t.IsCA, t.KeyUsage = true, t.KeyUsage|x509.KeyUsageCertSign }
 	self := server(nil, key, isAuthority)
 	write("itself-as-authority", self, nil, self)
@@ -168,7 +169,7 @@ func authority(name string, key crypto.Signer) issued {
 	return issue(nil, authorityTemplate(name), key)
 }
 
-// A server's certificate for 127.0.0.1; it signs itself without an issuer.
+// Returns a server certificate for 127.0.0.1, which is self-signed without an issuer.
 func server(issuer *issued, key crypto.Signer, changes ...change) issued {
 	result := template("server")
 	result.DNSNames, result.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
@@ -192,7 +193,8 @@ func issue(issuer *issued, template *x509.Certificate, key crypto.Signer) issued
 	return issued{der, key}
 }
 
-// A certificate of the first version of X.509, which knows no extensions, signed by itself: `openssl x509 -req` makes such.
+// Returns a self-signed X.509 certificate of version 1, which has no extensions.
+// `openssl x509 -req` creates such certificates.
 func versionOne(key *ecdsa.PrivateKey) []byte {
 	type validity struct{ NotBefore, NotAfter time.Time }
 	type content struct {

@@ -1,5 +1,6 @@
-// Reads nodes, services, lookups, a problem and all changes with the client generated from the OpenAPI document: read_all BASE_URL
-// Prints what it read as one JSON object, as the other generated clients do.
+// Reads nodes, services, lookups, an error and all changes with the client generated from the
+// OpenAPI document: read_all BASE_URL
+// Prints everything as one JSON object, like the other generated clients.
 package main
 
 import (
@@ -40,7 +41,7 @@ func nodes(ctx context.Context, client *ClientWithResponses) (found []Node) {
 	}
 }
 
-// What an event's object says of itself, read as what its kind says it is.
+// Returns a field of an event's object, decoded according to its kind.
 func told(event WatchEvent) string {
 	switch *event.Kind {
 	case StreamedKindNode:

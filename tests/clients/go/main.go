@@ -1,6 +1,7 @@
-// Follows the change stream with Go's standard library and prints each complete state: go-follow BASE [CA-FILE]
+// Follows the change stream with Go's standard library and prints each complete state:
+// go-follow BASE [CA-FILE]
 //
-// Over TLS it speaks whatever ALPN agrees on; the state says which.
+// Over TLS it uses the protocol that ALPN selects; the state contains its name.
 package main
 
 import (

@@ -14,7 +14,7 @@ import grpc
 from etcd3.events import DeleteEvent
 from etcd3.exceptions import ConnectionFailedError, RevisionCompactedError
 
-# between two attempts while there is no server
+# seconds between two attempts while there is no server
 PAUSE_S = 0.1
 
 
@@ -78,7 +78,7 @@ def ask(client):
 
 def main():
     url, prefix = urlsplit(sys.argv[1]), sys.argv[2]
-    # what is sent is taken in one message, of a list too
+    # a list or a watch response may be one large message
     options = [("grpc.max_receive_message_length", -1)]
     client, state = etcd3.client(host=url.hostname, port=url.port, grpc_options=options), State()
     ask(client)

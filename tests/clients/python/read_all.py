@@ -61,9 +61,9 @@ from meshkeep_client.models import (  # noqa: E402
 from meshkeep_client.types import Unset  # noqa: E402
 
 PAGE_LIMIT = 50
-# how many things of each kind are also read one by one
+# number of objects of each kind that are also read one by one
 SINGLES = 20
-# how many addresses one batch may hold
+# maximum number of addresses in one batch
 BATCH = 10_000
 
 

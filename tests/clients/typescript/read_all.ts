@@ -1,5 +1,6 @@
-// Reads nodes, services, lookups, a problem and all changes with the client generated from the OpenAPI document: read_all.js BASE_URL
-// Prints what it read as one JSON object, as the other generated clients do.
+// Reads nodes, services, lookups, an error and all changes with the client generated from the
+// OpenAPI document: read_all.js BASE_URL
+// Prints everything as one JSON object, like the other generated clients.
 
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";

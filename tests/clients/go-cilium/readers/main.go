@@ -1,5 +1,5 @@
-// Reads client files with Cilium's own reader and etcd's, as agents do, and prints the table that it is given with what they made of each file:
-// go-cilium-readers TABLE.json
+// Reads client files with Cilium's own reader and etcd's, as agents do, and prints the given table
+// with the results for each file: go-cilium-readers TABLE.json
 package main
 
 import (
@@ -15,18 +15,18 @@ import (
 
 type row struct {
 	Name string `json:"name"`
-	// The content, as text or in base64.
+	// Content, as text or in base64.
 	Text  string `json:"text,omitempty"`
 	Bytes []byte `json:"bytes,omitempty"`
 	Seen  seen   `json:"seen"`
 }
 
-// What agents see in the file.
+// Results of an agent for a file.
 type seen struct {
-	// Whether they take it for a client file at all.
+	// True if agents treat the file as a client file.
 	IsClientFile bool `json:"isClientFile"`
 	Refused      bool `json:"refused"`
-	// The certificate that they look for first.
+	// Certificate that agents look for first.
 	Awaits                string              `json:"awaits,omitempty"`
 	Endpoints             []string            `json:"endpoints,omitempty"`
 	Username              string              `json:"username,omitempty"`
@@ -58,7 +58,7 @@ func main() {
 		table[i].Seen = read(filepath.Join(directory, table[i].Name))
 		table[i].Seen.IsClientFile = isClientFile
 	}
-	// a row a line
+	// one row per line
 	for i := range table {
 		line, err := json.Marshal(table[i])
 		must(err)
