@@ -20,8 +20,8 @@ use crate::harness::truth::Truth;
 /// is short enough for a test.
 const LIFE_S: i64 = 6;
 
-/// Duration of a hold after the signs of life are back: a third of the lease's life and the margin
-/// that the sidecar's flag sets.
+/// Duration of a hold once config and canary exist again: a third of the lease's life and the
+/// margin that the sidecar's flag sets.
 const HOLD: Duration = Duration::from_secs(3);
 
 /// Flags of the sidecar.

@@ -83,7 +83,7 @@ async fn of_a_lease_that_etcd_lost_the_observer_hears_and_the_next_write_gets_an
     session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
     session.update(b"cilium/b", b"1", Life::Leased).await.unwrap();
     let lost = watch_losses(&session, &["cilium/a", "cilium/b"]);
-    // observers that are registered from now on are notified
+    // a deleted key is not reported as lost, but one that was written again is
     session.delete(b"cilium/b").await.unwrap();
     session.delete(b"cilium/a").await.unwrap();
     session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();

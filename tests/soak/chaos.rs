@@ -96,7 +96,7 @@ pub(super) struct Sidecar {
     /// Counts the times that some checkers had to disconnect.
     away: watch::Sender<u32>,
     copy: Option<Copy>,
-    /// Positions that the current directory does not contain.
+    /// Last sequence of each epoch in the current directory, for epochs whose end it does not have.
     lost: Lost,
     pub(super) starts: u32,
 }

@@ -83,7 +83,8 @@ pub(super) struct State {
     pub(super) violations: Vec<String>,
     /// Highest sequence seen of each epoch.
     highest: HashMap<String, u64>,
-    /// Positions that the server of this connection does not have.
+    /// Last sequence of each epoch that the server of this connection has, for epochs whose end it
+    /// lacks.
     lost: Lost,
     /// Number of upserts and deletes since the last `reset`.
     since_reset: u64,

@@ -134,7 +134,7 @@ async fn compacted(world: &mut World) -> Allowed {
     Allowed { same_again: true, by_others: [victim].into() }
 }
 
-/// Fills the target's quota, and frees space later.
+/// Raises the alarm NOSPACE in the target, and clears it later.
 async fn full(world: &mut World) -> Allowed {
     let leader = world.leader().await;
     let told = complaints(world, leader);
@@ -212,8 +212,8 @@ async fn wire_cut(world: &mut World) -> Allowed {
     Allowed { same_again: true, ..Allowed::default() }
 }
 
-/// Restarts one source and stops another for a while; then wipes the first and publishes different
-/// contents in it.
+/// Restarts one source. Then kills another one for a while, and meanwhile wipes the first and
+/// publishes changed contents in it.
 async fn source_lost(world: &mut World) -> Allowed {
     world.sources[0].etcd.restart().await;
     world.change(true).await;
@@ -276,8 +276,8 @@ async fn strangers(world: &mut World) -> Allowed {
     Allowed { by_others: BTreeSet::from([deleted, changed, moved, surplus]), same_again: true }
 }
 
-/// Stops all sources of an etcd, kills and restarts both writers, and in half of the cases wipes
-/// the target too.
+/// Disconnects all sources, kills and restarts both writers, and in half of the cases wipes the
+/// target too.
 async fn remotes_gone(world: &mut World) -> Allowed {
     let with_target = world.random.random_bool(0.5);
     for source in &mut world.sources {
