@@ -131,8 +131,8 @@ async fn a_lock_that_is_dropped_takes_nothing_from_the_next_one_of_the_process()
     for round in 0..40_u8 {
         drop(session.lock_path(b"locks/a").await.unwrap());
         let next = session.lock_path(b"locks/a").await.unwrap();
-        // after a lock that was released in the same way, whose key is deleted after the first
-        // one's
+        // keys of dropped locks are deleted in order: once this path can be locked again, the first
+        // key's deletion is complete
         drop(session.lock_path(b"locks/b").await.unwrap());
         session.lock_path(b"locks/b").await.unwrap().unlock().await.unwrap();
         session.update_if_locked(b"cilium/a", &[round], Life::Lasting, &next).await.expect("must still hold it");
