@@ -40,7 +40,7 @@ impl Drop for Process {
     }
 }
 
-/// Does nothing in a normal run; the other test starts it.
+/// The node that the other test starts and kills. In a normal run it does nothing.
 #[tokio::test]
 async fn the_node_that_is_killed() {
     let Ok(file) = std::env::var(CHILD_FILE) else { return };

@@ -314,7 +314,8 @@ async fn what_stands_with_another_id_is_left_alone() {
     }
 }
 
-/// First without permission to write, then with it; first without a free identity, then with some.
+/// Missing permissions and exhausted identities are reported once, and everything is written as
+/// soon as that is possible.
 #[tokio::test]
 async fn what_cannot_be_written_is_told_once_and_written_once_it_can_be() {
     let mut etcd = Etcd::start().await;
@@ -365,7 +366,8 @@ async fn a_dry_run_needs_no_etcd_and_wrong_files_end_with_line_and_reason() {
     assert_eq!(usage.status.code(), Some(2));
 }
 
-/// If a lease could expire before another process gets the lock, a kill would withdraw everything.
+/// Rejects lease times with which a kill would withdraw everything, because the lease would expire
+/// before another process gets the lock.
 #[test]
 fn leases_that_cannot_outlive_a_kill_are_refused_with_the_sum() {
     let sum =

@@ -185,8 +185,8 @@ async fn unknown_prefixes_are_told_once() {
     assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
 }
 
-/// Before, between and behind the known prefixes, in both forms; added, growing and removed while
-/// meshkeep runs.
+/// Puts unknown prefixes before, between and behind the known ones, in both forms, and adds,
+/// extends and removes them while meshkeep runs.
 #[tokio::test]
 async fn unknown_prefixes_are_found_in_every_gap_and_counted() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 1, SMALL).await;

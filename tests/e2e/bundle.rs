@@ -66,7 +66,8 @@ async fn a_bundle_has_all_that_is_known_and_its_owner_alone_may_read_it() {
     assert_eq!((unreachable.status.code(), directory.path().join("x.tar").exists()), (Some(3), false), "{unreachable:?}");
 }
 
-/// Another process uses the data directory, so nothing is loaded, and a bundle says so.
+/// A bundle of a process that could not load its store, because another process uses the data
+/// directory.
 #[tokio::test]
 async fn a_bundle_of_one_that_is_not_loaded_has_what_there_is() {
     let mut first = Home::new();

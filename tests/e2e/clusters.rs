@@ -42,8 +42,8 @@ async fn a_cluster_whose_id_changes_is_removed_and_read_anew() {
     assert!(!followed.changes_since(seen).keys().any(|key| key.contains("/c02")), "the other cluster was disturbed");
 }
 
-/// The change is detected at a start, and the new id is taken. The old entries are removed anyway,
-/// and the new ones follow once the id is free.
+/// A changed id is detected at a start, and the new id is taken. The old entries are removed
+/// anyway, and the new ones follow once the id is free.
 #[tokio::test]
 async fn a_cluster_whose_id_changed_meanwhile_to_one_that_is_taken_waits_for_it() {
     let mut scene = Scene::start(&etcd_binaries()[0], 2, 0, SMALL).await;
@@ -82,7 +82,8 @@ async fn two_clusters_cannot_have_one_id() {
     no_finding(scene.meshkeep(), "duplicateClusterID").await;
 }
 
-/// The identity range belongs to the own cluster, so nothing of the remote is read.
+/// Nothing is read from a remote with the own cluster's id, because its identity range belongs to
+/// the own cluster.
 #[tokio::test]
 async fn a_remote_that_claims_the_own_clusters_id_is_refused_and_told() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 2, 0, SMALL).await;
@@ -166,8 +167,8 @@ async fn a_config_that_becomes_unreadable_is_told_and_changes_nothing() {
     scene.settles("the return of the good one").await;
 }
 
-/// Both clusters are found at the same start, and the newcomer connects first. The id belongs to
-/// the cluster whose data is stored.
+/// Two clusters with one id are found at the same start, and the newcomer connects first. The id
+/// belongs to the cluster whose data is stored.
 #[tokio::test]
 async fn of_two_clusters_that_claim_one_id_the_stored_one_keeps_it() {
     let binary = &etcd_binaries()[0];
@@ -185,7 +186,7 @@ async fn of_two_clusters_that_claim_one_id_the_stored_one_keeps_it() {
     scene.settles("the return of the stored one").await;
 }
 
-/// The config is deleted. Its contents and the data stay, also after a restart.
+/// A cluster config is deleted. Its contents and the cluster's data stay, also after a restart.
 #[tokio::test]
 async fn a_config_that_vanishes_stays_in_force_and_is_told() {
     let mut scene = Scene::start(&etcd_binaries()[0], 0, 1, SMALL).await;
@@ -343,7 +344,7 @@ async fn an_address_in_two_clusters_is_answered_by_the_newest_and_the_other_is_n
     }
 }
 
-/// From the first answer on, also from the store alone.
+/// Every answer contains a phase, from the first one on and also with only the store.
 #[tokio::test]
 async fn a_cluster_has_a_phase_from_the_first_answer_on() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;

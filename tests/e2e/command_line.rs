@@ -137,8 +137,8 @@ async fn what_fails_says_what_to_do() {
     }
 }
 
-/// Over a unix socket, and over TLS with a token. Refused without the token, and if another
-/// authority is trusted.
+/// Queries a sidecar over a unix socket, and over TLS with a token. It refuses queries without the
+/// token, and the command refuses an untrusted authority.
 #[tokio::test]
 async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
     let directory = tempfile::tempdir().unwrap();

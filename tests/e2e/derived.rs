@@ -84,7 +84,8 @@ async fn every_address_of_a_node_is_found_as_what_it_is() {
     assert_eq!(scene.meshkeep().ask(&format!("/v1/entries/{NODE}%23172.18.1.1")).await.0, 404);
 }
 
-/// Also if no pod has an entry: the pod CIDR of its node answers, as in an agent since 1.18.
+/// An address in a node's pod CIDR gets the CIDR's entry, also if no pod has an entry, as in an
+/// agent since 1.18.
 #[tokio::test]
 async fn an_address_in_a_pod_cidr_without_an_entry_of_its_own_is_the_world_on_that_node() {
     let mut scene = settled().await;

@@ -233,8 +233,8 @@ async fn a_misspelt_key_of_a_cluster_file_is_told_with_the_right_one_until_it_is
     scene.kill_meshkeep();
 }
 
-/// Otherwise a probe, `status --wait` or a bench would treat a mesh without any known cluster as
-/// synced.
+/// The directory counts as read only when every cluster in it is known. Otherwise a probe,
+/// `status --wait` or a bench would treat a mesh without any known cluster as synced.
 #[tokio::test]
 async fn the_directory_counts_as_read_once_every_cluster_of_it_is_known() {
     const CLUSTERS: usize = 100;

@@ -193,7 +193,7 @@ async fn each_fault_on_the_way_is_named_with_what_to_do() {
     );
 }
 
-/// Certificates whose names are right: the message names the difference.
+/// Messages name the difference between certificates whose names look right.
 #[tokio::test]
 async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named() {
     let place = Place::new();
@@ -233,7 +233,8 @@ async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named
     says(&complaints, &["is signed by CN=middle: ", "the server does not send it as an intermediate certificate"]);
 }
 
-/// The store knows the etcd that its data came from. Settings are checked without a connection.
+/// The store knows the etcd that its data came from, so another etcd is reported. While a sidecar
+/// uses the store, the check is skipped.
 #[tokio::test]
 async fn an_etcd_that_is_not_the_one_that_is_stored_is_told() {
     let place = Place::new();
@@ -288,7 +289,7 @@ async fn what_is_missing_in_the_etcd_is_named() {
     assert!(!report.to_string().contains("sesame"), "{report:#}");
 }
 
-/// A sidecar shows an equal text, and both a sidecar and Cilium's agents refuse such a config.
+/// Configs of other clusters and invalid configs are reported with the text that a sidecar uses.
 #[tokio::test]
 async fn a_cluster_config_that_is_another_clusters_or_is_refused_is_named() {
     let place = Place::new();

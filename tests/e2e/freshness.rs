@@ -81,8 +81,8 @@ async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
     assert_eq!((&node["meta"]["origin"], &node["meta"]["phase"]), (&Value::from("live"), &Value::from("live")), "{node}");
 }
 
-/// Behind a KVStoreMesh the heartbeat is that of its own etcd: it does not show that the source has
-/// died (docs/develop/protocol.md, trap 15).
+/// The age of a copy's source is unknown: behind a KVStoreMesh the heartbeat is that of its own
+/// etcd, which does not show that the source has died (docs/develop/protocol.md, trap 15).
 #[tokio::test]
 async fn of_a_copy_the_age_of_the_source_is_unknown_and_of_a_direct_peer_it_is_the_age() {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;

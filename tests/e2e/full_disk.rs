@@ -36,7 +36,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Sizes without any space, and with space for only the beginning of a store.
+/// Starts on disks without any space, and with space for only the beginning of a store.
 #[tokio::test]
 async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_is_room() {
     for size in ["4k", "64k", "1100k", "2m"] {
@@ -72,7 +72,8 @@ async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_i
     }
 }
 
-/// The log continues once there is space again, and contains the changes that arrived meanwhile.
+/// A full disk leaves a gap in the log. The log continues once there is space again, and contains
+/// the changes that arrived meanwhile.
 #[tokio::test]
 async fn a_disk_that_fills_up_leaves_a_gap_in_the_log_that_is_told() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;

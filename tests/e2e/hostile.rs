@@ -175,7 +175,8 @@ async fn heartbeats_without_end_end_the_watch_of_them() {
     is_too_much(Mode::EndlessHeartbeats, "where Cilium writes a few").await;
 }
 
-/// Its heartbeat is not late yet, and its connection answers pings.
+/// A watch that sends nothing is detected although the heartbeat is not late yet and the connection
+/// answers pings.
 #[tokio::test]
 async fn a_watch_that_is_silent_for_ever_ends_its_connection() {
     let hostile = Hostile::start(Mode::SilentWatch).await;
@@ -190,8 +191,8 @@ async fn a_watch_that_is_silent_for_ever_ends_its_connection() {
 /// second.
 const STALL: Duration = Duration::from_secs(6);
 
-/// After a stall, etcd before 3.4.31 and 3.5.13 may omit events (docs/develop/protocol.md, trap
-/// 32).
+/// After a stall everything is compared, because etcd before 3.4.31 and 3.5.13 may omit events then
+/// (docs/develop/protocol.md, trap 32).
 #[tokio::test]
 async fn what_is_held_is_compared_after_a_watch_was_held_up() {
     let hostile = Hostile::start(Mode::Churn).await;
@@ -225,7 +226,8 @@ async fn an_etcd_that_goes_back_is_left_and_tried_again() {
     attack.ends().await;
 }
 
-/// The largest revision is treated like any other: read, stored, and continued from after a kill.
+/// The largest possible revision is treated like any other: read, stored, and continued from after
+/// a kill.
 #[tokio::test]
 async fn a_remote_at_the_last_revision_that_there_is_is_mirrored() {
     let mut attack = Attack::begin(Mode::LastRevision, Size::chosen()).await;
@@ -239,9 +241,9 @@ async fn a_remote_at_the_last_revision_that_there_is_is_mirrored() {
     attack.ends().await;
 }
 
-/// The slices exceed no limit, so they are mirrored in encoded form. A client that requests them
-/// gets them or an error with the reason. Only as many of their addresses are indexed as the budget
-/// allows.
+/// Endpoint slices that decode to gigabytes exceed no limit, so they are mirrored in encoded form.
+/// A client that requests them gets them or an error with the reason. Only as many of their
+/// addresses are indexed as the budget allows.
 #[tokio::test]
 async fn endpoint_slices_that_decode_to_gigabytes_take_what_they_are_in_etcd() {
     let size = Size::chosen();

@@ -100,7 +100,8 @@ async fn a_lock_is_held_until_the_input_ends_or_a_command_does() {
     assert_eq!(left.count(), 0);
 }
 
-/// Without the lock the command must not continue, and nobody has to wait for an ended process.
+/// Terminating `kvstore lock` ends the command that it runs, which must not continue without the
+/// lock, and deletes the key, so that nobody waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_holds_or_waits_for_a_lock_and_is_ended_ends_its_command_and_leaves_no_key() {
     let etcd = Etcd::start().await;

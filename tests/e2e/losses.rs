@@ -475,7 +475,8 @@ async fn a_direct_peer_without_its_config_or_canaries_deletes_nothing() {
     }
 }
 
-/// Each connection finds the same keys lost. Their hold must not start again with each of them.
+/// A hold continues over reconnects: each connection finds the same keys lost, but does not start
+/// their hold again.
 #[tokio::test]
 async fn what_is_held_goes_in_time_however_often_the_connection_breaks() {
     let mut stage = Stage::new(&["--cache-ttl=3s"]).await;

@@ -80,7 +80,8 @@ async fn a_full_disk_or_a_closed_pipe_behind_the_output_stops_nothing_and_lost_l
     }
 }
 
-/// A pipe has a capacity of 64 KiB; the requests write several times as much to the log.
+/// A reader of the log stops reading. Its pipe has a capacity of 64 KiB, and the requests write
+/// several times as much to the log.
 #[tokio::test]
 async fn a_reader_of_the_log_that_sleeps_stops_nothing() {
     let directory = tempfile::tempdir().unwrap();

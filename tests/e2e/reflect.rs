@@ -88,7 +88,8 @@ async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_
     }
 }
 
-/// A reader that finds a canary treats missing entries as deleted.
+/// A canary waits for its entries, because a reader that finds a canary treats missing entries as
+/// deleted.
 #[tokio::test]
 async fn a_canary_waits_until_all_that_it_stands_for_is_written() {
     let mut target = Etcd::start().await;

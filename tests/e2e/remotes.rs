@@ -114,8 +114,8 @@ async fn a_missing_certificate_is_waited_for_and_named() {
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
-/// The client file stays the same: only a new connection uses the new certificates
-/// (docs/develop/protocol.md, trap 17).
+/// Rotated certificates are used from the next connection on, although the client file stays the
+/// same (docs/develop/protocol.md, trap 17).
 #[tokio::test]
 async fn rotated_certificates_disturb_no_connection_and_count_from_the_next() {
     let (mut etcd, mut cluster) = filled(Etcd::builder().tls(Tls::Mutual)).await;
@@ -163,7 +163,8 @@ async fn a_cluster_that_never_had_a_config_is_read_without_one_after_a_wait() {
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
-/// The cluster has a config, so `--legacy-clusters` does not apply to it.
+/// A cluster with an invalid config is not read. `--legacy-clusters` does not apply to it, because
+/// it has a config.
 #[tokio::test]
 async fn a_cluster_whose_config_cannot_be_used_is_not_read_without_it() {
     let etcd = Etcd::start().await;
@@ -279,7 +280,8 @@ async fn the_first_missed_heartbeat_ends_a_connection_and_nothing_goes() {
     serves(&meshkeep, &expected, "without a heartbeat").await;
 }
 
-/// The etcd answers all the time, and each new connection finds the old heartbeat.
+/// A missing heartbeat is reported over reconnects. The etcd answers all the time, and each new
+/// connection finds the old heartbeat.
 #[tokio::test]
 async fn a_writer_that_puts_no_heartbeat_is_told_over_reconnects_until_it_puts_one() {
     let (etcd, cluster) = filled(Etcd::builder()).await;
@@ -331,9 +333,10 @@ async fn a_source_behind_a_proxy_that_keeps_answers_about_progress_is_told_until
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
-/// Cilium's readers need no other calls (docs/develop/protocol.md §9.1). Each delete checks that
-/// cluster config and canary exist. For a KVStoreMesh it also checks leases, and over a second
-/// connection that the history is the stored one.
+/// Servers that only offer `Range` and `Watch` are enough, like for Cilium's readers
+/// (docs/develop/protocol.md §9.1). Each delete checks that cluster config and canary exist. For a
+/// KVStoreMesh it also checks leases, and over a second connection that the history is the stored
+/// one.
 #[tokio::test]
 async fn deletes_of_a_server_that_offers_range_and_watch_alone_are_applied_over_one_connection() {
     for (form, refusal) in [(Form::State, tonic::Code::Unimplemented), (Form::Cache, tonic::Code::PermissionDenied)] {

@@ -226,7 +226,7 @@ async fn what_cannot_be_used_at_the_start_is_told_without_its_content() {
     }
 }
 
-/// A data directory that an earlier version, or another umask, left open to all users.
+/// Restricts a data directory that an earlier version, or another umask, left open to all users.
 #[tokio::test]
 async fn what_others_could_read_of_the_data_directory_is_taken_from_them() {
     let mut home = Home::new().behind_shell("umask 000");

@@ -166,7 +166,7 @@ async fn a_store_that_was_restored_from_an_older_copy_reaches_the_truth() {
     scene.settles("the return of an older copy").await;
 }
 
-/// The engine's files are older than the log. sled opens them without an error.
+/// Detects engine files that are older than the log. sled opens them without an error.
 #[tokio::test]
 async fn a_store_that_went_back_is_told_and_not_called_healthy() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;

@@ -150,7 +150,7 @@ async fn what_takes_longer_says_so_on_one_line_which_is_gone_in_the_end() {
     assert!(!screen.contains(WIPE), "what is over at once needs no line: {screen:?}");
 }
 
-/// The reader of the entries stops reading for a while.
+/// An export shows its progress while the reader of its output stops reading.
 #[tokio::test]
 async fn an_export_that_waits_for_its_reader_says_how_far_it_is() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, FULL).await;

@@ -131,7 +131,7 @@ async fn what_doctor_reads_of_a_remote_is_escaped() {
     place.json(&[&arguments[..], &["-o", "json"]].concat()).await;
 }
 
-/// Error texts come from the remote.
+/// Error texts that come from a remote are escaped.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_error_text_of_a_remote_is_escaped() {
     let hostile = Hostile::start(Mode::ErrorText).await;

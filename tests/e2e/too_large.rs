@@ -159,8 +159,8 @@ async fn the_pod_cidrs_of_nodes_are_keys_as_any_other() {
     is_left_alone(&meshkeep, "--cluster-max-keys").await;
 }
 
-/// Four keys of some KB each decompress to 60 MiB, for which 300 MiB are reserved: more than
-/// `--decoded-max-bytes`.
+/// A service that is too large to decode is left out of lists. Its four keys of some KB each
+/// decompress to 60 MiB, for which 300 MiB are reserved: more than `--decoded-max-bytes`.
 #[tokio::test]
 async fn a_service_that_is_too_large_to_decode_takes_no_other_from_the_list() {
     let (honest_etcd, etcd) = tokio::join!(Etcd::start(), Etcd::start());

@@ -173,7 +173,7 @@ async fn a_client_may_change_between_copies_that_run_side_by_side() {
     assert!(reflector.lists > 4, "{} lists", reflector.lists);
 }
 
-/// A volume snapshot captures one moment, at which the process runs.
+/// A client continues after a volume snapshot of a running process, which captures one moment.
 #[tokio::test]
 async fn a_snapshot_of_a_running_store_knows_what_was_announced_before_it() {
     let Mirrored { mut remote, home, meshkeep, mut face } = Mirrored::start().await;
@@ -195,8 +195,8 @@ async fn a_snapshot_of_a_running_store_knows_what_was_announced_before_it() {
     }
 }
 
-/// The store contains a time in the future. Copies then cannot know which revisions others
-/// announce, so each gets its own cluster id.
+/// Copies of a store that contains a time in the future get different cluster ids, because they
+/// cannot know which revisions others announce.
 #[tokio::test]
 async fn copies_whose_clock_was_set_back_are_other_clusters() {
     let Mirrored { remote, mut home, meshkeep, mut face } = Mirrored::start().await;

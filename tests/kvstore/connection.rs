@@ -159,8 +159,8 @@ async fn a_server_that_accepts_and_says_nothing_costs_no_more_than_the_limits() 
     }
 }
 
-/// A wiped etcd returns with the same cluster id, so that an automatic reconnect would go
-/// unnoticed.
+/// A connection does not survive a restart of its server. A wiped etcd has the same cluster id, so
+/// that an automatic reconnect would go unnoticed.
 #[tokio::test]
 async fn a_connection_whose_server_restarted_is_broken_for_ever() {
     for binary in etcd_binaries() {

@@ -122,8 +122,8 @@ async fn whose_lease_is_lost_has_lost_the_lock() {
     session.lock_path(b"cilium/kvstoremesh-lock").await.unwrap().unlock().await.unwrap();
 }
 
-/// Both locks have the same key, because a session's locks share one lease: the key must be deleted
-/// before the next lock creates it.
+/// Dropping a lock must not release the next one. Both have the same key, because a session's locks
+/// share one lease: the key must be deleted before the next lock creates it.
 #[tokio::test]
 async fn a_lock_that_is_dropped_takes_nothing_from_the_next_one_of_the_process() {
     let etcd = Etcd::start().await;

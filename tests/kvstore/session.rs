@@ -176,7 +176,8 @@ async fn a_key_of_another_session_is_taken_over_with_its_lease() {
     assert_ne!(found.lease, LeaseId(0));
 }
 
-/// The leases are in the backup, and etcd renews them, but later keys on them are lost.
+/// A restored backup of an etcd counts as a loss of all leases: it contains the leases, which etcd
+/// renews, but not the later keys on them.
 #[tokio::test]
 async fn of_an_etcd_that_was_put_back_to_a_backup_all_leases_are_lost() {
     let mut etcd = Etcd::start().await;

@@ -126,7 +126,8 @@ async fn a_watch_that_etcd_ends_does_not_touch_the_others() {
     }
 }
 
-/// A refusal contains the requested id in some versions of etcd, but not in others.
+/// A refused watch does not affect concurrent ones. A refusal contains the requested id only in
+/// some versions of etcd.
 #[tokio::test]
 async fn a_watch_that_is_refused_does_not_touch_those_that_are_asked_for_beside_it() {
     for binary in etcd_binaries() {

@@ -66,8 +66,8 @@ async fn characters_that_a_browser_acts_on_are_shown_as_escapes() {
     assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
 }
 
-/// Without bidirectional isolation the digits would appear to the left of the namespace, as if they
-/// were part of it.
+/// Right-to-left names are isolated. Otherwise digits after a namespace would appear to its left,
+/// as if they were part of it.
 #[tokio::test]
 async fn a_name_from_right_to_left_changes_the_order_of_nothing_next_to_it() {
     let (_etcd, _home, meshkeep) = mesh(vec![address("10.1.99.2", HEBREW, "123")]).await;

@@ -75,7 +75,7 @@ impl Rack {
     }
 }
 
-/// The file is valid YAML after each line, with one workload more each time.
+/// Rewrites a file line by line. After each line it is valid YAML with one workload more.
 #[tokio::test]
 async fn a_file_that_is_rewritten_in_place_line_by_line_withdraws_nothing() {
     let rack_file = Rack::start(&[]).await;
@@ -130,7 +130,7 @@ async fn a_deleted_file_is_withdrawn_once_its_time_is_over() {
     eventually("the file's addresses", async || (rack_file.addresses().await.len() == 20).then_some(())).await;
 }
 
-/// The summary at the end names the held changes, and a share of 100 % holds nothing back.
+/// The summary at the end names the held changes. With a maximum of 100 % no change is held back.
 #[tokio::test]
 async fn an_end_names_what_is_held_back_and_the_whole_may_be_withdrawn_where_that_is_allowed() {
     let mut rack_file = Rack::start(&["--max-withdrawal=40%"]).await;
