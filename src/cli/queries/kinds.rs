@@ -259,7 +259,7 @@ mod tests {
     /// The examples of the OpenAPI document are answers of a real server, about a sample mesh that is always the same; ages are not.
     #[test]
     fn tables_and_names_say_what_the_answers_say() {
-        let examples: Value = serde_json::from_str(include_str!("../api/openapi/examples.json")).unwrap();
+        let examples: Value = serde_json::from_str(include_str!("../../api/openapi/examples.json")).unwrap();
         let cases = [
             ("no", "Node", "node/paris/paris-worker-1", "paris paris-worker-1 172.18.1.1,fc00:c111:1::1 10.1.1.0/24,fd00:10:1:1::/64"),
             ("svc", "Service", "service/paris/shop/cart", "paris shop cart 10.96.1.10 2 true"),
