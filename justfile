@@ -30,12 +30,12 @@ release:
 
 # format the code
 fmt:
-    cargo fmt
+    cargo fmt --all
 
 # run the lints: of all targets, then of the shipped ones, where the compiler finds unused code
 lint:
-    cargo clippy --locked --all-targets -- -D warnings
-    cargo clippy --locked --lib --bins -- -D warnings
+    cargo clippy --locked --workspace --all-targets -- -D warnings
+    cargo clippy --locked --workspace --lib --bins -- -D warnings
 
 # count the code lines of each room, without tests, comments and blank lines
 lines revision="":

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use cilium_kvstore::allocator::{Allocator, AllocatorKey, AllocatorOptions, EtcdBackend, IdRange};
+use cilium_kvstore::{ClientOptions, EtcdConfig, Session, SessionOptions};
 use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
-use meshkeep::allocator::{Allocator, AllocatorKey, AllocatorOptions, EtcdBackend, IdRange};
-use meshkeep::kvstore::{ClientFile, ClientOptions, Session, SessionOptions};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -39,7 +39,7 @@ pub(crate) async fn allocate(count: u32) -> Outcome<()> {
 async fn allocated(round: usize, count: u32) -> Outcome<Duration> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, url, _) = start_etcd(home.path()).await?;
-    let file = ClientFile::parse(format!("endpoints:\n- {url}\n").as_bytes())?;
+    let file = EtcdConfig::new(url);
     let client = ClientOptions { requests_per_second_max: 1_000_000, requests_in_flight_max: 64, ..ClientOptions::default() };
     let session = Session::start(file, SessionOptions { client, ..SessionOptions::default() }, CancellationToken::new());
     session.connected().await?;
@@ -56,7 +56,7 @@ async fn allocated(round: usize, count: u32) -> Outcome<Duration> {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= count {
-                    return Ok::<_, meshkeep::allocator::AllocateError>(());
+                    return Ok::<_, cilium_kvstore::allocator::AllocateError>(());
                 }
                 allocator.allocate(&labels(round, number)).await?;
             }

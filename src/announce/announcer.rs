@@ -17,12 +17,13 @@ use super::follow::{ChangeRules, FollowError, FollowReport, Follower, keep_metri
 use super::plan::{Plan, Resource};
 use super::publish::{PublishError, Publisher, now};
 use super::retire::retire;
-use crate::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use crate::client_file::{ClientFile, ClientFileError};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
-use crate::kvstore::{ClientFile, ClientFileError, ClientOptions, KvLocker, KvstoreError, Life, Session, SessionOptions};
 use crate::model::{ClusterId, ClusterName, shown_path};
 use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
+use cilium_kvstore::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use cilium_kvstore::{ClientOptions, EtcdConfig, KvLocker, KvstoreError, Life, Session, SessionOptions};
 
 /// Prefix of the identities in a cluster's own etcd (docs/develop/protocol.md §1.2).
 const IDENTITIES: &str = "cilium/state/identities/v1";
@@ -217,10 +218,11 @@ pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: Cancella
     ended
 }
 
-fn read_client_file(path: &Path) -> Result<ClientFile, AnnounceError> {
+fn read_client_file(path: &Path) -> Result<EtcdConfig, AnnounceError> {
     let content = read_argument(path, SMALL_FILE_BYTES_MAX)
         .map_err(|error| AnnounceError::ClientFile { path: path.to_owned(), reason: error.to_string() })?;
-    ClientFile::parse(&content).map_err(|reason| AnnounceError::Client { path: path.to_owned(), reason })
+    let parsed = ClientFile::parse(&content);
+    parsed.map(|file| file.config).map_err(|reason| AnnounceError::Client { path: path.to_owned(), reason })
 }
 
 async fn open(options: &AnnounceOptions) -> Result<Session, AnnounceError> {

@@ -13,10 +13,10 @@ use super::fault::{FAULTS_MAX, FileError, ReadFile};
 use super::locate::Way;
 use super::plan::{Plan, Workload};
 use super::yaml::{BackendsYaml, ClusterYaml, LabelsYaml, NodeYaml, Number, PortYaml, ServiceYaml, WorkloadYaml};
-use crate::allocator::AllocatorKey;
 use crate::model::{
     Backend, CLUSTER_LABEL, ClusterId, ClusterName, Frontend, LabelSet, MaxConnectedClusters, Node, NodeAddress, Port, Service,
 };
+use cilium_kvstore::allocator::AllocatorKey;
 
 /// Label of a workload's service account (`pkg/k8s/apis/cilium.io`, `PolicyLabelServiceAccount`).
 const SERVICE_ACCOUNT_LABEL: &str = "k8s:io.cilium.k8s.policy.serviceaccount";

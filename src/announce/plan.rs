@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::allocator::{AllocatorKey, IdRange};
 use crate::model::{ClusterConfig, ClusterId, ClusterName, EntryKey, IpEntry, Kind, MaxConnectedClusters, Node, ObjectPrefix, Service};
 use crate::wire::keys::{canary_key, cluster_config_key, source_key};
 use crate::wire::write::{cluster_config_value, ip_value, node_value, service_value};
+use cilium_kvstore::allocator::{AllocatorKey, IdRange};
 
 /// The validated contents of all files: one cluster with its nodes, workloads and services.
 #[derive(Debug, Clone, PartialEq, Eq)]

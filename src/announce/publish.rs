@@ -10,11 +10,11 @@ use futures_util::stream::iter;
 use tokio::sync::Notify;
 
 use super::plan::{Desired, Plan, Resource};
-use crate::allocator::{AllocateError, Allocator, AllocatorKey, EtcdBackend, Event, EventKind as IdEventKind};
-use crate::kvstore::{Condition, EventKind, KeyValue, KeyValueEvent, KvstoreError, Life, Session, Write};
 use crate::model::IdentityScope;
 use crate::wire::ip_identity;
 use crate::wire::keys::{HEARTBEAT, watched_prefix};
+use cilium_kvstore::allocator::{AllocateError, Allocator, AllocatorKey, EtcdBackend, Event, EventKind as IdEventKind};
+use cilium_kvstore::{Condition, EventKind, KeyValue, KeyValueEvent, KvstoreError, Life, Session, Write};
 
 /// Maximum number of concurrent writes. etcd syncs its log once for all writes that wait, and more
 /// of them gain little (docs/develop/measurements.md).

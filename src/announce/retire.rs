@@ -8,10 +8,10 @@ use tokio::time::sleep;
 
 use super::plan::{Plan, Resource};
 use super::publish::is_own;
-use crate::allocator::{AllocatorKey, Id};
-use crate::kvstore::{Condition, KvstoreError, Session, Write};
 use crate::model::CLUSTER_LABEL;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
+use cilium_kvstore::allocator::{AllocatorKey, Id};
+use cilium_kvstore::{Condition, KvstoreError, Session, Write};
 
 /// Prefix of the references to identities.
 const REFERENCES: &str = "cilium/state/identities/v1/value/";

@@ -7,9 +7,9 @@ use tempfile::TempDir;
 
 use super::files::read_files;
 use super::plan::{Plan, Resource};
-use crate::allocator::AllocatorKey;
 use crate::model::{ClusterId, ClusterName, EntryKey, Kind};
 use crate::wire::{Context, decode};
+use cilium_kvstore::allocator::AllocatorKey;
 
 /// Example of docs/operate/announce.md, with a second address family and a second workload with the
 /// same labels.

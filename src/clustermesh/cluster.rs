@@ -22,9 +22,10 @@ use super::ids::ClusterIds;
 use super::resync::Resync;
 use super::scope::{KindMemory, Surroundings};
 use super::timing::STABLE_CONNECTION;
+use crate::client_file::ClientFile;
 use crate::commit::DecodedBudget;
-use crate::kvstore::{ClientFile, ClientOptions, Endpoint};
 use crate::model::{ClusterId, ClusterName, ClusterRecord, Kind, MaxConnectedClusters, Phase, Scope};
+use cilium_kvstore::{ClientOptions, Endpoint, EtcdConfig};
 
 /// Settings that all clusters of a mesh share.
 #[derive(Debug, Clone)]
@@ -218,10 +219,10 @@ impl ClusterTask {
             Ok(file) => file,
             Err(error) => return AttemptError::Cluster(format!("the file of cluster {} could not be read: {error}", self.name)),
         };
-        let slips = file.as_ref().ok().and_then(ClientFile::slips);
-        self.surroundings.reporter.file_is(file.as_ref().err().map(ToString::to_string), slips);
+        let warnings = file.as_ref().ok().and_then(ClientFile::warnings);
+        self.surroundings.reporter.file_is(file.as_ref().err().map(ToString::to_string), warnings);
         let file = match file {
-            Ok(file) => file,
+            Ok(file) => file.config,
             Err(error) => return AttemptError::Cluster(format!("the file of cluster {} cannot be used: {error}", self.name)),
         };
         self.await_files(&file).await;
@@ -239,7 +240,7 @@ impl ClusterTask {
 
     /// Waits for the certificates and keys that the file names (docs/develop/protocol.md §3.2), and
     /// reports the missing ones.
-    async fn await_files(&self, file: &ClientFile) {
+    async fn await_files(&self, file: &EtcdConfig) {
         loop {
             let missing = file.missing_files();
             if missing.is_empty() {
@@ -255,7 +256,7 @@ impl ClusterTask {
 impl Memory {
     /// Returns the next endpoint in random order; no endpoint comes twice before all were tried.
     /// Replicas are separate etcds, so each connection uses exactly one.
-    fn next_endpoint(&mut self, file: &ClientFile) -> Option<Endpoint> {
+    fn next_endpoint(&mut self, file: &EtcdConfig) -> Option<Endpoint> {
         if self.untried.is_empty() {
             self.untried = file.endpoints().to_vec();
             self.untried.shuffle(&mut rand::rng());

@@ -1,7 +1,7 @@
 //! Errors that end a connection attempt to a cluster.
 
 use super::bounds::Excess;
-use crate::kvstore::KvstoreError;
+use cilium_kvstore::KvstoreError;
 
 /// Error that ended a connection attempt.
 #[derive(Debug, thiserror::Error)]

@@ -5,9 +5,9 @@
 //! etcd may read only that cluster's config, and the nodes, whose keys name the cluster
 //! (docs/develop/protocol.md §7.6).
 
-use crate::kvstore::{Connection, KvstoreError, prefix_end};
 use crate::model::{ClusterName, Kind, MissingConfig};
 use crate::wire::keys;
+use cilium_kvstore::{Connection, KvstoreError, prefix_end};
 
 /// Maximum number of other clusters that are named in the result, so that it fits into a line of
 /// text. A KVStoreMesh's etcd has up to 511.

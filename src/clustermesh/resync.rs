@@ -28,10 +28,10 @@ use self::holds::{History, Holds};
 pub use self::holds::{Sign, Signs};
 use self::sentinel::OTHER_HISTORY;
 pub use self::unreadable::Unreadable;
-use crate::kvstore::{ChangedKeys, Event, KeyValue, Page};
 use crate::model::{
     Change, ClusterId, Command, Cursor, DeletePoint, EntryKey, EtcdClusterId, MaxConnectedClusters, Revision, Scope, Sentinel,
 };
+use cilium_kvstore::{ChangedKeys, Event, KeyValue, Page};
 
 /// Properties of the source that a connection knows before any kind is read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,10 +25,10 @@ use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, Source};
 use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECKS, Timing};
 use crate::commit::{CommandSender, DecodedBudget, Published, Subscriber};
-use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, WatchMessage};
 use crate::model::{Causes, Command, Due, EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::Reading;
 use crate::wire::keys;
+use cilium_kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, WatchMessage};
 
 /// Clusters and kinds for which a key that was left out was logged recently.
 static LEFT_OUT: Causes = Causes::new();
@@ -279,7 +279,7 @@ impl ScopeTask<'_> {
 
     async fn watch(&mut self, after: Revision) -> Result<Option<Request>, AttemptError> {
         let prefix = self.watched_prefix();
-        let end = crate::kvstore::prefix_end(&prefix);
+        let end = cilium_kvstore::prefix_end(&prefix);
         let mut watch = match self.link.connection.watch(&prefix, Some(&end), after).await {
             Ok(watch) => watch,
             Err(error) if error.disposition() == Disposition::Resync => return self.feed(Input::HistoryLost).await,

@@ -12,9 +12,9 @@ use tokio::time::sleep;
 use super::failure::AttemptError;
 use super::reporter::Reporter;
 use super::scope::Link;
-use crate::kvstore::{Connection, KvstoreError, prefix_end};
 use crate::model::UnknownPrefix;
 use crate::wire::keys;
+use cilium_kvstore::{Connection, KvstoreError, prefix_end};
 
 /// Maximum number of unknown prefixes that are reported below each root. Cilium has seven known
 /// ones; the limit ends the search in a foreign tree.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::local::{certificate, seconds_now};
 use super::{Check, Outcome};
-use crate::kvstore::{ClientFile, Endpoint, Handshake, ServerFacts, TlsRefusal, examine};
+use cilium_kvstore::{Endpoint, EtcdConfig, Handshake, ServerFacts, TlsRefusal, examine};
 
 /// Domain in which Cilium's chart names clusters that have only addresses
 /// (`clustermesh.config.domain`).
@@ -24,7 +24,7 @@ const BUGS: [(u64, u64, &str, &str); 4] = [
 ];
 
 /// Runs the checks up to `/version`. The first check that fails is the last one.
-pub(super) async fn checks(client: &ClientFile, endpoint: &Endpoint, step_max: Duration) -> Vec<Check> {
+pub(super) async fn checks(client: &EtcdConfig, endpoint: &Endpoint, step_max: Duration) -> Vec<Check> {
     let found = match examine(client, endpoint, step_max).await {
         Ok(found) => found,
         Err(error) => return vec![Check::failed("endpoint", error.to_string(), "mend the client file")],
@@ -112,11 +112,11 @@ fn client_certificate_advice(handshake: &Handshake) -> Option<String> {
 }
 
 /// Checks the server's release and its clock.
-fn release(client: &ClientFile, server: Result<ServerFacts, String>) -> Vec<Check> {
+fn release(client: &EtcdConfig, server: Result<ServerFacts, String>) -> Vec<Check> {
     let server = match server {
         Ok(server) => server,
         Err(error) => {
-            let advice = if client.has_client_certificate() {
+            let advice = if client.client_certificate.is_some() && !client.insecure_transport {
                 "a server that refuses the client's certificate says so only now: is it signed by an authority that the server trusts?"
             } else {
                 "is this an etcd, and does it ask for a client certificate (cert-file and key-file)?"

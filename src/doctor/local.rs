@@ -10,9 +10,9 @@ use rustix::fs::{Access, access};
 
 use super::{Check, DoctorOptions};
 use crate::clustermesh::{ClusterFiles, read_cluster_files};
-use crate::kvstore::{CertificateFacts, ClientFile, TlsRefusal};
 use crate::model::{ClusterName, EtcdClusterId};
 use crate::store::{StoreError, inspect};
+use cilium_kvstore::{CertificateFacts, EtcdConfig, TlsRefusal};
 
 /// Certificates that expire within this many days cause a warning. `cilium-cli` and cert-manager
 /// renew a month ahead too.
@@ -96,20 +96,24 @@ fn data_directory(directory: &Path, reads_store: bool) -> (Check, BTreeMap<Clust
 }
 
 /// Summarizes a client file in one line.
-pub(super) fn summary(client: &ClientFile) -> String {
+pub(super) fn summary(client: &EtcdConfig) -> String {
     let mut parts = vec![format!("{} endpoint(s)", client.endpoints().len())];
-    parts.push(if client.has_client_certificate() { "client certificate".to_owned() } else { "no client certificate".to_owned() });
-    if let Some(user) = client.user_name() {
-        parts.push(format!("user {user} with a password"));
+    parts.push(if client.client_certificate.is_some() && !client.insecure_transport {
+        "client certificate".to_owned()
+    } else {
+        "no client certificate".to_owned()
+    });
+    if let Some(user) = &client.credentials {
+        parts.push(format!("user {} with a password", user.username));
     }
-    if client.skips_verification() {
+    if client.insecure_skip_tls_verify {
         parts.push("any server certificate is accepted".to_owned());
     }
     parts.join(", ")
 }
 
 /// Checks the certificate files that a client file names. Blocks.
-pub(super) fn certificates(client: &ClientFile) -> Vec<Check> {
+pub(super) fn certificates(client: &EtcdConfig) -> Vec<Check> {
     let mut checks: Vec<Check> = Vec::new();
     let now = seconds_now();
     for missing in client.missing_files() {

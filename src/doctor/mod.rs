@@ -17,8 +17,9 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::kvstore::{ClientFile, ClientOptions, Connection};
+use crate::client_file::ClientFile;
 use crate::model::{ClusterId, ClusterName, EtcdClusterId, MaxConnectedClusters, in_words};
+use cilium_kvstore::{ClientOptions, Connection};
 
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -183,15 +184,16 @@ async fn examine_cluster(
     let mut report = ClusterReport { cluster: name.clone(), file, checks: Vec::new(), endpoints: Vec::new() };
     let parsing = tokio::task::spawn_blocking(move || ClientFile::parse(&content?).map_err(|error| error.to_string()));
     let parsed = parsing.await.unwrap_or_else(|error| Err(error.to_string()));
-    let (client, cluster) = match parsed.and_then(|client| Ok((client, ClusterName::parse(&name).map_err(|error| error.to_string())?))) {
+    let (file, cluster) = match parsed.and_then(|client| Ok((client, ClusterName::parse(&name).map_err(|error| error.to_string())?))) {
         Ok(found) => found,
         Err(reason) => {
             report.checks.push(Check::failed("file", reason, local::FILE_ADVICE));
             return report;
         }
     };
-    report.checks.push(Check::ok("file", local::summary(&client)));
-    report.checks.extend(client.slips().map(|slips| Check::warning("file", slips, "correct the key")));
+    report.checks.push(Check::ok("file", local::summary(&file.config)));
+    report.checks.extend(file.warnings().map(|warnings| Check::warning("file", warnings, "correct the key")));
+    let client = file.config;
     let reading = client.clone();
     match tokio::task::spawn_blocking(move || local::certificates(&reading)).await {
         Ok(checks) => report.checks.extend(checks),
@@ -202,7 +204,10 @@ async fn examine_cluster(
         if checks.iter().all(|check| check.outcome != Outcome::Failed) {
             let limits = ClientOptions { connect_timeout: options.step_max, request_timeout: options.step_max, ..ClientOptions::default() };
             match Connection::open(&client, endpoint, &limits).await {
-                Ok(connection) => checks.extend(source::checks(&connection, &cluster, client.user_name(), known, &options).await),
+                Ok(connection) => checks.extend(
+                    source::checks(&connection, &cluster, client.credentials.as_ref().map(|user| user.username.as_str()), known, &options)
+                        .await,
+                ),
                 Err(error) => checks.push(source::refused(&error)),
             }
         }

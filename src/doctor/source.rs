@@ -4,10 +4,10 @@
 use super::local::seconds_now;
 use super::{Check, DoctorOptions};
 use crate::clustermesh::find_owner;
-use crate::kvstore::{Connection, KvstoreError, prefix_end};
 use crate::model::{ClusterConfig, ClusterName, EtcdClusterId, Kind, MaxConnectedClusters};
 use crate::wire::cluster_config::{Reading, parse_cluster_config, reading_of, validate_cluster_config};
 use crate::wire::keys;
+use cilium_kvstore::{Connection, KvstoreError, prefix_end};
 
 /// Maximum age of a heartbeat, in seconds. It is written every minute, and readers disconnect after
 /// two (`pkg/kvstore/heartbeat`, `etcd.go`).

@@ -13,14 +13,16 @@ mod question;
 mod size;
 mod text;
 
+pub use cilium_kvstore::{Backoff, EtcdClusterId, LeaseId, Revision};
+
 pub use changes::announcement::{Announcement, Rows, Version};
 pub use changes::change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
-pub use changes::position::{Epoch, EpochSpan, LeaseId, Position, ReaderPosition, Revision, Sequence};
+pub use changes::position::{Epoch, EpochSpan, Position, ReaderPosition, Sequence};
 pub use changes::record::{RawRecord, Record, Rejection, SourceStamp};
 pub use changes::told_finding::{FindingChange, Severity, ToldFinding};
 pub use clusters::cluster::{
-    ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, MaxConnectedClusters, Phase,
-    RefusedKey, ResourceStatus, UnknownPrefix, WentBack,
+    ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, MaxConnectedClusters, Phase, RefusedKey,
+    ResourceStatus, UnknownPrefix, WentBack,
 };
 pub use clusters::missing_config::{MissingConfig, MissingConfigState};
 pub use clusters::writer::{Heartbeat, SilenceLimits, WriterStatus};
@@ -35,7 +37,6 @@ pub use objects::object::{
     ObjectPrefix, Port, Service,
 };
 pub use objects::packed_slice::PackedSlice;
-pub use process::backoff::Backoff;
 pub use process::causes::{Causes, Due};
 pub use process::etcd_counts::{EtcdCounts, OpenOne, RangeOutcome};
 pub use process::histogram::{HISTOGRAM_STEPS, Histogram, Times};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::kvstore::keys::SYNCED_PREFIX;
 use crate::model::{Backoff, ClusterName, Kind};
 use crate::wire::keys::watched_prefix;
+use cilium_kvstore::keys::SYNCED_PREFIX;
 
 /// Wait after the first failed step of a withdrawal; it doubles with each failure (KVStoreMesh: 2
 /// s).

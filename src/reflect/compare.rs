@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use super::target::Target;
 use crate::handle::Reading;
-use crate::kvstore::{KeyValue, KvstoreError};
 use crate::model::{ClusterName, EntryKey, Kind};
 use crate::wire::keys::watched_prefix;
+use cilium_kvstore::{KeyValue, KvstoreError};
 
 /// Number of the mirror's keys that are fetched at once.
 const KEYS_AT_ONCE: usize = 1024;

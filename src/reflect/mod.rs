@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use self::target::Target;
 use self::term::Term;
 use crate::handle::Handle;
-use crate::kvstore::{ClientFile, KvLocker, Session, SessionOptions};
+use cilium_kvstore::{EtcdConfig, KvLocker, Session, SessionOptions};
 
 /// Lock of the process that writes below `cilium/cache` (Cilium v1.20,
 /// `clustermesh-apiserver/kvstoremesh`).
@@ -47,8 +47,8 @@ const LOCKING_INTERVAL: Duration = Duration::from_secs(1);
 /// Options of the reflector.
 #[derive(Debug, Clone)]
 pub struct ReflectOptions {
-    /// Client file of the target.
-    pub file: ClientFile,
+    /// etcd of the target.
+    pub etcd: EtcdConfig,
     /// Options of the session with the target.
     pub session: SessionOptions,
     /// Time between the deletion of a removed cluster's config and of its entries, so that agents
@@ -63,7 +63,7 @@ pub struct ReflectOptions {
 pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToken) {
     // if the mirror never loads, wait for `stop`
     let Some(signal) = handle.signal_once_loaded().await else { return stop.cancelled().await };
-    let session = Session::start(options.file.clone(), options.session.clone(), CancellationToken::new());
+    let session = Session::start(options.etcd.clone(), options.session.clone(), CancellationToken::new());
     let target = Arc::new(Target::new(handle.clone(), session.clone(), options.session.client.requests_in_flight_max));
     // weak, because the target holds the handle
     let told = Arc::downgrade(&target);

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use crate::handle::{Handle, Reading, Reflection};
-use crate::kvstore::store::{SyncQueue, Wanted};
-use crate::kvstore::{Life, LostKeys, Session, keys};
 use crate::model::{ClusterName, EntryKey, Kind};
+use cilium_kvstore::store::{SyncQueue, Wanted};
+use cilium_kvstore::{Life, LostKeys, Session, keys};
 
 /// Queue group of the keys that the reflector creates itself. The groups of kinds follow.
 pub(super) const MADE: u32 = 0;

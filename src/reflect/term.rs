@@ -13,10 +13,10 @@ use super::cluster::{Cluster, Stage, Step, Withdrawal};
 use super::compare::{Right, compare};
 use super::target::{MADE, Target};
 use crate::handle::{Origin, Reading};
-use crate::kvstore::{DeleteWatcher, Deleted, KvstoreError, keys};
 use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
 use crate::wire::cluster_config::{Reading as Offer, reading_of};
 use crate::wire::keys::{canary_key, cluster_config_key, watched_prefix};
+use cilium_kvstore::{DeleteWatcher, Deleted, KvstoreError, keys};
 
 /// Maximum number of changes queued at once, before other events are handled.
 const CHANGES_AT_ONCE: usize = 1024;

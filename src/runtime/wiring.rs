@@ -16,10 +16,10 @@ use crate::config::{KvstoreOptions, Settings};
 use crate::etcd_api::EtcdOptions;
 use crate::feed::Retention;
 use crate::handle::{ClusterFiles, DiskBytes, Early, StoreReport};
-use crate::kvstore::ClientOptions;
 use crate::model::MaxConnectedClusters;
 use crate::server::{ConnectionLimits, TlsFiles};
 use crate::store::{Cold, Opened, Store, StoreError, disk_bytes as measure};
+use cilium_kvstore::ClientOptions;
 
 /// Time without changes before the config directory is read. The kubelet swaps a Secret within
 /// milliseconds.

@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
-use meshkeep::allocator::{Allocator, AllocatorKey, AllocatorOptions, Collected, EtcdBackend, Id, IdRange, StaleIds};
+use cilium_kvstore::allocator::{Allocator, AllocatorKey, AllocatorOptions, Collected, EtcdBackend, Id, IdRange, StaleIds};
 use tokio::task::JoinSet;
 
 use super::uses::Uses;

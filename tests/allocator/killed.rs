@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use meshkeep::allocator::{AllocateError, Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use cilium_kvstore::allocator::{AllocateError, Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
 
 use super::{BASE, Node, TTL, content, key, options, range, session};
 use crate::harness::etcd::Etcd;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use meshkeep::allocator::{AllocatorOptions, Locker, StaleLocks};
+use cilium_kvstore::allocator::{AllocatorOptions, Locker, StaleLocks};
 
 use super::{BASE, Node, content, key, options};
 use crate::harness::etcd::Etcd;

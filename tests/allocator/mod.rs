@@ -6,13 +6,14 @@ mod locks;
 mod remote;
 mod shapes;
 mod together;
-#[path = "../../src/allocator/tests/uses.rs"]
+#[path = "../../crates/cilium-kvstore/src/allocator/tests/uses.rs"]
 mod uses;
 
 use std::time::Duration;
 
-use meshkeep::allocator::{Allocator, AllocatorKey, AllocatorOptions, EtcdBackend, Id, IdRange};
-use meshkeep::kvstore::{ClientFile, ClientOptions, Session, SessionOptions};
+use cilium_kvstore::allocator::{Allocator, AllocatorKey, AllocatorOptions, EtcdBackend, Id, IdRange};
+use cilium_kvstore::{ClientOptions, Session, SessionOptions};
+use meshkeep::internals::client_file::ClientFile;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::etcd::Etcd;
@@ -42,7 +43,7 @@ async fn session(etcd: &Etcd) -> Session {
 
 /// Returns the session of a client file.
 async fn session_of(file: &str) -> Session {
-    let file = ClientFile::parse(file.as_bytes()).unwrap();
+    let file = ClientFile::parse(file.as_bytes()).unwrap().config;
     let client = ClientOptions { requests_per_second_max: 10_000, requests_in_flight_max: 100, ..ClientOptions::default() };
     let options = SessionOptions { client, lease_ttl: TTL, lock_ttl: TTL, ..SessionOptions::default() };
     let session = Session::start(file, options, CancellationToken::new());

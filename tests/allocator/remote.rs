@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use meshkeep::allocator::{AllocatorOptions, EtcdBackend, Id, RemoteCache, Validator};
+use cilium_kvstore::allocator::{AllocatorOptions, EtcdBackend, Id, RemoteCache, Validator};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

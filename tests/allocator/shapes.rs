@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use meshkeep::allocator::{Allocator, AllocatorKey, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use cilium_kvstore::allocator::{Allocator, AllocatorKey, AllocatorOptions, Collected, EtcdBackend, StaleIds};
 
 use super::{BASE, Node, content, key, options, range, session};
 use crate::harness::etcd::{Etcd, etcd_binaries};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use meshkeep::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use cilium_kvstore::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::StdRng;

@@ -187,8 +187,8 @@ async fn a_watch_that_is_silent_for_ever_ends_its_connection() {
     assert_eq!(meshkeep.stop().await.status.code(), Some(0));
 }
 
-/// A suspension of this length is a stall: `STALL_MIN` (`src/kvstore/watch_stream.rs`) and one
-/// second.
+/// A suspension of this length is a stall: `STALL_MIN` (`connection/watch_stream.rs` in
+/// `cilium-kvstore`) and one second.
 const STALL: Duration = Duration::from_secs(6);
 
 /// After a stall everything is compared, because etcd before 3.4.31 and 3.5.13 may omit events then

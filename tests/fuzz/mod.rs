@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use meshkeep::internals::client_file::ClientFile;
 use meshkeep::internals::handle::LabelSelector;
 use meshkeep::internals::model::{ClusterId, ClusterName, EntryKey, Kind, MaxConnectedClusters, Position};
 use meshkeep::internals::wire::cluster_config::parse_cluster_config;
 use meshkeep::internals::wire::{self, Context, keys};
-use meshkeep::kvstore::ClientFile;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};

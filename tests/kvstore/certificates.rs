@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use meshkeep::kvstore::{ClientFile, ClientOptions, Connection};
+use cilium_kvstore::{ClientOptions, Connection};
+use meshkeep::internals::client_file::ClientFile;
 use tempfile::TempDir;
 
 use crate::harness::certificates::Pair;
@@ -123,7 +124,7 @@ async fn servers_are_accepted_as_by_etcds_own_client_and_refused_in_sentences() 
         fs::write(case.join("client.yaml"), &text).unwrap();
         let theirs = Command::new(&go).arg("tls-verdict").arg(case.join("client.yaml")).output().unwrap();
         let theirs = String::from_utf8(theirs.stdout).unwrap();
-        let file = ClientFile::parse(text.as_bytes()).unwrap();
+        let file = ClientFile::parse(text.as_bytes()).unwrap().config;
         let ours = Connection::open(&file, &file.endpoints()[0], &ClientOptions::default()).await.err().map(|error| error.to_string());
         let is_right = match expected {
             Accepted => theirs == "accepted\n" && ours.is_none(),

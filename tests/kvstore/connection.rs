@@ -3,8 +3,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Disposition, Endpoint, KeyValue};
-use meshkeep::{LeaseId, Revision};
+use cilium_kvstore::{ClientOptions, Connection, Disposition, Endpoint, KeyValue};
+use cilium_kvstore::{LeaseId, Revision};
+use meshkeep::internals::client_file::ClientFile;
 
 use super::{client_file, open, open_with, refusal};
 use crate::harness::certificates::Authority;
@@ -30,7 +31,7 @@ async fn a_name_whose_address_is_in_the_client_file_needs_no_dns() {
     let endpoint = format!("http://paris.mesh.cilium.io:{}", etcd.port());
     // the first address of the two has no server
     let text = format!("endpoints: [{endpoint}]\ncilium-host-aliases:\n- hostname: paris.mesh.cilium.io\n  ips: ['::1', 127.0.0.1]\n");
-    let file = ClientFile::parse(text.as_bytes()).unwrap();
+    let file = ClientFile::parse(text.as_bytes()).unwrap().config;
     let connection = Connection::open(&file, &file.endpoints()[0], &ClientOptions::default()).await.unwrap();
     assert_eq!(connection.get(b"cilium/a", None).await.unwrap().0.unwrap().value.as_ref(), b"1");
 }
@@ -88,7 +89,7 @@ async fn a_server_of_another_authority_is_refused_unless_verification_is_skipped
     assert!(text.starts_with(&start) && text.ends_with(&end), "{text}");
     assert_eq!(error.disposition(), Disposition::Retry);
 
-    let file = ClientFile::parse(format!("{wrong}insecure-skip-tls-verify: true").as_bytes()).unwrap();
+    let file = ClientFile::parse(format!("{wrong}insecure-skip-tls-verify: true").as_bytes()).unwrap().config;
     Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.unwrap();
     // by name and by address, and without a scheme
     for endpoint in [format!("https://localhost:{}", etcd.port()), format!("localhost:{}", etcd.port())] {
@@ -153,7 +154,7 @@ async fn a_server_that_accepts_and_says_nothing_costs_no_more_than_the_limits() 
     let limit = Duration::from_millis(200);
     let options = ClientOptions { connect_timeout: limit, request_timeout: limit, ..ClientOptions::default() };
     for (scheme, what) in [("https", format!("connecting to {authority}")), ("http", "reading \"cilium/.heartbeat\"".into())] {
-        let file = ClientFile::parse(b"endpoints: [a]\ninsecure-skip-tls-verify: true").unwrap();
+        let file = ClientFile::parse(b"endpoints: [a]\ninsecure-skip-tls-verify: true").unwrap().config;
         let error = Connection::open(&file, &Endpoint::new(format!("{scheme}://{authority}")), &options).await.err().unwrap();
         assert_eq!(error.to_string(), format!("{what} took longer than 200ms"));
     }
@@ -231,9 +232,9 @@ async fn the_first_certificate_to_run_out_is_told() {
     assert_eq!(file.certificate_expiry(), Some(year("2100-01-01T00:00:00Z")));
     let short = etcd.authority().client_until("short", 2050);
     let yaml = etcd.client_file_yaml().replace("client-meshkeep", "client-short");
-    assert_eq!(ClientFile::parse(yaml.as_bytes()).unwrap().certificate_expiry(), Some(year("2050-01-01T00:00:00Z")));
+    assert_eq!(ClientFile::parse(yaml.as_bytes()).unwrap().config.certificate_expiry(), Some(year("2050-01-01T00:00:00Z")));
     std::fs::remove_file(&short.key).unwrap();
-    assert_eq!(ClientFile::parse(yaml.as_bytes()).unwrap().missing_files(), [short.key]);
+    assert_eq!(ClientFile::parse(yaml.as_bytes()).unwrap().config.missing_files(), [short.key]);
 }
 
 /// Rotated files are used from the next connection on, without a new client file.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use cilium_kvstore::{Event, Follow, prefix_end};
 use futures_util::future::join_all;
-use meshkeep::kvstore::{Event, Follow, prefix_end};
 use tokio::task::JoinSet;
 
 use super::open;

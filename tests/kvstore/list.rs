@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cilium_kvstore::Revision;
+use cilium_kvstore::{ClientOptions, Disposition, Page, PagedList};
 use etcd_client::PutOptions;
-use meshkeep::Revision;
-use meshkeep::kvstore::{ClientOptions, Disposition, Page, PagedList};
 
 use super::{open, open_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};

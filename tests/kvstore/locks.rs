@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use meshkeep::kvstore::{KvstoreError, Life, Session, SessionOptions};
+use cilium_kvstore::{KvstoreError, Life, Session, SessionOptions};
 use tokio::task::JoinSet;
 
 use super::{session, session_options, session_with};

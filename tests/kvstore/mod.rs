@@ -17,13 +17,14 @@ mod watcher;
 
 use std::time::Duration;
 
-use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Endpoint, KvstoreError, Session, SessionOptions};
+use cilium_kvstore::{ClientOptions, Connection, Endpoint, EtcdConfig, KvstoreError, Session, SessionOptions};
+use meshkeep::internals::client_file::ClientFile;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::etcd::Etcd;
 
-fn client_file(etcd: &Etcd) -> ClientFile {
-    ClientFile::parse(etcd.client_file_yaml().as_bytes()).unwrap()
+fn client_file(etcd: &Etcd) -> EtcdConfig {
+    ClientFile::parse(etcd.client_file_yaml().as_bytes()).unwrap().config
 }
 
 async fn open(etcd: &Etcd) -> Connection {
@@ -36,7 +37,7 @@ async fn open_with(etcd: &Etcd, options: &ClientOptions) -> Connection {
 
 /// Opens a connection with a client file given as text, and returns the error.
 async fn refusal(yaml: &str, endpoint: &str) -> KvstoreError {
-    let file = ClientFile::parse(yaml.as_bytes()).unwrap();
+    let file = ClientFile::parse(yaml.as_bytes()).unwrap().config;
     match Connection::open(&file, &Endpoint::new(endpoint), &ClientOptions::default()).await {
         Ok(_) => panic!("connected with {yaml}"),
         Err(error) => error,

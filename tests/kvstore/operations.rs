@@ -1,7 +1,8 @@
 //! Each operation of a session: its changes and its answers, according to etcd's own revisions,
 //! versions and leases.
 
-use meshkeep::kvstore::{KeyValue, KvLocker, KvstoreError, Life, Session, SessionOptions};
+use cilium_kvstore::{KeyValue, KvLocker, KvstoreError, Life, Session, SessionOptions};
+use meshkeep::internals::client_file::ClientFile;
 
 use super::{session, session_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};
@@ -158,7 +159,7 @@ async fn users_are_there_with_their_roles_or_are_not() {
             client.role_add(role).await.unwrap();
         }
         let yaml = format!("endpoints:\n- {}\nusername: root\npassword: root-password\n", etcd.url());
-        let file = meshkeep::kvstore::ClientFile::parse(yaml.as_bytes()).unwrap();
+        let file = ClientFile::parse(yaml.as_bytes()).unwrap().config;
         let session = Session::start(file, super::session_options(), tokio_util::sync::CancellationToken::new());
         let roles = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         session.user_enforce_presence("remote-paris", &roles(&["old", "remote"])).await.unwrap();
@@ -179,7 +180,7 @@ async fn users_are_there_with_their_roles_or_are_not() {
 #[tokio::test]
 async fn serializable_reads_are_answered_and_a_whole_list_is_one_call() {
     let etcd = Etcd::start().await;
-    let options = meshkeep::kvstore::SessionOptions { serializable_reads: true, ..super::session_options() };
+    let options = cilium_kvstore::SessionOptions { serializable_reads: true, ..super::session_options() };
     let session = session_with(&etcd, options).await;
     etcd.put_many((0..600).map(|i| (format!("cilium/{i:03}"), "x"))).await;
     assert_eq!(session.list_prefix(b"cilium/").await.unwrap().len(), 600);

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use meshkeep::LeaseId;
-use meshkeep::kvstore::{KvstoreError, Life, Session, SessionOptions};
+use cilium_kvstore::LeaseId;
+use cilium_kvstore::{EtcdConfig, KvstoreError, Life, Session, SessionOptions};
+use meshkeep::internals::client_file::ClientFile;
 use tokio_util::sync::CancellationToken;
 
 use super::{client_file, session, session_options, session_with};
@@ -117,7 +118,7 @@ async fn a_session_tells_how_it_is_and_tries_its_endpoints_in_turn() {
     let etcd = Etcd::start().await;
     let nobody = crate::harness::etcd::take_port();
     let yaml = format!("endpoints:\n- http://127.0.0.1:{nobody}\n- {}\n", etcd.url());
-    let file = meshkeep::kvstore::ClientFile::parse(yaml.as_bytes()).unwrap();
+    let file = ClientFile::parse(yaml.as_bytes()).unwrap().config;
     let cancel = CancellationToken::new();
     let session = Session::start(file, session_options(), cancel.clone());
     session.connected().await.unwrap();
@@ -154,7 +155,7 @@ async fn a_frozen_etcd_fails_calls_in_time_and_none_is_made_twice() {
 #[tokio::test]
 async fn who_never_connects_says_why() {
     let nobody = crate::harness::etcd::take_port();
-    let file = meshkeep::kvstore::ClientFile::parse(format!("endpoints:\n- http://127.0.0.1:{nobody}\n").as_bytes()).unwrap();
+    let file = EtcdConfig::new(format!("http://127.0.0.1:{nobody}"));
     let mut options = session_options();
     options.client.request_timeout = Duration::from_millis(500);
     let session = Session::start(file, options, CancellationToken::new());

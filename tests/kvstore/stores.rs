@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use meshkeep::kvstore::store::{Observer, SharedStore, SharedStoreOptions, SyncStore, SyncStoreOptions, WatchStore};
-use meshkeep::kvstore::{KeyValue, Life, Session};
+use cilium_kvstore::store::{Observer, SharedStore, SharedStoreOptions, SyncStore, SyncStoreOptions, WatchStore};
+use cilium_kvstore::{KeyValue, Life, Session};
 
 use super::session;
 use crate::harness::etcd::Etcd;
@@ -209,7 +209,7 @@ async fn adopted_leases_are_renewed_and_lost_ones_told() {
     second.on_lease_lost(b"cilium/", move |keys| *noted.lock().unwrap() += usize::from(keys.had(b"cilium/a")));
     second.adopt(b"cilium/a", lease);
     assert!(!second.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap(), "it hangs on a lease that is renewed");
-    let dead = meshkeep::LeaseId(0x1234);
+    let dead = cilium_kvstore::LeaseId(0x1234);
     second.adopt(b"cilium/a", dead);
     eventually("a lease that etcd does not have is told as lost", async || (*lost.lock().unwrap() == 1).then_some(())).await;
     assert_eq!(second.lease_of(b"cilium/a"), None);

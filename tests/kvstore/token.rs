@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use meshkeep::Revision;
-use meshkeep::kvstore::{ClientOptions, Connection, Endpoint, Event, WatchMessage, prefix_end};
+use cilium_kvstore::Revision;
+use cilium_kvstore::{ClientOptions, Connection, Endpoint, Event, WatchMessage, prefix_end};
+use meshkeep::internals::client_file::ClientFile;
 
 use super::{client_file, open};
 use crate::harness::PATIENCE;
@@ -14,7 +15,7 @@ const TOKEN_TTL_S: u32 = 5;
 /// Longer than a token lives. etcd looks for expired tokens once a second.
 const LONG_AFTER: Duration = Duration::from_secs(8);
 
-async fn value_of_next_put(watch: &mut meshkeep::kvstore::Watch) -> Vec<u8> {
+async fn value_of_next_put(watch: &mut cilium_kvstore::Watch) -> Vec<u8> {
     loop {
         match tokio::time::timeout(PATIENCE, watch.next()).await.expect("a message in time").unwrap() {
             WatchMessage::Events { events, .. } => match events.as_slice() {
@@ -64,7 +65,7 @@ async fn old_watches_go_on_and_everything_new_works_after_the_token_ran_out() {
 async fn a_user_in_the_file_does_no_harm_where_authentication_is_off() {
     let etcd = Etcd::start().await;
     let file = format!("{}username: u\npassword: p\n", etcd.client_file_yaml());
-    let file = meshkeep::kvstore::ClientFile::parse(file.as_bytes()).unwrap();
+    let file = ClientFile::parse(file.as_bytes()).unwrap().config;
     let connection = Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.unwrap();
     assert_eq!(connection.get(b"cilium/a", None).await.unwrap(), (None, Revision(1)));
     assert_ne!(file, client_file(&etcd));

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use cilium_kvstore::{ClientOptions, Disposition, Event, KeyValue, Watch, WatchMessage, prefix_end};
+use cilium_kvstore::{LeaseId, Revision};
 use etcd_client::{DeleteOptions, Txn, TxnOp};
-use meshkeep::kvstore::{ClientOptions, Disposition, Event, KeyValue, Watch, WatchMessage, prefix_end};
-use meshkeep::{LeaseId, Revision};
 
 use super::{open, open_with};
 use crate::harness::PATIENCE;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use cilium_kvstore::Revision;
+use cilium_kvstore::{ClientOptions, Connection, EtcdConfig, Event, Watch, WatchMessage, prefix_end};
 use futures_util::future::join_all;
-use meshkeep::Revision;
-use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Event, Watch, WatchMessage, prefix_end};
+use meshkeep::internals::client_file::ClientFile;
 
 use super::{client_file, open, open_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};
@@ -192,9 +193,9 @@ async fn a_proxy_that_keeps_answers_about_progress_is_found_out_and_changes_stil
         let etcd = Etcd::builder().binary(binary).start().await;
         let proxy = Proxy::withholding_progress(etcd.port()).await;
         let text = etcd.client_file_yaml().replace(&format!(":{}", etcd.port()), &format!(":{}", proxy.port()));
-        let file = ClientFile::parse(text.as_bytes()).unwrap();
+        let file = ClientFile::parse(text.as_bytes()).unwrap().config;
         let options = ClientOptions { progress_interval: Duration::from_millis(20), ..ClientOptions::default() };
-        let open = async |file: &ClientFile| Connection::open(file, &file.endpoints()[0], &options).await.unwrap();
+        let open = async |file: &EtcdConfig| Connection::open(file, &file.endpoints()[0], &options).await.unwrap();
         let (behind, beside) = (open(&file).await, open(&client_file(&etcd)).await);
         let (mut watch, mut other) = (watch_key(&behind, "cilium/a", 1).await, watch_key(&beside, "cilium/a", 1).await);
         let found_out = async |expected: bool| {

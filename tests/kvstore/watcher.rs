@@ -1,6 +1,6 @@
 //! List and watch through every event that ends a watch.
 
-use meshkeep::kvstore::{EventKind, KeyValueEvent, Watcher};
+use cilium_kvstore::{EventKind, KeyValueEvent, Watcher};
 
 use super::session;
 use crate::harness::PATIENCE;

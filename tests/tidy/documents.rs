@@ -60,7 +60,7 @@ fn wrong(line: &str, known: &mut BTreeMap<String, Option<Vec<String>>>) -> Vec<S
 fn every_document_that_code_names_is_there_with_the_section_that_it_names() {
     let mut known = BTreeMap::new();
     let mut found = Vec::new();
-    for file in ["src", "tests", "benches"].into_iter().flat_map(read_sources) {
+    for file in ["src", "crates", "tests", "benches"].into_iter().flat_map(read_sources) {
         for (number, line) in file.text.lines().enumerate() {
             found.extend(wrong(line, &mut known).into_iter().map(|what| format!("{}:{}: {what}", file.path, number + 1)));
         }

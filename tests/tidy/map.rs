@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{ROOMS, TELEMETRY, expect_none};
 
 /// Folders that the paths on the pages are relative to.
-const ROOTS: [&str; 2] = ["", "src/"];
+const ROOTS: [&str; 3] = ["", "src/", "crates/cilium-kvstore/src/"];
 
 fn read_page(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()

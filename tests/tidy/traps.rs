@@ -159,8 +159,11 @@ const TRAPS: [(u8, &str, Covered); 36] = [
         32,
         "watches tell old events, progress ahead of events, or leave out what was compacted while they starved",
         Covered::By(&[
-            ("src/kvstore/watch.rs", "what_was_read_before_is_dropped_and_progress_moves_nothing"),
-            ("src/kvstore/watch_stream.rs", "a_response_that_is_not_taken_for_long_is_a_stall_and_silence_is_none"),
+            ("crates/cilium-kvstore/src/connection/watch.rs", "what_was_read_before_is_dropped_and_progress_moves_nothing"),
+            (
+                "crates/cilium-kvstore/src/connection/watch_stream.rs",
+                "a_response_that_is_not_taken_for_long_is_a_stall_and_silence_is_none",
+            ),
             ("tests/e2e/hostile.rs", "what_is_held_is_compared_after_a_watch_was_held_up"),
             ("tests/kvstore/watch.rs", "a_watch_after_a_revision_that_the_server_does_not_have_is_an_error"),
             ("src/clustermesh/resync/tests.rs", "any_life_ends_with_the_truth"),

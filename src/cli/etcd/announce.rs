@@ -16,9 +16,9 @@ use crate::announce::{AnnounceError, AnnounceOptions, ChangeRules, MaxWithdrawal
 use crate::cli::printed;
 use crate::cli::terminal::output;
 use crate::config::{LogFormat, LogLevel, parse_duration};
-use crate::kvstore::SessionOptions;
 use crate::runtime::{Asked, SHUTDOWN_MAX, Signals, StartSignals};
 use crate::telemetry;
+use cilium_kvstore::SessionOptions;
 
 /// What to announce.
 #[derive(Debug, Args)]

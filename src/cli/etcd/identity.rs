@@ -11,17 +11,18 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::target::connected;
-use crate::allocator::{
-    AllocateError, Allocator, AllocatorKey, AllocatorOptions, Backend, BackendError, Collected, EtcdBackend, Id, IdRange, StaleIds,
-    StaleLocks,
-};
 use crate::cli::failure::{Failure, Verdict};
 use crate::cli::terminal::output::{print, print_json};
 use crate::cli::terminal::progress::Progress;
+use crate::client_file::ClientFile;
 use crate::config::parse_duration;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
-use crate::kvstore::{ClientFile, Session, SessionOptions};
 use crate::model::{ClusterId, MaxConnectedClusters, shown_path};
+use cilium_kvstore::allocator::{
+    AllocateError, Allocator, AllocatorKey, AllocatorOptions, Backend, BackendError, Collected, EtcdBackend, Id, IdRange, StaleIds,
+    StaleLocks,
+};
+use cilium_kvstore::{Session, SessionOptions};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -127,7 +128,7 @@ impl EtcdOptions {
         let content =
             read_argument(&self.etcd, SMALL_FILE_BYTES_MAX).map_err(|error| Failure::usage(format!("{path} cannot be read: {error}")))?;
         let file = ClientFile::parse(&content).map_err(|error| Failure::usage(format!("{path}: {error}")))?;
-        let session = Session::start(file, SessionOptions::default(), CancellationToken::new());
+        let session = Session::start(file.config, SessionOptions::default(), CancellationToken::new());
         connected(&session, self.timeout).await.map(|()| session)
     }
 

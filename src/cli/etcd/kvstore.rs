@@ -16,7 +16,7 @@ use super::target::{TargetOptions, failure};
 use crate::cli::failure::{Failure, Verdict};
 use crate::cli::terminal::output::{print, print_json};
 use crate::config::parse_duration;
-use crate::kvstore::{EventKind, KeyValue, Life, Session};
+use cilium_kvstore::{EventKind, KeyValue, Life, Session};
 
 /// How many events may wait to be printed: those of a page.
 const EVENTS_MAX: usize = 256;

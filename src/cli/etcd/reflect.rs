@@ -7,12 +7,13 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 
 use super::target::{check_takeover, parse_lease_ttl};
+use crate::client_file::ClientFile;
 use crate::config::{KvstoreOption, KvstoreOptions, Settings, UsageError, parse_duration};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
-use crate::kvstore::{ClientFile, SessionOptions};
 use crate::model::shown_path;
 use crate::reflect::ReflectOptions;
 use crate::runtime::client_options;
+use cilium_kvstore::SessionOptions;
 
 /// How many writes a second are no limit: what bounds them are the calls in flight.
 const WRITES_PER_SECOND: u32 = 1_000_000;
@@ -86,6 +87,6 @@ impl To {
             lock_ttl: self.to_lock_ttl,
             ..SessionOptions::default()
         };
-        Ok(ReflectOptions { file, session, drain_grace: self.drain_grace, audit_interval: self.to_audit_interval })
+        Ok(ReflectOptions { etcd: file.config, session, drain_grace: self.drain_grace, audit_interval: self.to_audit_interval })
     }
 }

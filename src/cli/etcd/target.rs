@@ -9,11 +9,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::failure::Failure;
 use crate::cli::terminal::progress::Progress;
+use crate::client_file::ClientFile;
 use crate::config::{KvstoreOption, KvstoreOptions, parse_duration};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
-use crate::kvstore::{ClientFile, KvstoreError, Session, SessionOptions};
 use crate::model::{in_words, shown_path};
 use crate::runtime::client_options;
+use cilium_kvstore::{EtcdConfig, KvstoreError, Session, SessionOptions};
 
 /// How long a connection is waited for, and each call (cilium-dbg's `kvstore` commands: 30 s).
 const WAITING_MAX: Duration = Duration::from_secs(30);
@@ -95,7 +96,7 @@ impl TargetOptions {
     /// its leases away when it is closed: nothing but locks hangs on them.
     pub(super) async fn connect(&self, locks: bool) -> Result<Session, Failure> {
         let session = Session::start(
-            self.client_file()?,
+            self.etcd()?,
             SessionOptions { quorum_check: locks, revoke_on_close: locks, ..self.session_options() },
             CancellationToken::new(),
         );
@@ -115,7 +116,7 @@ impl TargetOptions {
         }
     }
 
-    fn client_file(&self) -> Result<ClientFile, Failure> {
+    fn etcd(&self) -> Result<EtcdConfig, Failure> {
         let given = self.options.iter().rev().find_map(|option| match option {
             TargetOption::Config(path) => Some(path),
             TargetOption::Address(_) | TargetOption::Tune(_) => None,
@@ -129,12 +130,10 @@ impl TargetOptions {
                 let shown = shown_path(path);
                 let bytes =
                     read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
-                ClientFile::parse(&bytes).map_err(|error| Failure::usage(format!("{shown}: {error}")))
+                let parsed = ClientFile::parse(&bytes);
+                parsed.map(|file| file.config).map_err(|error| Failure::usage(format!("{shown}: {error}")))
             }
-            (None, Some(address)) => {
-                let text = serde_json::json!({ "endpoints": [address] }).to_string();
-                ClientFile::parse(text.as_bytes()).map_err(|error| Failure::usage(format!("etcd.address: {error}")))
-            }
+            (None, Some(address)) => Ok(EtcdConfig::new(address)),
             (None, None) => Err(Failure::usage("which etcd? Give its client file: --etcd FILE")),
         }
     }

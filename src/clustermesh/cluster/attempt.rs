@@ -23,14 +23,14 @@ use crate::clustermesh::resync::Source;
 use crate::clustermesh::scope::{Link, ScopeTask};
 use crate::clustermesh::timing::CONTACT_STORED_INTERVAL;
 use crate::clustermesh::unknown::look_for_unknown_prefixes;
-use crate::kvstore::{ClientFile, Connection, Endpoint, Event, KeyValue, prefix_end};
 use crate::model::{Command, Heartbeat, Kind, Phase, Scope};
 use crate::wire::{cluster_config, keys};
+use cilium_kvstore::{Connection, Endpoint, EtcdConfig, Event, KeyValue, prefix_end};
 
 #[derive(Debug)]
 pub(super) struct Attempt<'a> {
     pub(super) task: &'a ClusterTask,
-    pub(super) file: &'a ClientFile,
+    pub(super) file: &'a EtcdConfig,
     pub(super) endpoint: &'a Endpoint,
 }
 

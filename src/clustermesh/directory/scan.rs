@@ -15,8 +15,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use sha2::{Digest, Sha256};
 
+use crate::client_file::meant_by;
 use crate::files::read_bounded;
-use crate::kvstore::meant_by;
 use crate::model::{ClusterName, in_words};
 
 /// Maximum size of a cluster file. A client file has a few lines, and a whole Kubernetes Secret is

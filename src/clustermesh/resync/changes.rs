@@ -7,9 +7,9 @@ use sha2::{Digest, Sha256};
 
 use super::holds::History;
 use super::{Resync, Signs, Source, Step};
-use crate::kvstore::{Event, KeyValue};
 use crate::model::{Change, Command, Cursor, EntryKey, PutPoint, SourceStamp};
 use crate::wire::{self, Context, keys};
+use cilium_kvstore::{Event, KeyValue};
 
 impl Resync {
     /// Turns events of the source into changes of entries.

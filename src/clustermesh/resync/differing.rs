@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use super::changes::put_point;
 use super::holds::History;
 use super::{Request, Resync, Signs, State, Step};
-use crate::kvstore::ChangedKeys;
 use crate::model::{Change, Cursor, EntryKey, Revision};
 use crate::wire::keys;
+use cilium_kvstore::ChangedKeys;
 
 impl Resync {
     /// Reads what was put since the newest stored put.

@@ -11,8 +11,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::kvstore::LeaseLife;
 use crate::model::{Change, EntryKey, LeaseId, Revision};
+use cilium_kvstore::LeaseLife;
 
 /// TTL of a lease if no sign reports one: Cilium's default (`kvstore-lease-ttl`, 15 minutes,
 /// `pkg/defaults`).

@@ -3,9 +3,9 @@
 
 use super::changes::is_value;
 use super::{History, HistoryLost, Question, Request, Resync, State, Step};
-use crate::kvstore::KeyValue;
 use crate::model::{Cursor, EtcdClusterId, Revision};
 use crate::wire::keys;
+use cilium_kvstore::KeyValue;
 
 /// Etcd cluster id in the cursor of a list of another history until that list is settled. After an
 /// interruption the history then still counts as another one. No etcd has this id, because a reply

@@ -15,9 +15,9 @@ use rand::{Rng, SeedableRng};
 use self::etcd::{Bugs, Etcd};
 use self::mirror::Mirror;
 use super::*;
-use crate::kvstore::{LeaseLife, ScriptedWatch, WatchMessage};
 use crate::model::{ClusterName, Kind, LeaseId, Record, Sequence};
 use crate::view::View;
+use cilium_kvstore::{LeaseLife, ScriptedWatch, WatchMessage};
 
 const CANARY: &[u8] = b"cilium/synced/paris/cilium/state/identities/v1";
 const PREFIX: &str = "cilium/state/identities/v1/id/";

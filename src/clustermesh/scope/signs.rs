@@ -8,9 +8,9 @@ use futures_util::future::try_join_all;
 use super::super::failure::AttemptError;
 use super::super::resync::{Sign, Signs};
 use super::ScopeTask;
-use crate::kvstore::{Event, KeyValue, LeaseLife};
 use crate::model::{ClusterId, EntryKey, LeaseId};
 use crate::wire::keys;
+use cilium_kvstore::{Event, KeyValue, LeaseLife};
 
 /// Number of leases that are read at the same time. A lost source has one lease per thousand keys,
 /// and each answer takes a round trip.

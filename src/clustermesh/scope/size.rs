@@ -7,9 +7,9 @@ use super::super::failure::AttemptError;
 use super::super::resync::Input;
 use super::ScopeTask;
 use crate::commit::Published;
-use crate::kvstore::{ChangedKeys, Event, KeyValue, Page};
 use crate::model::{EntryKey, Kind, Object, Scope, ScopeSize, Size};
 use crate::wire::{self, keys};
+use cilium_kvstore::{ChangedKeys, Event, KeyValue, Page};
 
 /// Number of raw bytes of a page that are decoded at a time, unless a single value is larger. A
 /// page of Cilium's 256 keys has about 100 KiB; a page of large values has 32 MiB and up to ten

@@ -1,35 +1,7 @@
-//! Counters of the source (etcd) and of our own stream, each a type of its own so that none can stand in for another.
+//! Counters of our own stream, each a type of its own so that none can stand in for another.
 
 use std::fmt;
 use std::str::FromStr;
-
-/// An etcd revision: the source's own counter, worth something only within one history of one etcd (docs/develop/invariants.md, 2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Revision(pub i64);
-
-impl Revision {
-    /// The revision that follows this one; the last of all is followed by itself.
-    #[must_use]
-    pub const fn next(self) -> Self {
-        Self(self.0.saturating_add(1))
-    }
-
-    /// The revision before this one.
-    #[must_use]
-    pub const fn previous(self) -> Self {
-        Self(self.0.saturating_sub(1))
-    }
-}
-
-impl fmt::Display for Revision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// An etcd lease; zero means that the key has none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct LeaseId(pub i64);
 
 /// Our own change counter over all clusters and kinds. Never used twice, never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use sha2::{Digest, Sha256};
 use smol_str::SmolStr;
 
-use crate::model::{Kind, MissingConfigState, RawRecord, Revision, WriterStatus};
+use crate::model::{EtcdClusterId, Kind, MissingConfigState, RawRecord, Revision, WriterStatus};
 
 /// The longest cluster name that Cilium accepts, in bytes (`pkg/clustermesh/types/option.go`).
 const CLUSTER_NAME_LENGTH_MAX: usize = 32;
@@ -90,16 +90,6 @@ pub struct ClusterId(pub u32);
 impl fmt::Display for ClusterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// The id of an etcd cluster, from the header of each of its replies. Not a Cilium cluster's id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct EtcdClusterId(pub u64);
-
-impl fmt::Display for EtcdClusterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}", self.0)
     }
 }
 

@@ -1,6 +1,5 @@
 //! State of the process itself: its settings, addresses, counters, timings and log lines.
 
-pub(super) mod backoff;
 pub(super) mod causes;
 pub(super) mod etcd_counts;
 pub(super) mod histogram;

@@ -10,10 +10,10 @@ use super::super::Memory;
 use super::Attempt;
 use super::missing::MissingConfigCheck;
 use crate::clustermesh::failure::AttemptError;
-use crate::kvstore::{Connection, Event, Follow, KeyValue, KvstoreError};
 use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase};
 use crate::wire::cluster_config::{parse_cluster_config, validate_cluster_config, validate_own_config};
 use crate::wire::keys;
+use cilium_kvstore::{Connection, Event, Follow, KeyValue, KvstoreError};
 
 /// Cluster config as it was read, with the watch that follows its key.
 pub(super) struct ReadConfig {

@@ -9,10 +9,10 @@ use super::super::Memory;
 use super::Attempt;
 use crate::clustermesh::failure::AttemptError;
 use crate::clustermesh::owner::find_owner;
-use crate::kvstore::{Connection, KvstoreError};
 use crate::model::{ClusterName, Kind, Revision, Scope};
 use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys;
+use cilium_kvstore::{Connection, KvstoreError};
 
 /// Number of checks of the etcd's owner within the wait for a config: one every 10 s by default.
 const CHECKS_PER_WAIT: u32 = 18;

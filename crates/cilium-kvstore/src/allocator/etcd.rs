@@ -1,0 +1,251 @@
+//! Numbers in an etcd, below a base such as `cilium/state/identities/v1` (`pkg/kvstore/allocator`).
+//!
+//! A number's entry is `id/<number>` with its labels, and lasts until it is collected. A node's reference is `value/<labels>/<node>` with the
+//! number, and hangs on the node's lease. Locks are below `locks/`: that of a key is another one than that of a number, which collectors take.
+//! All keys are Cilium's. What is looked at and written at once is more than Cilium does: a reference is written only to an entry that has its
+//! labels, and a number is collected only if no reference names it at that moment. So a collector of ours needs no luck beside our allocators, and
+//! beside Cilium's it is not worse than Cilium's own.
+
+mod collect;
+mod names;
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use self::names::Names;
+use super::backend::{
+    Backend, BackendError, Collected, CollectionRound, Id, LockCollection, Locker, Mutation, Restored, StaleIds, StaleLocks,
+};
+use super::key::AllocatorKey;
+use crate::{Condition, EventKind, KeyValue, KeyValueEvent, KvLocker, KvstoreError, Life, Session, Write};
+
+/// How many changes of an etcd wait to be read: a page of a list (`etcd.limit`, 256).
+const EVENTS_MAX: usize = 256;
+
+/// An etcd as a store of numbers, for one node.
+pub struct EtcdBackend {
+    session: Session,
+    names: Names,
+    /// Counts how often references were lost with their lease.
+    lost: Arc<watch::Sender<u64>>,
+}
+
+impl EtcdBackend {
+    /// Numbers below a base path. The node's name ends its references; Cilium's is its address. One session serves one backend with the same
+    /// base: it is the session that is told of lost leases.
+    #[must_use]
+    pub fn new(session: Session, base: &str, node: &str) -> Self {
+        let names = Names::new(base, node);
+        let lost = Arc::new(watch::Sender::new(0));
+        let observer = Arc::clone(&lost);
+        session.on_lease_lost(&names.references(), move |_| observer.send_modify(|count| *count += 1));
+        Self { session, names, lost }
+    }
+
+    /// Takes this node's reference to a key away; false where it has none.
+    ///
+    /// # Errors
+    /// [`BackendError`].
+    pub async fn take_back(&self, key: &AllocatorKey) -> Result<bool, BackendError> {
+        Ok(self.session.delete(&self.names.reference(key)).await?)
+    }
+
+    /// The number that one of these references names; those of keys that only begin alike are left out.
+    fn referred(&self, key: &AllocatorKey, found: impl IntoIterator<Item = KeyValue>) -> Option<Id> {
+        found.into_iter().find_map(|found| self.reference_to(key, &found))
+    }
+
+    fn reference_to(&self, key: &AllocatorKey, found: &KeyValue) -> Option<Id> {
+        let node = found.key.strip_prefix(&*self.names.references_to(key))?;
+        if node.is_empty() || node.contains(&b'/') { None } else { Id::parse(str::from_utf8(&found.value).ok()?) }
+    }
+
+    /// What a change of an entry means.
+    fn mutation(&self, event: &KeyValueEvent) -> Option<Mutation> {
+        match event.kind {
+            EventKind::ListDone => return Some(Mutation::ListDone),
+            EventKind::Relisting => return Some(Mutation::Relisting),
+            EventKind::Relisted => return Some(Mutation::Relisted),
+            EventKind::Create | EventKind::Modify | EventKind::Delete => {}
+        }
+        let shown = String::from_utf8_lossy(&event.key);
+        let Some(id) = self.names.id_of(&event.key) else {
+            tracing::warn!(key = %shown, "a key among identities is none");
+            return None;
+        };
+        if event.kind == EventKind::Delete {
+            return Some(Mutation::Delete(id));
+        }
+        if event.value.is_empty() {
+            tracing::warn!(key = %shown, "an identity without labels is not taken");
+            return None;
+        }
+        Some(Mutation::Upsert(id, AllocatorKey::from_text(&String::from_utf8_lossy(&event.value)), event.mod_revision))
+    }
+
+    /// Whether a write under a lock was refused because of the lock: the others of its conditions were looked at and hold.
+    async fn if_still_locked(&self, lock: &KvLocker, written: bool) -> Result<bool, BackendError> {
+        if !written && self.session.get_if_locked(&self.names.locks(), lock).await.is_err_and(|error| is_lock_lost(&error)) {
+            return Err(BackendError::LockLost);
+        }
+        Ok(written)
+    }
+}
+
+fn is_lock_lost(error: &KvstoreError) -> bool {
+    matches!(error, KvstoreError::LockLost { .. })
+}
+
+/// An operation under a lock.
+fn locked<T>(result: Result<T, KvstoreError>) -> Result<T, BackendError> {
+    result.map_err(|error| if is_lock_lost(&error) { BackendError::LockLost } else { error.into() })
+}
+
+impl Locker for KvLocker {
+    async fn unlock(self) {
+        if let Err(error) = Self::unlock(self).await {
+            tracing::debug!(%error, "a lock of an identity could not be given back at once");
+        }
+    }
+}
+
+impl Backend for EtcdBackend {
+    type Lock = KvLocker;
+
+    async fn lock(&self, key: &AllocatorKey) -> Result<KvLocker, BackendError> {
+        Ok(self.session.lock_path(&self.names.lock_of(key)).await?)
+    }
+
+    async fn get(&self, key: &AllocatorKey) -> Result<Option<Id>, BackendError> {
+        let prefix = self.names.references_to(key);
+        // one is enough, as a rule
+        let first = self.session.get_prefix(&prefix).await?;
+        match first.as_ref().map(|first| self.reference_to(key, first)) {
+            None => Ok(None),
+            Some(Some(id)) => Ok(Some(id)),
+            Some(None) => Ok(self.referred(key, self.session.list_prefix(&prefix).await?)),
+        }
+    }
+
+    async fn get_if_locked(&self, key: &AllocatorKey, lock: &KvLocker) -> Result<Option<Id>, BackendError> {
+        let prefix = self.names.references_to(key);
+        let first = locked(self.session.get_prefix_if_locked(&prefix, lock).await)?;
+        match first.as_ref().map(|first| self.reference_to(key, first)) {
+            None => Ok(None),
+            Some(Some(id)) => Ok(Some(id)),
+            Some(None) => Ok(self.referred(key, locked(self.session.list_prefix_if_locked(&prefix, lock).await)?)),
+        }
+    }
+
+    async fn get_by_id(&self, id: Id) -> Result<Option<AllocatorKey>, BackendError> {
+        let found = self.session.get(&self.names.entry(id)).await?;
+        Ok(found.map(|found| AllocatorKey::from_text(&String::from_utf8_lossy(&found.value))))
+    }
+
+    async fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {
+        let entry = self.names.entry(id);
+        let conditions = [Condition::Locked(lock), Condition::Absent(&entry)];
+        let written = self.session.write_if(&conditions, &[Write::Put(&entry, key.as_str().as_bytes(), Life::Lasting)]).await?;
+        self.if_still_locked(lock, written).await
+    }
+
+    async fn allocate_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {
+        let (entry, reference, number) = (self.names.entry(id), self.names.reference(key), id.to_string());
+        let conditions = [Condition::Locked(lock), Condition::Absent(&entry)];
+        let writes = [Write::Put(&entry, key.as_str().as_bytes(), Life::Lasting), Write::Put(&reference, number.as_bytes(), Life::Leased)];
+        let written = self.session.write_if(&conditions, &writes).await?;
+        self.if_still_locked(lock, written).await
+    }
+
+    async fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<(), BackendError> {
+        let entry = self.names.entry(id);
+        let conditions = [Condition::Locked(lock), Condition::Holds(&entry, key.as_str().as_bytes())];
+        self.session.write_if(&conditions, &[Write::Delete(&entry)]).await?;
+        Ok(())
+    }
+
+    async fn acquire_reference(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {
+        let (entry, reference, number) = (self.names.entry(id), self.names.reference(key), id.to_string());
+        let conditions = [Condition::Locked(lock), Condition::Holds(&entry, key.as_str().as_bytes())];
+        let written = self.session.write_if(&conditions, &[Write::Put(&reference, number.as_bytes(), Life::Leased)]).await?;
+        self.if_still_locked(lock, written).await
+    }
+
+    async fn update_key(&self, id: Id, key: &AllocatorKey) -> Result<Restored, BackendError> {
+        let (entry, reference, number) = (self.names.entry(id), self.names.reference(key), id.to_string());
+        let entry_stands = self.session.get(&entry).await?.is_some_and(|found| *found.value == *key.as_str().as_bytes());
+        let standing = self
+            .session
+            .get(&reference)
+            .await?
+            .is_some_and(|found| *found.value == *number.as_bytes() && self.session.lease_of(&reference) == Some(found.lease));
+        if entry_stands && standing {
+            return Ok(Restored::Standing);
+        }
+        let lock = self.lock(key).await?;
+        let result = self.write_anew(id, key, &lock).await;
+        Locker::unlock(lock).await;
+        result
+    }
+
+    async fn release(&self, _: Id, key: &AllocatorKey) -> Result<(), BackendError> {
+        self.take_back(key).await.map(drop)
+    }
+
+    fn references_lost(&self) -> impl Future<Output = ()> + Send {
+        let mut lost = self.lost.subscribe();
+        async move {
+            let _ = lost.changed().await;
+        }
+    }
+
+    async fn list_and_watch(&self, mutations: mpsc::Sender<Mutation>, stop: CancellationToken) {
+        let mut watcher = self.session.list_and_watch(&self.names.entries(), EVENTS_MAX);
+        let forward = async {
+            while let Some(event) = watcher.next().await {
+                if let Some(mutation) = self.mutation(&event)
+                    && mutations.send(mutation).await.is_err()
+                {
+                    return;
+                }
+            }
+        };
+        stop.run_until_cancelled(forward).await;
+    }
+
+    async fn run_gc(&self, last_round: &StaleIds, what: &Collected) -> Result<CollectionRound, BackendError> {
+        self.collect(last_round, what).await
+    }
+
+    async fn run_locks_gc(&self, last_round: &StaleLocks) -> Result<LockCollection, BackendError> {
+        self.collect_locks(last_round).await
+    }
+
+    async fn delete_all_keys(&self) -> Result<(), BackendError> {
+        self.session.delete_prefix(&self.names.all()).await?;
+        Ok(())
+    }
+
+    async fn status(&self) -> String {
+        self.session.status().to_string()
+    }
+}
+
+impl EtcdBackend {
+    /// Writes a number's entry and this node's reference again, unless one of the two is not the key's any more.
+    async fn write_anew(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<Restored, BackendError> {
+        let own = self.names.reference(key);
+        let users = locked(self.session.list_prefix_if_locked(&self.names.references_to(key), lock).await)?;
+        let other = users.iter().filter(|user| user.key != own).find_map(|user| self.reference_to(key, user).filter(|other| *other != id));
+        if other.is_some() {
+            return Ok(Restored::Lost);
+        }
+        let written = self.acquire_reference(id, key, lock).await? || self.allocate_id_if_locked(id, key, lock).await?;
+        if !written {
+            self.session.delete(&own).await?;
+        }
+        Ok(if written { Restored::Written } else { Restored::Lost })
+    }
+}

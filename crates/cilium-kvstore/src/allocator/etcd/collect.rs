@@ -1,0 +1,136 @@
+//! Collecting what nobody uses: numbers without references, and locks whose holders are stuck.
+
+use std::collections::{BTreeMap, HashSet};
+
+use tokio::time::{Duration, Instant, sleep_until};
+
+use super::{EtcdBackend, locked};
+use crate::allocator::backend::{BackendError, Collected, CollectionRound, Id, LockCollection, Locker, StaleIds, StaleLocks};
+use crate::allocator::key::AllocatorKey;
+use crate::{Condition, KeyValue, Revision, Write};
+
+/// How long a window of the rate limit is (`--identity-gc-rate-interval`): all permits return at its end.
+const WINDOW: Duration = Duration::from_mins(1);
+
+/// Permits for deletions.
+struct Permits {
+    each_window: u32,
+    left: u32,
+    window_end: Instant,
+}
+
+impl Permits {
+    fn new(each_window: u32) -> Self {
+        Self { each_window, left: each_window, window_end: Instant::now() + WINDOW }
+    }
+
+    /// Takes one, after a wait where there is none.
+    async fn take(&mut self) {
+        if self.left == 0 {
+            sleep_until(self.window_end).await;
+        }
+        if Instant::now() >= self.window_end {
+            (self.left, self.window_end) = (self.each_window, Instant::now() + WINDOW);
+        }
+        self.left -= 1;
+    }
+}
+
+impl EtcdBackend {
+    /// One round over the numbers. Cilium locks each of them to ask who uses it; here all references are read first, so that only those that
+    /// nobody uses are locked and asked for once more.
+    pub(super) async fn collect(&self, last_round: &StaleIds, what: &Collected) -> Result<CollectionRound, BackendError> {
+        let entries = self.session.list_prefix(&self.names.entries()).await?;
+        let used = self.used().await?;
+        let mut round = CollectionRound::default();
+        let mut permits = Permits::new(what.deletes_per_minute.get());
+        for entry in entries {
+            let Some(id) = self.names.id_of(&entry.key).filter(|id| what.range.contains(*id)) else { continue };
+            round.alive += 1;
+            match last_round.get(&id) {
+                // what is allocated lasts: one on a lease is a clustermesh-apiserver's copy, which nobody refers to here
+                _ if entry.lease.0 != 0 => {}
+                _ if used.contains(&(self.references_by(&entry.value), id)) => {}
+                None => {
+                    round.stale.insert(id, entry.mod_revision);
+                }
+                // written meanwhile: it gets a whole round more
+                Some(seen) if *seen != entry.mod_revision => {}
+                Some(_) => {
+                    permits.take().await;
+                    match self.delete_unused(id, &entry).await {
+                        Ok(true) => {
+                            round.alive -= 1;
+                            round.deleted.push(id);
+                        }
+                        Ok(false) => {}
+                        Err(error) => {
+                            tracing::warn!(%id, %error, "an identity that nobody uses is not deleted: the next round tries again");
+                            round.stale.insert(id, entry.mod_revision);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(round)
+    }
+
+    /// What references to labels begin with.
+    fn references_by(&self, labels: &[u8]) -> Vec<u8> {
+        self.names.references_to(&AllocatorKey::from_text(&String::from_utf8_lossy(labels)))
+    }
+
+    /// What is referred to: what references to its labels begin with, and its number.
+    async fn used(&self) -> Result<HashSet<(Vec<u8>, Id)>, BackendError> {
+        let found = self.session.list_prefix(&self.names.references()).await?;
+        let used = found.iter().filter_map(|found| {
+            let end = found.key.iter().rposition(|byte| *byte == b'/')?;
+            Some((found.key[..=end].to_vec(), Id::parse(str::from_utf8(&found.value).ok()?)?))
+        });
+        Ok(used.collect())
+    }
+
+    /// Deletes a number unless it is used or written again by now.
+    async fn delete_unused(&self, id: Id, entry: &KeyValue) -> Result<bool, BackendError> {
+        let lock = self.session.lock_path(&self.names.lock_of_entry(id)).await?;
+        let key = AllocatorKey::from_text(&String::from_utf8_lossy(&entry.value));
+        let prefix = self.names.references_to(&key);
+        let result = async {
+            let users = locked(self.session.list_prefix_if_locked(&prefix, &lock).await)?;
+            if users.iter().any(|user| self.reference_to(&key, user) == Some(id)) {
+                return Ok(false);
+            }
+            let number = id.to_string();
+            let unused = if users.is_empty() { Condition::NoneBelow(&prefix) } else { Condition::OthersBelow(&prefix, number.as_bytes()) };
+            let conditions = [Condition::Locked(&lock), Condition::WrittenAt(&entry.key, entry.mod_revision), unused];
+            Ok(self.session.write_if(&conditions, &[Write::Delete(&entry.key)]).await?)
+        };
+        let result = result.await;
+        Locker::unlock(lock).await;
+        result
+    }
+
+    /// One round over the locks: of those of the last round the oldest of each path is held, all others wait.
+    pub(super) async fn collect_locks(&self, last_round: &StaleLocks) -> Result<LockCollection, BackendError> {
+        let mut holders: BTreeMap<&[u8], (&Vec<u8>, Revision)> = BTreeMap::new();
+        for (key, (revision, _)) in last_round {
+            let path = key.iter().rposition(|byte| *byte == b'/').map_or(&key[..], |end| &key[..end]);
+            let holder = holders.entry(path).or_insert((key, *revision));
+            if *revision < holder.1 {
+                *holder = (key, *revision);
+            }
+        }
+        let holders: HashSet<&Vec<u8>> = holders.into_values().map(|(key, _)| key).collect();
+        let mut round = LockCollection::default();
+        for found in self.session.list_prefix(&self.names.locks()).await? {
+            let stuck = last_round.get(&found.key) == Some(&(found.mod_revision, found.lease)) && holders.contains(&found.key);
+            if stuck && self.session.delete(&found.key).await.is_ok() {
+                tracing::warn!(lock = %String::from_utf8_lossy(&found.key), "a lock of an identity was taken from its holder, who is stuck");
+                round.deleted += 1;
+            } else {
+                round.held.insert(found.key.clone(), (found.mod_revision, found.lease));
+            }
+        }
+        Ok(round)
+    }
+}

@@ -1,0 +1,308 @@
+//! A store in memory, shared by the nodes of a test, that does what etcd would: also fail before or after a write.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::{OwnedMutexGuard, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::Revision;
+use crate::allocator::backend::{
+    Backend, BackendError, Collected, CollectionRound, Id, LockCollection, Locker, Mutation, Restored, StaleIds, StaleLocks,
+};
+use crate::allocator::key::AllocatorKey;
+
+/// More changes than any test makes before they are taken over.
+const WATCH_MAX: usize = 100_000;
+
+/// The store.
+#[derive(Clone, Default)]
+pub(super) struct Memory(Arc<Mutex<Content>>);
+
+#[derive(Default)]
+pub(super) struct Content {
+    revision: i64,
+    pub(super) ids: BTreeMap<Id, (AllocatorKey, i64)>,
+    /// By key and node.
+    pub(super) references: BTreeMap<(AllocatorKey, &'static str), Id>,
+    watchers: Vec<mpsc::Sender<Mutation>>,
+    locks: HashMap<AllocatorKey, Arc<tokio::sync::Mutex<()>>>,
+    /// How many writes that follow fail, and whether they are done all the same.
+    failures: Vec<Failure>,
+    pub(super) writes: usize,
+}
+
+/// A way to fail.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Nothing is written.
+    Before,
+    /// It is written and the answer does not come.
+    After,
+}
+
+/// One node's view of it.
+#[derive(Clone)]
+pub(super) struct Node {
+    pub(super) memory: Memory,
+    name: &'static str,
+    /// Counts how often its references were lost.
+    lost: Arc<watch::Sender<u64>>,
+    /// Whether it is told of nothing that happens.
+    is_deaf: Arc<watch::Sender<bool>>,
+}
+
+pub(super) struct Held(#[expect(dead_code, reason = "held for as long as it lives")] OwnedMutexGuard<()>);
+
+impl Locker for Held {
+    async fn unlock(self) {}
+}
+
+impl Memory {
+    pub(super) fn node(&self, name: &'static str) -> Node {
+        Node { memory: self.clone(), name, lost: Arc::new(watch::Sender::new(0)), is_deaf: Arc::new(watch::Sender::new(false)) }
+    }
+
+    pub(super) fn content(&self) -> MutexGuard<'_, Content> {
+        self.0.lock().unwrap()
+    }
+
+    pub(super) fn fail(&self, failures: impl IntoIterator<Item = Failure>) {
+        self.content().failures.extend(failures);
+    }
+
+    /// Somebody else writes a number's entry.
+    pub(super) fn put(&self, id: Id, key: &AllocatorKey) {
+        self.content().put(id, key);
+    }
+
+    /// Somebody else deletes a number's entry.
+    pub(super) fn delete(&self, id: Id) {
+        self.content().delete(id);
+    }
+}
+
+impl Node {
+    /// Its lease ends: its references go, and it hears of it.
+    pub(super) fn lose_references(&self) {
+        self.lose_references_unheard();
+        self.lost.send_modify(|count| *count += 1);
+    }
+
+    /// From now on it is told of nothing that happens, or of all that happened meanwhile.
+    pub(super) fn set_deaf(&self, is_deaf: bool) {
+        self.is_deaf.send_replace(is_deaf);
+    }
+
+    /// Its lease ends, and it has not heard of it yet.
+    pub(super) fn lose_references_unheard(&self) {
+        self.memory.content().references.retain(|(_, node), _| *node != self.name);
+    }
+
+    /// One write; fails as it was told to.
+    fn write<T>(&self, write: impl FnOnce(&mut Content) -> T) -> Result<T, BackendError> {
+        let mut content = self.memory.content();
+        content.writes += 1;
+        match content.failures.pop() {
+            Some(Failure::Before) => Err(BackendError::LockLost),
+            Some(Failure::After) => {
+                write(&mut content);
+                Err(BackendError::LockLost)
+            }
+            None => Ok(write(&mut content)),
+        }
+    }
+}
+
+impl Content {
+    fn put(&mut self, id: Id, key: &AllocatorKey) {
+        self.revision += 1;
+        self.ids.insert(id, (key.clone(), self.revision));
+        self.tell(&Mutation::Upsert(id, key.clone(), Revision(self.revision)));
+    }
+
+    fn delete(&mut self, id: Id) {
+        self.revision += 1;
+        if self.ids.remove(&id).is_some() {
+            self.tell(&Mutation::Delete(id));
+        }
+    }
+
+    fn tell(&mut self, mutation: &Mutation) {
+        self.watchers.retain(|watcher| watcher.try_send(mutation.clone()).is_ok());
+    }
+
+    fn users(&self, key: &AllocatorKey) -> impl Iterator<Item = Id> {
+        self.references.iter().filter(move |((other, _), _)| other == key).map(|(_, id)| *id)
+    }
+
+    fn is(&self, id: Id, key: &AllocatorKey) -> bool {
+        self.ids.get(&id).is_some_and(|(other, _)| other == key)
+    }
+
+    fn allocate(&mut self, id: Id, key: &AllocatorKey, node: &'static str) -> bool {
+        let free = !self.ids.contains_key(&id);
+        if free {
+            self.put(id, key);
+            self.references.insert((key.clone(), node), id);
+        }
+        free
+    }
+}
+
+impl Backend for Node {
+    type Lock = Held;
+
+    async fn lock(&self, key: &AllocatorKey) -> Result<Held, BackendError> {
+        let lock = Arc::clone(self.memory.content().locks.entry(key.clone()).or_default());
+        Ok(Held(lock.lock_owned().await))
+    }
+
+    async fn get(&self, key: &AllocatorKey) -> Result<Option<Id>, BackendError> {
+        tokio::task::yield_now().await;
+        Ok(self.memory.content().users(key).next())
+    }
+
+    async fn get_if_locked(&self, key: &AllocatorKey, _: &Held) -> Result<Option<Id>, BackendError> {
+        self.get(key).await
+    }
+
+    async fn get_by_id(&self, id: Id) -> Result<Option<AllocatorKey>, BackendError> {
+        Ok(self.memory.content().ids.get(&id).map(|(key, _)| key.clone()))
+    }
+
+    async fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<bool, BackendError> {
+        tokio::task::yield_now().await;
+        self.write(|content| {
+            let free = !content.ids.contains_key(&id);
+            if free {
+                content.put(id, key);
+            }
+            free
+        })
+    }
+
+    async fn allocate_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<bool, BackendError> {
+        tokio::task::yield_now().await;
+        self.write(|content| content.allocate(id, key, self.name))
+    }
+
+    async fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<(), BackendError> {
+        tokio::task::yield_now().await;
+        self.write(|content| {
+            if content.is(id, key) {
+                content.delete(id);
+            }
+        })
+    }
+
+    async fn acquire_reference(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<bool, BackendError> {
+        tokio::task::yield_now().await;
+        self.write(|content| {
+            let is = content.is(id, key);
+            if is {
+                content.references.insert((key.clone(), self.name), id);
+            }
+            is
+        })
+    }
+
+    async fn update_key(&self, id: Id, key: &AllocatorKey) -> Result<Restored, BackendError> {
+        let mine = (key.clone(), self.name);
+        if self.memory.content().is(id, key) && self.memory.content().references.get(&mine) == Some(&id) {
+            return Ok(Restored::Standing);
+        }
+        let lock = self.lock(key).await?;
+        let others = |content: &Content| content.users(key).any(|other| other != id);
+        if others(&self.memory.content()) {
+            return Ok(Restored::Lost);
+        }
+        let written = self.acquire_reference(id, key, &lock).await? || self.allocate_id_if_locked(id, key, &lock).await?;
+        Ok(if written { Restored::Written } else { Restored::Lost })
+    }
+
+    async fn release(&self, _: Id, key: &AllocatorKey) -> Result<(), BackendError> {
+        tokio::task::yield_now().await;
+        self.write(|content| {
+            content.references.remove(&(key.clone(), self.name));
+        })
+    }
+
+    fn references_lost(&self) -> impl Future<Output = ()> + Send {
+        let mut lost = self.lost.subscribe();
+        async move {
+            let _ = lost.changed().await;
+        }
+    }
+
+    async fn list_and_watch(&self, mutations: mpsc::Sender<Mutation>, stop: CancellationToken) {
+        let (watcher, mut changes) = mpsc::channel(WATCH_MAX);
+        let list: Vec<_> = {
+            let mut content = self.memory.content();
+            content.watchers.push(watcher);
+            content
+                .ids
+                .iter()
+                .map(|(id, (key, revision))| Mutation::Upsert(*id, key.clone(), Revision(*revision)))
+                .chain([Mutation::ListDone])
+                .collect()
+        };
+        let forward = async {
+            for mutation in list {
+                if mutations.send(mutation).await.is_err() {
+                    return;
+                }
+            }
+            let mut deaf = self.is_deaf.subscribe();
+            while let Some(mutation) = changes.recv().await {
+                if deaf.wait_for(|is_deaf| !is_deaf).await.is_err() {
+                    return;
+                }
+                if mutations.send(mutation).await.is_err() {
+                    return;
+                }
+            }
+        };
+        stop.run_until_cancelled(forward).await;
+    }
+
+    async fn run_gc(&self, last_round: &StaleIds, what: &Collected) -> Result<CollectionRound, BackendError> {
+        let all: Vec<_> = self.memory.content().ids.iter().map(|(id, entry)| (*id, entry.clone())).collect();
+        let mut round = CollectionRound::default();
+        for (id, (key, revision)) in all.into_iter().filter(|(id, _)| what.range.contains(*id)) {
+            tokio::task::yield_now().await;
+            let mut content = self.memory.content();
+            let used = content.users(&key).any(|used| used == id);
+            match last_round.get(&id) {
+                _ if used => {}
+                Some(seen) if *seen == Revision(revision) => {
+                    content.delete(id);
+                    round.deleted.push(id);
+                    continue;
+                }
+                Some(_) => {}
+                None => {
+                    round.stale.insert(id, Revision(revision));
+                }
+            }
+            round.alive += 1;
+        }
+        Ok(round)
+    }
+
+    async fn run_locks_gc(&self, _: &StaleLocks) -> Result<LockCollection, BackendError> {
+        Ok(LockCollection::default())
+    }
+
+    async fn delete_all_keys(&self) -> Result<(), BackendError> {
+        let mut content = self.memory.content();
+        content.references.clear();
+        let ids: Vec<_> = content.ids.keys().copied().collect();
+        ids.into_iter().for_each(|id| content.delete(id));
+        Ok(())
+    }
+
+    async fn status(&self) -> String {
+        "in memory".into()
+    }
+}

@@ -1,0 +1,246 @@
+//! Pool, local keys, copy and what a change of the store does to them.
+
+use std::collections::BTreeSet;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::{id, key, range};
+use crate::Revision;
+use crate::allocator::backend::{Id, IdRange, Mutation};
+use crate::allocator::cache::Cache;
+use crate::allocator::event::{Event, EventKind};
+use crate::allocator::key::AllocatorKey;
+use crate::allocator::local::{Conflict, Given, LocalKeys};
+use crate::allocator::options::{AllocatorOptions, Validator};
+use crate::allocator::pool::IdPool;
+use crate::allocator::state::{Applied, State};
+
+#[test]
+fn a_key_is_its_labels_in_the_order_of_their_keys_whatever_their_sources() {
+    let labels = [("k8s:b", "2"), ("container:a", "x=y:z"), ("k8s:io.cilium.k8s.policy.cluster", "vms"), ("plain", "")];
+    let key = AllocatorKey::from_labels(labels);
+    assert_eq!(key.as_str(), "container:a=x=y:z;k8s:b=2;k8s:io.cilium.k8s.policy.cluster=vms;unspec:plain=;");
+    assert_eq!(key, AllocatorKey::from_labels(labels.into_iter().rev()));
+    assert_eq!(AllocatorKey::from_labels(key.labels()), key);
+    assert_eq!((key.label("container:a"), key.label("k8s:c")), (Some("x=y:z"), None));
+    assert_eq!(AllocatorKey::from_labels([("k8s:a", "1"), ("vm:a", "2")]).as_str(), "vm:a=2;", "labels are held by key alone");
+}
+
+#[test]
+fn numbers_are_digits_alone_and_never_0() {
+    assert_eq!(["1", "0019", "18446744073709551615"].map(Id::parse), [Some(Id::MIN), Some(id(19)), Some(Id::MAX)]);
+    assert_eq!(["", "0", "+1", "-1", " 1", "1x", "18446744073709551616"].map(Id::parse), [None; 7]);
+    assert_eq!([IdRange::new(0, 9), IdRange::new(9, 9), IdRange::new(9, 8)], [None; 3]);
+}
+
+#[test]
+fn a_pool_gives_out_each_number_once_until_it_is_free_again() {
+    let mut random = StdRng::seed_from_u64(1);
+    let mut pool = IdPool::new(range(10, 14));
+    let leased: BTreeSet<_> = (0..5).map(|_| pool.lease(&mut random).unwrap()).collect();
+    assert_eq!(leased, (10..=14).map(id).collect());
+    assert_eq!(pool.lease(&mut random), None);
+    pool.use_up(id(10));
+    pool.release(id(10));
+    pool.insert(id(11));
+    assert_eq!(pool.lease(&mut random), None, "10 is used, and 11 is leased here whatever the store says");
+    pool.release(id(11));
+    pool.insert(id(10));
+    let again: BTreeSet<_> = (0..2).map(|_| pool.lease(&mut random).unwrap()).collect();
+    assert_eq!(again, [id(10), id(11)].into());
+    pool.remove(id(12));
+    pool.release(id(12));
+    assert_eq!(pool.lease(&mut random), None, "somebody wrote 12 before us");
+}
+
+/// Against sets of what is free and leased, as Cilium holds them.
+#[test]
+fn a_pool_is_what_two_sets_would_be() {
+    let mut random = StdRng::seed_from_u64(7);
+    for last in [2_u64, 3, 17, 64] {
+        let mut pool = IdPool::new(range(1, last));
+        let (mut free, mut leased): (BTreeSet<Id>, BTreeSet<Id>) = ((1..=last).map(id).collect(), BTreeSet::new());
+        for _ in 0..4_000 {
+            let one = id(random.random_range(1..=last));
+            match random.random_range(0..5) {
+                0 => match pool.lease(&mut random) {
+                    Some(chosen) => assert!(free.remove(&chosen) && leased.insert(chosen)),
+                    None => assert!(free.is_empty()),
+                },
+                1 => {
+                    pool.release(one);
+                    if leased.remove(&one) {
+                        free.insert(one);
+                    }
+                }
+                2 => {
+                    pool.use_up(one);
+                    leased.remove(&one);
+                }
+                3 => {
+                    pool.insert(one);
+                    if !leased.contains(&one) {
+                        free.insert(one);
+                    }
+                }
+                _ => {
+                    pool.remove(one);
+                    free.remove(&one);
+                    leased.remove(&one);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_widest_range_gives_numbers_to_its_ends() {
+    let mut random = StdRng::seed_from_u64(3);
+    let mut pool = IdPool::new(range(u64::MAX - 1, u64::MAX));
+    let both: BTreeSet<_> = (0..2).map(|_| pool.lease(&mut random).unwrap()).collect();
+    assert_eq!((both, pool.lease(&mut random)), ([id(u64::MAX - 1), Id::MAX].into(), None));
+    assert!(IdPool::new(IdRange::ALL).lease(&mut random).is_some());
+}
+
+#[test]
+fn local_keys_count_their_uses_and_have_one_number_each() {
+    let (mut local, a, b) = (LocalKeys::default(), key("a"), key("b"));
+    assert_eq!((local.reuse(&a), local.release(&a)), (None, None));
+    local.reserve(&a, id(5)).unwrap();
+    assert_eq!(local.reuse(&a), None, "nobody may use what is not in the store yet");
+    assert_eq!(local.reserve(&a, id(6)), Err(Conflict::OtherId(id(5))));
+    assert_eq!(local.reserve(&b, id(5)), Err(Conflict::OtherKey));
+    assert_eq!(local.verified(), []);
+    local.verify(&a);
+    assert_eq!((local.reuse(&a), local.verified()), (Some(id(5)), vec![(id(5), a.clone())]));
+    assert_eq!((local.id(&a), local.key(id(5))), (Some(id(5)), Some(&a)));
+    assert_eq!(local.release(&a), Some(Given { id: id(5), last_use: false }));
+    assert_eq!(local.release(&a), Some(Given { id: id(5), last_use: true }));
+    assert_eq!((local.release(&a), local.key(id(5))), (None, None));
+    local.reserve(&b, id(5)).unwrap();
+}
+
+#[test]
+fn a_copy_answers_with_what_stood_until_a_new_list_is_complete() {
+    let (mut cache, a, b) = (Cache::default(), key("a"), key("b"));
+    cache.insert(id(1), &a, Revision(1));
+    cache.insert(id(2), &b, Revision(2));
+    cache.begin_list();
+    assert_eq!(cache.insert(id(1), &a, Revision(3)), Some(a.clone()), "known from before");
+    cache.insert(id(3), &b, Revision(4));
+    assert_eq!((cache.key(id(2)), cache.key(id(3)), cache.id(&b)), (Some(&b), None, Some(id(2))));
+    assert_eq!(cache.finish_list(), [(id(2), b.clone())]);
+    assert_eq!((cache.key(id(2)), cache.id(&b), cache.len()), (None, Some(id(3)), 2));
+    assert_eq!(cache.finish_list(), []);
+    cache.begin_list();
+    cache.insert(id(3), &b, Revision(5));
+    cache.insert(id(4), &a, Revision(6));
+    assert_eq!(cache.abort_list(), [(id(4), a.clone())]);
+    assert_eq!((cache.id(&a), cache.id(&b), cache.len()), (Some(id(1)), Some(id(3)), 2));
+}
+
+#[test]
+fn a_key_with_two_numbers_is_found_until_both_are_gone() {
+    let (mut cache, a, b) = (Cache::default(), key("a"), key("b"));
+    cache.insert(id(9), &a, Revision(7));
+    cache.insert(id(8), &a, Revision(8));
+    assert_eq!(cache.id(&a), Some(id(9)), "the one that was there first");
+    assert_eq!((cache.remove(id(9)), cache.id(&a)), (Some(a.clone()), Some(id(8))));
+    assert_eq!(cache.insert(id(8), &b, Revision(9)), Some(a.clone()), "the number is another key's now");
+    assert_eq!((cache.id(&a), cache.id(&b), cache.remove(id(9))), (None, Some(id(8)), None));
+}
+
+#[test]
+fn the_numbers_that_a_key_had_before_are_known_once_the_store_has_told_of_the_new_one_and_no_list_is_under_way() {
+    let (options, a) = (AllocatorOptions { range: range(1, 100), ..options(true) }, key("a"));
+    let mut state = State::new(&options);
+    state.apply(Mutation::ListDone, &options);
+    state.cache.insert_untold(id(7), &a);
+    assert_eq!(state.earlier_ids(id(7), &a), None, "it was written here, and the store has not told of it");
+    state.apply(Mutation::Upsert(id(7), key("b"), Revision(1)), &options);
+    assert_eq!(state.earlier_ids(id(7), &a), None, "it was another's before");
+    state.apply(Mutation::Relisting, &options);
+    state.apply(Mutation::Upsert(id(7), a.clone(), Revision(5)), &options);
+    assert_eq!(state.earlier_ids(id(7), &a), None, "a list is in the order of its keys");
+    state.apply(Mutation::Upsert(id(8), a.clone(), Revision(3)), &options);
+    state.apply(Mutation::Upsert(id(9), a.clone(), Revision(6)), &options);
+    state.apply(Mutation::Relisted, &options);
+    assert_eq!(state.earlier_ids(id(7), &a), Some(vec![id(8)]));
+    assert_eq!(state.earlier_ids(id(8), &a), Some(vec![]));
+}
+
+fn options(protection: bool) -> AllocatorOptions {
+    AllocatorOptions { range: range(1, 3), master_key_protection: protection, ..AllocatorOptions::default() }
+}
+
+fn event(kind: EventKind, number: u64, key: &AllocatorKey) -> Applied {
+    Applied { event: Some(Event { kind, id: id(number), key: key.clone() }), restore: None }
+}
+
+#[test]
+fn what_goes_from_the_store_while_it_is_used_is_written_again() {
+    let (options, a, mut random) = (options(true), key("a"), StdRng::seed_from_u64(1));
+    let mut state = State::new(&options);
+    assert_eq!(state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options), event(EventKind::Create, 1, &a));
+    state.apply(Mutation::ListDone, &options);
+    assert_eq!(state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options), event(EventKind::Modify, 1, &a));
+    state.local.reserve(&a, id(1)).unwrap();
+    let protected = state.apply(Mutation::Delete(id(1)), &options);
+    assert_eq!(protected, Applied { event: None, restore: Some((id(1), a.clone())) });
+    assert_eq!(state.cache.id(&a), Some(id(1)), "nobody is told that it had gone");
+    state.release(&a, &options);
+    assert_eq!(state.apply(Mutation::Delete(id(1)), &options), event(EventKind::Delete, 1, &a));
+    let all: BTreeSet<_> = (0..3).map(|_| state.pool.lease(&mut random).unwrap()).collect();
+    assert_eq!(all.len(), 3, "and it is free");
+}
+
+#[test]
+fn a_number_in_use_is_free_only_when_it_is_in_use_no_more() {
+    let (options, a, mut random) = (options(false), key("a"), StdRng::seed_from_u64(1));
+    let mut state = State::new(&options);
+    state.apply(Mutation::ListDone, &options);
+    state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options);
+    state.local.reserve(&a, id(1)).unwrap();
+    assert_eq!(state.apply(Mutation::Delete(id(1)), &options), event(EventKind::Delete, 1, &a));
+    let others: BTreeSet<_> = (0..2).map(|_| state.pool.lease(&mut random).unwrap()).collect();
+    assert_eq!((others, state.pool.lease(&mut random)), ([id(2), id(3)].into(), None));
+    assert_eq!(state.release(&a, &options), Some(Given { id: id(1), last_use: true }));
+    assert_eq!(state.pool.lease(&mut random), Some(id(1)));
+}
+
+#[test]
+fn a_remote_cluster_s_numbers_are_of_its_range_and_name_it() {
+    let validator = Validator::remote(range(100, 199), "k8s:io.cilium.k8s.policy.cluster", "vms".into());
+    let options = AllocatorOptions { validator: Some(validator), ..AllocatorOptions::default() };
+    let mut state = State::new(&options);
+    state.apply(Mutation::ListDone, &options);
+    let foreign = AllocatorKey::from_labels([("k8s:io.cilium.k8s.policy.cluster", "paris")]);
+    let unnamed = AllocatorKey::from_labels([("k8s:app", "a")]);
+    for refused in [
+        Mutation::Upsert(id(99), key("a"), Revision(1)),
+        Mutation::Upsert(id(200), key("a"), Revision(1)),
+        Mutation::Upsert(id(100), foreign, Revision(1)),
+        Mutation::Upsert(id(100), unnamed, Revision(1)),
+        Mutation::Delete(id(200)),
+    ] {
+        assert_eq!(state.apply(refused, &options), Applied::default());
+    }
+    assert_eq!(state.apply(Mutation::Upsert(id(199), key("a"), Revision(1)), &options), event(EventKind::Create, 199, &key("a")));
+    assert_eq!(state.apply(Mutation::Delete(id(199)), &options), event(EventKind::Delete, 199, &key("a")));
+}
+
+#[test]
+fn a_mask_joins_every_number_and_must_keep_them_apart() {
+    let masked = |min, max, prefix_mask| AllocatorOptions { range: range(min, max), prefix_mask, ..AllocatorOptions::default() };
+    let options = masked(1, 255, 0x4d_0000);
+    options.check().unwrap();
+    assert_eq!(options.masked(id(7)), id(0x4d_0007));
+    assert_eq!((options.unmasked(id(0x4d_0007)), options.unmasked(id(0x4e_0007))), (id(7), id(0x4e_0007)));
+    // an agent's: the mask is in its numbers anyway
+    let agent = masked(0x4d_0000, 0x4d_ffff, 0x4d_0000);
+    agent.check().unwrap();
+    assert_eq!((agent.masked(id(0x4d_0007)), agent.unmasked(id(0x4d_0007))), (id(0x4d_0007), id(0x4d_0007)));
+    let error = masked(1, 255, 0x80).check().unwrap_err();
+    assert_eq!(error.to_string(), "the mask 0x80 would give two of the numbers from 1 to 255 the same value");
+}

@@ -1,0 +1,159 @@
+//! The tasks of an allocator: following the store, and keeping right there what is used here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::iter;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::backend::{Backend, Id, Mutation, Restored};
+use super::event::Event;
+use super::key::AllocatorKey;
+use super::shared::Shared;
+use crate::Backoff;
+
+/// How many changes of the store wait to be taken over: a page of a list (`etcd.limit`, 256).
+const MUTATIONS_MAX: usize = 256;
+
+/// How many numbers are looked at in the store at a time: as many as tasks allocate on a busy node.
+const LOOKS_MAX: usize = 16;
+
+/// First wait after a failure.
+const BACKOFF_MIN: Duration = Duration::from_secs(1);
+
+/// Longest wait after failures: 30 tries fit into the life of the leases that references are attached to (15 minutes).
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// Starts the tasks.
+pub(super) fn start<B: Backend>(shared: &Arc<Shared<B>>) {
+    shared.tasks.spawn(follow(Arc::clone(shared)));
+    shared.tasks.spawn(keep(Arc::clone(shared)));
+}
+
+/// Follows the store until the allocator is stopped.
+async fn follow<B: Backend>(shared: Arc<Shared<B>>) {
+    let (sender, mut mutations) = mpsc::channel(MUTATIONS_MAX);
+    let take = async {
+        while let Some(mutation) = mutations.recv().await {
+            take_over(&shared, mutation).await;
+        }
+    };
+    let stopped = shared.stop.clone();
+    stopped.run_until_cancelled(async { tokio::join!(shared.backend.list_and_watch(sender, shared.stop.clone()), take) }).await;
+}
+
+/// Takes over one change of the store, tells it, and undoes it where it must not be.
+async fn take_over<B: Backend>(shared: &Arc<Shared<B>>, mutation: Mutation) {
+    let is_list_done = mutation == Mutation::ListDone;
+    let applied = shared.state().apply(mutation, &shared.options);
+    if is_list_done {
+        shared.listed.send_replace(true);
+    }
+    shared.told.notify_waiters();
+    tell(shared, applied.event).await;
+    if let Some((id, key)) = applied.restore
+        && shared.state().restoring.insert(id)
+    {
+        shared.tasks.spawn(restore(Arc::clone(shared), id, key));
+    }
+}
+
+async fn tell<B>(shared: &Shared<B>, event: Option<Event>) {
+    if let (Some(event), Some(events)) = (event, &shared.options.events) {
+        // a caller that does not want to know any more has dropped the other end
+        let _ = events.send(event).await;
+    }
+}
+
+/// Writes a number that is used here into the store again, as long as it is used here.
+async fn restore<B: Backend>(shared: Arc<Shared<B>>, id: Id, key: AllocatorKey) {
+    let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
+    while let Err(reason) = look_at(&shared, id, &key).await {
+        tracing::warn!(%id, %key, reason, "an identity in use has gone from the store and cannot be written again yet");
+        if shared.stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none() {
+            break;
+        }
+    }
+    shared.state().restoring.remove(&id);
+    // given up meanwhile: nobody took it out of the copy
+    if shared.state().local.id(&key).is_none() {
+        let applied = shared.state().apply(Mutation::Delete(id), &shared.options);
+        tell(&shared, applied.event).await;
+    }
+}
+
+/// Looks at everything that is used here from time to time, and at once when references may have been lost.
+async fn keep<B: Backend>(shared: Arc<Shared<B>>) {
+    let mut listed = shared.listed.subscribe();
+    let stopped = shared.stop.clone();
+    let work = async {
+        let _ = listed.wait_for(|listed| *listed).await;
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
+        loop {
+            let lost = shared.backend.references_lost();
+            let interval = if look_at_all(&shared).await {
+                backoff.reset();
+                shared.options.sync_interval
+            } else {
+                Some(backoff.next_wait())
+            };
+            let due = async {
+                match interval {
+                    Some(interval) => sleep(interval).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = lost => {}
+                () = due => {}
+            }
+        }
+    };
+    stopped.run_until_cancelled(work).await;
+}
+
+/// Whether all that is used here is right in the store, and nothing else of this node is there.
+pub(super) async fn look_at_all<B: Backend>(shared: &Arc<Shared<B>>) -> bool {
+    let (used, doubtful) = {
+        let state = shared.state();
+        (state.local.verified(), state.doubtful.clone())
+    };
+    let failed = iter(used).map(|(id, key)| async move { look_at(shared, id, &key).await }).buffer_unordered(LOOKS_MAX);
+    let mut failed = std::pin::pin!(failed.filter_map(|result| async { result.err() }));
+    let mut reason = None;
+    while let Some(failure) = failed.next().await {
+        reason.get_or_insert(failure);
+    }
+    for (key, id) in doubtful {
+        if let Err(error) = shared.settle(id, &key).await {
+            reason.get_or_insert(error.to_string());
+        }
+    }
+    if let Some(reason) = &reason {
+        tracing::warn!(reason, "identities in use cannot be looked at in the store");
+    }
+    reason.is_none()
+}
+
+/// Makes sure that a number and this node's reference to it are in the store, if it is used here; the reason if that cannot be said.
+async fn look_at<B: Backend>(shared: &Arc<Shared<B>>, id: Id, key: &AllocatorKey) -> Result<(), String> {
+    let turn = shared.turn(key).lock().await;
+    if shared.state().local.id(key) != Some(id) {
+        return Ok(());
+    }
+    let limit = shared.options.operation_max;
+    let restored = timeout(limit, shared.backend.update_key(id, key)).await;
+    match restored.map_err(|_| format!("no answer within {limit:?}"))?.map_err(|error| error.to_string())? {
+        Restored::Standing => {}
+        Restored::Written => tracing::info!(%id, %key, "an identity in use was missing in the store and is there again"),
+        Restored::Lost => {
+            let event = shared.state().lose(id, key);
+            drop(turn);
+            tracing::error!(%id, %key, "an identity in use was lost: its references expired and it was given away");
+            tell(shared, event).await;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,462 @@
+//! One connection: opening it, logging in, single reads, and the check of every reply.
+
+mod alarms;
+mod dial;
+mod examine;
+mod follow;
+mod lease;
+mod limits;
+mod paged_list;
+mod tally;
+mod watch;
+mod watch_stream;
+mod writes;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use etcd_client::proto::{PbKeyValue, PbRangeResponse, PbResponseHeader, PbTxnOpResponse};
+use etcd_client::{
+    Channel, Client, ConnectOptions, GetOptions, GetStreamResponse, KvClient, LeaseTimeToLiveResponse, Txn, TxnOp, WatchClient,
+};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout};
+
+use self::dial::{dial, tls_refusal};
+use self::limits::Pace;
+use self::watch_stream::{CreateRequest, SharedStream, Subscription};
+use crate::endpoint::Address;
+use crate::error::{printable, with_causes};
+use crate::{Credentials, Endpoint, EtcdClusterId, EtcdConfig, KeyValue, KvstoreError, LeaseId, Revision};
+
+pub use self::examine::{Examination, Handshake, ServerFacts, examine};
+pub use self::follow::Follow;
+pub use self::lease::LeaseLife;
+pub use self::limits::ClientOptions;
+pub use self::paged_list::{ChangedKeys, Page, PagedList};
+#[cfg(feature = "test-util")]
+pub use self::watch::ScriptedWatch;
+pub use self::watch::{Watch, WatchMessage};
+
+/// The range that every role of Cilium's may read (`clustermesh-apiserver/etcdinit`), existing or not.
+const HEARTBEAT_KEY: &[u8] = b"cilium/.heartbeat";
+/// Its end.
+const HEARTBEAT_END: &[u8] = b"cilium/.heartbeau";
+
+/// One connection to one etcd process. Clones share it. Once broken it stays so, and every call fails.
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<ConnectionState>,
+}
+
+struct ConnectionState {
+    client: Client,
+    kv: KvClient,
+    watch: WatchClient,
+    /// The stream that new watches join.
+    watch_stream: Mutex<Option<Arc<SharedStream>>>,
+    options: ClientOptions,
+    /// 0 until the first reply.
+    etcd_cluster_id: EtcdClusterId,
+    /// The newest revision of a reply to a single call.
+    newest: AtomicI64,
+    /// Whether lists may come as a stream: the server is not known to lack it.
+    range_stream: AtomicBool,
+    /// Whether several keys may be read in one transaction: the server is not known to refuse `Txn`.
+    transactions: AtomicBool,
+    has_user: bool,
+    pace: Pace,
+    in_flight: Semaphore,
+    /// When the token was last renewed for a watch.
+    token_renewed: Mutex<Option<Instant>>,
+}
+
+impl Connection {
+    /// Whether the stream of watches answers no question for progress, as behind a proxy that keeps what is no change.
+    pub async fn progress_is_unanswered(&self) -> bool {
+        self.shared.watch_stream.lock().await.as_ref().is_some_and(|stream| stream.progress_is_unanswered())
+    }
+
+    /// Connects to one endpoint of the file, logs in if the file names a user, and reads the heartbeat's range once to
+    /// learn which etcd this is.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]: what failed, with the host, file or user that it is about.
+    pub async fn open(file: &EtcdConfig, endpoint: &Endpoint, options: &ClientOptions) -> Result<Self, KvstoreError> {
+        let address = Address::parse(endpoint, file.insecure_transport)?;
+        let channel = dial(file, &address, options).await?;
+        match Self::begin(channel, file, options).await {
+            Err(error @ KvstoreError::Rpc { .. }) if address.secure => Err(tls_refusal(file, &address, options).await.unwrap_or(error)),
+            result => result,
+        }
+    }
+
+    async fn begin(channel: tonic::transport::Channel, file: &EtcdConfig, options: &ClientOptions) -> Result<Self, KvstoreError> {
+        let limit = options.request_timeout;
+        let (client, has_user) = timeout(limit, Box::pin(log_in(channel, file, options)))
+            .await
+            .unwrap_or_else(|_| Err(KvstoreError::Timeout { what: "logging in".into(), limit }))?;
+        let mut connection = ConnectionState {
+            kv: client.kv_client().max_decoding_message_size(options.message_bytes_max),
+            watch: client.watch_client().max_decoding_message_size(options.message_bytes_max),
+            watch_stream: Mutex::new(None),
+            client,
+            options: options.clone(),
+            etcd_cluster_id: EtcdClusterId(0),
+            newest: AtomicI64::new(0),
+            range_stream: AtomicBool::new(options.range_stream),
+            transactions: AtomicBool::new(true),
+            has_user,
+            pace: Pace::new(options.requests_per_second_max, options.bootstrap_requests_per_second_max),
+            in_flight: Semaphore::new(options.requests_in_flight_max.max(1)),
+            token_renewed: Mutex::new(None),
+        };
+        let first = GetOptions::new().with_range(HEARTBEAT_END).with_limit(1).with_keys_only();
+        let (reply, _) = connection.range(HEARTBEAT_KEY, first).await?;
+        (connection.etcd_cluster_id, _) = check_header(None, reply.header.as_ref())?;
+        Ok(Self { shared: Arc::new(connection) })
+    }
+
+    /// The id of the etcd behind this connection: that of every reply.
+    #[must_use]
+    pub fn etcd_cluster_id(&self) -> EtcdClusterId {
+        self.shared.etcd_cluster_id
+    }
+
+    /// The newest revision of a reply to a single call.
+    pub(crate) fn newest_revision(&self) -> Revision {
+        Revision(self.shared.newest.load(Ordering::SeqCst))
+    }
+
+    /// All that was to be read is read: requests are paced as usual from now on.
+    pub fn caught_up(&self) {
+        self.shared.pace.caught_up();
+    }
+
+    /// Reads one key, now or as it was at a revision. The revision returned is etcd's newest, in both cases.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `Compacted` or `FutureRevision` if there is nothing to be had at that revision.
+    pub async fn get(&self, key: &[u8], at: Option<Revision>) -> Result<(Option<KeyValue>, Revision), KvstoreError> {
+        let (reply, revision) = self.range(key, GetOptions::new().with_revision(at.map_or(0, |revision| revision.0))).await?;
+        Ok((reply.kvs.into_iter().next().map(KeyValue::from), revision))
+    }
+
+    /// Reads several keys in one read-only transaction, so that all are of the revision returned. One answer for each key,
+    /// in their order. etcd takes up to 128 keys (`--max-txn-ops`).
+    ///
+    /// Servers with a read-only etcd API refuse `Txn`, which Cilium's readers do not need. There each key is read on
+    /// its own, in the same order: no value is older than the revision returned, and some may be newer.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn get_together(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
+        if self.shared.transactions.load(Ordering::Relaxed) {
+            match self.get_in_transaction(keys).await {
+                Err(error) if error.is_about_a_refused_call() => {}
+                result => return result,
+            }
+        }
+        let read = self.get_one_by_one(keys).await?;
+        // only after these reads have succeeded: etcd also denies a transaction because of a single key that the user may not read
+        self.shared.transactions.store(false, Ordering::Relaxed);
+        Ok(read)
+    }
+
+    async fn get_one_by_one(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
+        let (mut values, mut oldest) = (Vec::with_capacity(keys.len()), None);
+        for key in keys {
+            let (value, revision) = self.get(key, None).await?;
+            values.push(value);
+            oldest.get_or_insert(revision);
+        }
+        Ok((values, oldest.unwrap_or_else(|| self.newest_revision())))
+    }
+
+    async fn get_in_transaction(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
+        let operations: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.clone(), None)).collect();
+        let mut kv = self.shared.kv.clone();
+        let what = || format!("reading {} keys together", keys.len());
+        let call = Box::pin(kv.txn(Txn::new().and_then(operations)));
+        let (reply, revision) = self.shared.read(what, call, |reply| reply.0.header.as_ref()).await?;
+        let mut values = Vec::with_capacity(keys.len());
+        for response in reply.0.responses {
+            let Some(PbTxnOpResponse::ResponseRange(range)) = response.response else {
+                return Err(KvstoreError::Malformed { reason: "a read in a transaction answered by something else".into() });
+            };
+            check_keys(&range.kvs, revision)?;
+            values.push(range.kvs.into_iter().next().map(KeyValue::from));
+        }
+        if values.len() != keys.len() {
+            return Err(KvstoreError::Malformed { reason: format!("{} answers to a transaction of {} reads", values.len(), keys.len()) });
+        }
+        Ok((values, revision))
+    }
+
+    /// Lists all keys with a prefix, page by page, as of one revision. Asks nothing yet.
+    #[must_use]
+    pub fn list(&self, prefix: &[u8]) -> PagedList {
+        PagedList::new(self.clone(), prefix)
+    }
+
+    /// How long a lease still lives.
+    pub(crate) async fn time_to_live(&self, lease: LeaseId) -> Result<LeaseTimeToLiveResponse, KvstoreError> {
+        let mut leases = self.shared.client.lease_client();
+        let what = || format!("asking for the life of lease {:x}", lease.0);
+        let call = Box::pin(leases.time_to_live(lease.0, None));
+        Ok(self.shared.read(what, call, |reply| reply.0.header.as_ref()).await?.0)
+    }
+
+    /// The first key of the range `[from, end)`, if there is any.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn first_key(&self, from: &[u8], end: &[u8]) -> Result<Option<Vec<u8>>, KvstoreError> {
+        Ok(self.first_keys(from, end, 1).await?.into_iter().next())
+    }
+
+    /// The first keys of the range `[from, end)`, `limit` of them at most.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn first_keys(&self, from: &[u8], end: &[u8], limit: u32) -> Result<Vec<Vec<u8>>, KvstoreError> {
+        let options = GetOptions::new().with_range(end).with_limit(limit.into()).with_keys_only();
+        let (reply, _) = self.range(from, options).await?;
+        Ok(reply.kvs.into_iter().take(usize::try_from(limit).unwrap_or(usize::MAX)).map(|key_value| key_value.key).collect())
+    }
+
+    /// How many keys there are in the range `[from, end)`.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn count(&self, from: &[u8], end: &[u8]) -> Result<u64, KvstoreError> {
+        let (reply, _) = self.range(from, GetOptions::new().with_range(end).with_count_only()).await?;
+        u64::try_from(reply.count).map_err(|_| KvstoreError::Malformed { reason: "a negative count".into() })
+    }
+
+    /// One `Range` call, checked, and etcd's newest revision.
+    pub(crate) async fn range(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
+        self.shared.range(key, options).await
+    }
+
+    /// Whether the server is not known to lack `RangeStream`.
+    #[must_use]
+    pub fn has_range_stream(&self) -> bool {
+        self.shared.range_stream.load(Ordering::Relaxed)
+    }
+
+    /// The server was asked for one and has none.
+    pub(crate) fn lacks_range_stream(&self) {
+        self.shared.range_stream.store(false, Ordering::Relaxed);
+    }
+
+    /// Opens a `RangeStream`. A server that has none says so at the first read.
+    pub(crate) async fn range_stream(&self, key: &[u8], options: GetOptions) -> Result<GetStreamResponse, KvstoreError> {
+        let mut kv = self.shared.kv.clone();
+        self.shared.unary(|| format!("reading {}", printable(key)), Box::pin(kv.get_stream(key, Some(options)))).await
+    }
+
+    /// The next part of a `RangeStream`; only the last one has a header, with the revision at which the server began.
+    pub(crate) async fn next_part(
+        &self,
+        stream: &mut GetStreamResponse,
+        key: &[u8],
+        pinned: Revision,
+    ) -> Result<PbRangeResponse, KvstoreError> {
+        let what = || format!("reading {}", printable(key));
+        let part = self.shared.unary(what, Box::pin(stream.message())).await?;
+        let part = part.ok_or_else(|| KvstoreError::Malformed { reason: "a list that ends before its last part".into() })?.0;
+        if part.header.is_some() {
+            let (_, revision) = check_header(Some(self.shared.etcd_cluster_id), part.header.as_ref())?;
+            if revision < pinned {
+                return Err(KvstoreError::WentBack { what: what(), from: pinned, to: revision });
+            }
+        }
+        Ok(part)
+    }
+
+    pub(crate) fn options(&self) -> &ClientOptions {
+        &self.shared.options
+    }
+
+    /// Waits for the turn of a list or of a new watch.
+    pub(crate) async fn pace(&self) {
+        self.shared.pace.take().await;
+    }
+
+    /// Asks for a watch, on the stream that the others share if it takes one more.
+    pub(crate) async fn subscribe(&self, request: CreateRequest) -> Result<Subscription, etcd_client::Error> {
+        // held across the opening on purpose: the others join the stream that comes of it
+        let mut current = self.shared.watch_stream.lock().await;
+        if let Some(subscription) = current.as_ref().and_then(|stream| stream.subscribe(&request)) {
+            return Ok(subscription);
+        }
+        let (stream, subscription) = SharedStream::open(self.shared.watch.clone(), request, self.options().progress_interval).await?;
+        *current = Some(stream);
+        Ok(subscription)
+    }
+
+    pub(crate) fn has_user(&self) -> bool {
+        self.shared.has_user
+    }
+
+    /// Gets a new token, unless that has happened since the given time: of several watches that fail for an old token, one
+    /// logs in. (Single calls do the same inside the client crate.)
+    pub(crate) async fn renew_token(&self, unless_since: Instant) -> Result<(), KvstoreError> {
+        // held across the call on purpose: the others wait for its result
+        let mut renewed = self.shared.token_renewed.lock().await;
+        if renewed.is_some_and(|time| time >= unless_since) {
+            return Ok(());
+        }
+        let client = &self.shared.client;
+        self.shared.unary(|| "logging in again".into(), Box::pin(client.refresh_token())).await?;
+        *renewed = Some(Instant::now());
+        Ok(())
+    }
+}
+
+impl ConnectionState {
+    /// A place among the calls in flight, waited for.
+    async fn permit(&self) -> SemaphorePermit<'_> {
+        self.in_flight.acquire().await.expect("must be open: nobody closes it")
+    }
+
+    async fn range(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
+        let mut kv = self.kv.clone();
+        let what = || format!("reading {}", printable(key));
+        let (reply, revision) = self.read(what, Box::pin(kv.get(key, Some(options))), |reply| reply.0.header.as_ref()).await?;
+        check_keys(&reply.0.kvs, revision)?;
+        Ok((reply.0, revision))
+    }
+
+    /// Runs a call whose reply says which etcd it comes from and how far that is; returns that revision too. Of calls at the same time the
+    /// replies may come in any order, but one that is made after another's reply must not be told of an older state.
+    async fn read<T>(
+        &self,
+        what: impl Fn() -> String,
+        call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
+        header: impl Fn(&T) -> Option<&PbResponseHeader>,
+    ) -> Result<(T, Revision), KvstoreError> {
+        let _permit = self.permit().await;
+        self.vital(what, call, header).await
+    }
+
+    /// Calls the server behind no queue of other calls: what leases and locks live by.
+    async fn vital<T>(
+        &self,
+        what: impl Fn() -> String,
+        call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
+        header: impl Fn(&T) -> Option<&PbResponseHeader>,
+    ) -> Result<(T, Revision), KvstoreError> {
+        let before = Revision(self.newest.load(Ordering::SeqCst));
+        let reply = self.timed(&what, call).await?;
+        let expected = Some(self.etcd_cluster_id).filter(|id| id.0 != 0);
+        let (_, revision) = check_header(expected, header(&reply))?;
+        if revision < before {
+            return Err(KvstoreError::WentBack { what: what(), from: before, to: revision });
+        }
+        self.newest.fetch_max(revision.0, Ordering::SeqCst);
+        Ok((reply, revision))
+    }
+
+    /// Runs a call under the limits on time and on calls in flight. The call is boxed, because it takes some 4 KB, and every kind of every
+    /// cluster would have room for it all the time (`just bench sync churn`: 12 MB of 255 clusters).
+    async fn unary<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
+    ) -> Result<T, KvstoreError> {
+        let _permit = self.permit().await;
+        self.timed(what, call).await
+    }
+
+    async fn timed<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
+    ) -> Result<T, KvstoreError> {
+        let limit = self.options.request_timeout;
+        match timeout(limit, call).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => Err(KvstoreError::from_call(what(), self.options.message_bytes_max, &error)),
+            Err(_) => Err(KvstoreError::Timeout { what: what(), limit }),
+        }
+    }
+}
+
+/// Makes the client, logging in if the file names a user; says whether it is logged in.
+async fn log_in(channel: tonic::transport::Channel, file: &EtcdConfig, options: &ClientOptions) -> Result<(Client, bool), KvstoreError> {
+    let plain = ConnectOptions::new().with_require_leader(true);
+    let anonymous = async |channel| {
+        let client = Client::from_channel(Channel::Tonic(channel), Some(plain.clone())).await;
+        client.map_err(|e| KvstoreError::from_call("opening".into(), options.message_bytes_max, &e))
+    };
+    let Some(Credentials { username, password }) = &file.credentials else {
+        return Ok((anonymous(channel).await?, false));
+    };
+    let with_user = plain.clone().with_user(username, password).with_auto_token_refresh(true);
+    match Client::from_channel(Channel::Tonic(channel.clone()), Some(with_user)).await {
+        Ok(client) => Ok((client, true)),
+        // as etcd's own client does: a user where none is needed is no error
+        Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("authentication is not enabled") => {
+            Ok((anonymous(channel).await?, false))
+        }
+        Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("authentication failed") => {
+            Err(KvstoreError::Authentication { message: with_causes(status.message(), &status) })
+        }
+        Err(error) => Err(KvstoreError::from_call("logging in".into(), options.message_bytes_max, &error)),
+    }
+}
+
+/// The cluster id and revision of a reply; an error if it is of another etcd than expected, or does not say (an id of zero
+/// says nothing).
+pub(crate) fn check_header(
+    expected: Option<EtcdClusterId>,
+    header: Option<&PbResponseHeader>,
+) -> Result<(EtcdClusterId, Revision), KvstoreError> {
+    let header = header.filter(|header| header.cluster_id != 0).ok_or(KvstoreError::MissingHeader)?;
+    let found = EtcdClusterId(header.cluster_id);
+    match expected {
+        Some(expected) if expected != found => Err(KvstoreError::ClusterIdChanged { expected, found }),
+        Some(_) | None => Ok((found, Revision(header.revision))),
+    }
+}
+
+/// Nothing is newer than the reply that it comes in.
+pub(crate) fn check_keys(found: &[PbKeyValue], newest: Revision) -> Result<(), KvstoreError> {
+    match found.iter().find(|key_value| key_value.mod_revision > newest.0) {
+        None => Ok(()),
+        Some(found) => {
+            let (key, revision) = (printable(&found.key), found.mod_revision);
+            Err(KvstoreError::Malformed { reason: format!("{key} of revision {revision} in a reply of revision {newest}") })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_newer_than_its_reply_is_refused() {
+        let key = |mod_revision| PbKeyValue { key: b"a".to_vec(), mod_revision, ..Default::default() };
+        check_keys(&[key(6), key(7)], Revision(7)).unwrap();
+        check_keys(&[key(i64::MAX)], Revision(i64::MAX)).unwrap();
+        let error = check_keys(&[key(6), key(8)], Revision(7)).unwrap_err().to_string();
+        assert_eq!(error, "etcd sent what makes no sense: \"a\" of revision 8 in a reply of revision 7");
+    }
+
+    #[test]
+    fn a_reply_of_another_etcd_or_of_none_is_refused() {
+        let header = |cluster_id| Some(PbResponseHeader { cluster_id, revision: 7, ..Default::default() });
+        let message = |expected, header: Option<PbResponseHeader>| check_header(expected, header.as_ref()).map_err(|e| e.to_string());
+        let (first, second) = (EtcdClusterId(0xabc), EtcdClusterId(0xdef));
+        assert_eq!(message(None, header(0xabc)), Ok((first, Revision(7))));
+        assert_eq!(message(Some(first), header(0xabc)), Ok((first, Revision(7))));
+        assert_eq!(message(Some(second), header(0xabc)), Err("etcd cluster id changed from def to abc".into()));
+        assert_eq!(message(Some(first), None), Err("reply without header".into()));
+        assert_eq!(message(None, header(0)), Err("reply without header".into()));
+    }
+}

@@ -1,0 +1,51 @@
+//! What an etcd member reports of itself in the `errors` of its status: the alarms `NOSPACE` and `CORRUPT`, and a missing leader.
+
+use crate::{Connection, KvstoreError};
+
+/// Maximum errors that are returned. etcd has two kinds of alarms for each member, and a missing leader.
+const ERRORS_MAX: usize = 8;
+
+/// Maximum length of an error that is no alarm, in characters. etcd's own texts have below 40.
+const ERROR_LENGTH_MAX: usize = 100;
+
+/// How etcd names an alarm in an error: `memberID:10501334649042878790 alarm:NOSPACE `.
+const ALARM_MARK: &str = "alarm:";
+
+impl Connection {
+    /// Returns the errors in the member's status, each alarm by its name: `NOSPACE`, `CORRUPT`. etcd asks for no right to read them.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn etcd_errors(&self) -> Result<Vec<String>, KvstoreError> {
+        Ok(named(&self.member_status().await?.errors))
+    }
+}
+
+fn named(errors: &[String]) -> Vec<String> {
+    let name = |error: &String| match error.split_once(ALARM_MARK).and_then(|(_, rest)| rest.split_whitespace().next()) {
+        Some(alarm) => alarm.chars().take(ERROR_LENGTH_MAX).collect(),
+        None => error.trim().chars().take(ERROR_LENGTH_MAX).collect::<String>(),
+    };
+    let mut named: Vec<String> = errors.iter().take(ERRORS_MAX).map(name).filter(|name| !name.is_empty()).collect();
+    named.sort();
+    named.dedup();
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alarms_are_named_and_other_errors_are_kept() {
+        let errors = |texts: &[&str]| named(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        assert_eq!(errors(&[]), Vec::<String>::new());
+        assert_eq!(
+            errors(&["memberID:10501334649042878790 alarm:NOSPACE ", "memberID:1 alarm:NOSPACE ", "memberID:1 alarm:CORRUPT"]),
+            ["CORRUPT", "NOSPACE"]
+        );
+        assert_eq!(errors(&["etcdserver: no leader", " "]), ["etcdserver: no leader"]);
+        assert_eq!(errors(&[&"x".repeat(1 << 20)])[0].len(), ERROR_LENGTH_MAX);
+        assert_eq!(errors(&["x"; 1_000]).len(), 1);
+    }
+}

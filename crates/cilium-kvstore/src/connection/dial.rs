@@ -1,0 +1,118 @@
+//! Dialling: one TCP connection, by TLS where asked for, made into a gRPC channel that can never dial again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{self, Channel, Uri};
+
+use crate::endpoint::Address;
+use crate::error::with_causes;
+use crate::tls::ClientTls;
+use crate::{ClientOptions, Endpoint, EtcdConfig, KvstoreError};
+
+/// How much one stream may have on the way to us: etcd's largest message (1.5 MiB, `--max-request-bytes`) takes two round trips.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+
+/// How much all streams together may: a watch stream that nobody reads, and still room for lists of ten kinds.
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// A TCP or TLS stream.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+type BoxedStream = Box<dyn Stream>;
+
+/// Opens the one connection and makes a channel of it.
+pub(crate) async fn dial(file: &EtcdConfig, address: &Address, options: &ClientOptions) -> Result<Channel, KvstoreError> {
+    let authority = address.authority();
+    let limit = options.connect_timeout;
+    let opening = async {
+        let (stream, _) = open_stream(file, address).await?;
+        into_channel(stream, address, options).await
+    };
+    timeout(limit, opening).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: format!("connecting to {authority}"), limit }))
+}
+
+/// After a TLS connection failed without a reason: whether the server refuses our certificate, or that we have none. In
+/// TLS 1.3 it says so only after the handshake, and what we write meanwhile can break the connection before we have read
+/// it. So this asks again over a second connection, and only listens.
+pub(crate) async fn tls_refusal(file: &EtcdConfig, address: &Address, options: &ClientOptions) -> Option<KvstoreError> {
+    let listening = async {
+        let (mut stream, tls) = open_stream(file, address).await.ok()?;
+        // tokio-rustls gives TLS errors this kind; any other says nothing new
+        let error = stream.read_u8().await.err().filter(|error| error.kind() == io::ErrorKind::InvalidData)?;
+        Some(tls?.refusal(&error))
+    };
+    let refusal = timeout(options.connect_timeout, listening).await.ok()??;
+    Some(KvstoreError::Tls { authority: address.authority(), refusal })
+}
+
+/// The stream, and what explains its errors if it is one of TLS.
+async fn open_stream(file: &EtcdConfig, address: &Address) -> Result<(BoxedStream, Option<ClientTls>), KvstoreError> {
+    let authority = address.authority();
+    // the files first: a missing certificate is better news than a refused connection
+    let connect = |cause| KvstoreError::Connect { authority: authority.clone(), cause };
+    let tls = if address.secure { Some(read_tls(file).await.map_err(connect)??) } else { None };
+    let addresses = resolve(file, address).await.map_err(connect)?;
+    let stream = TcpStream::connect(addresses.as_slice()).await.map_err(connect)?;
+    stream.set_nodelay(true).map_err(connect)?;
+    let Some(tls) = tls else {
+        return Ok((Box::new(stream), None));
+    };
+    let name = address.server_name().map_err(|_| KvstoreError::InvalidEndpoint {
+        endpoint: Endpoint::new(&authority),
+        reason: "not a host name that TLS can verify",
+    })?;
+    let connector = TlsConnector::from(Arc::new(tls.config.clone()));
+    match connector.connect(name, stream).await {
+        Ok(stream) => Ok((Box::new(stream), Some(tls))),
+        Err(error) => Err(KvstoreError::Tls { authority, refusal: tls.refusal(&error) }),
+    }
+}
+
+/// The addresses that the name of an endpoint stands for: those that the client file gives for it, else those that the system knows.
+pub(crate) async fn resolve(file: &EtcdConfig, address: &Address) -> io::Result<Vec<SocketAddr>> {
+    if let Some(ips) = file.host_aliases.addresses(&address.host) {
+        return Ok(ips.iter().map(|ip| SocketAddr::new(*ip, address.port)).collect());
+    }
+    Ok(lookup_host((address.host.as_str(), address.port)).await?.collect())
+}
+
+/// The outer error is that of the blocking thread, which ends early only with the runtime.
+async fn read_tls(file: &EtcdConfig) -> io::Result<Result<ClientTls, KvstoreError>> {
+    let file = file.clone();
+    Ok(tokio::task::spawn_blocking(move || ClientTls::read(&file)).await?)
+}
+
+/// Hands the stream to tonic once. When it breaks, tonic asks for another and gets an error, now and ever after.
+async fn into_channel(stream: BoxedStream, address: &Address, options: &ClientOptions) -> Result<Channel, KvstoreError> {
+    let authority = address.authority();
+    let invalid = || KvstoreError::InvalidEndpoint { endpoint: Endpoint::new(&authority), reason: "not of the form https://host:port" };
+    let uri = |scheme: &str| format!("{scheme}://{authority}").parse::<Uri>().map_err(|_| invalid());
+    // tonic itself must not add TLS to what we hand it, so it gets http://; requests name the true scheme
+    let origin = uri(if address.secure { "https" } else { "http" })?;
+    let endpoint = transport::Endpoint::from(uri("http")?)
+        .origin(origin)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keep_alive_interval(options.keepalive_heartbeat)
+        .keep_alive_timeout(options.keepalive_timeout)
+        // etcd closes connections that ping without an open call ("too_many_pings": its PermitWithoutStream is off)
+        .keep_alive_while_idle(false);
+    let slot = Arc::new(Mutex::new(Some(TokioIo::new(stream))));
+    let connector = tower::service_fn(move |_: Uri| {
+        let stream = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        async move { stream.ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the connection is broken")) }
+    });
+    endpoint
+        .connect_with_connector(connector)
+        .await
+        .map_err(|e| KvstoreError::Connect { authority: authority.clone(), cause: io::Error::other(with_causes(&e.to_string(), &e)) })
+}

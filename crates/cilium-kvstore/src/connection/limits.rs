@@ -1,0 +1,150 @@
+//! The bounds of a connection: time, sizes and pace.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The limits of one connection. The defaults are Cilium's where Cilium has one (`pkg/kvstore/etcd.go`, `pkg/defaults`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// How long the server may be silent on an open watch or call before it is pinged. Cilium: 15 s.
+    pub keepalive_heartbeat: Duration,
+    /// How long the answer to a ping may take before the connection counts as broken. Cilium: 25 s.
+    pub keepalive_timeout: Duration,
+    /// How long opening may take until the HTTP/2 connection stands: name, TCP and TLS. Default 10 s: three SYNs
+    /// (at 0, 1 and 3 s) have been lost by then, and Cilium gives its status checks as long.
+    pub connect_timeout: Duration,
+    /// How long one reply may take. Default 30 s: the largest allowed message in 27 s over 10 Mbit/s, and etcd with a
+    /// million keys needs 6 to 9 s after a restart.
+    pub request_timeout: Duration,
+    /// How often the watch stream is asked how far it is, and so what ages are exact to. Default 10 s: a few bytes, and short beside the
+    /// minute between heartbeats.
+    pub progress_interval: Duration,
+    /// Keys per page of a list; 0 is unlimited. Cilium (`etcd.limit`): 256.
+    pub page_limit: i64,
+    /// Whether lists come as a stream where the server has it (etcd 3.7, `KV/RangeStream`): pages make etcd count the rest of the range for
+    /// each, a stream once.
+    pub range_stream: bool,
+    /// Lists and new watches per second, with a burst of as many. Cilium (`etcd.qps`): 20.
+    pub requests_per_second_max: u32,
+    /// Lists and new watches per second until [`Connection::caught_up`] is told; `None`: no other. Cilium (`etcd.bootstrapQps`).
+    pub bootstrap_requests_per_second_max: Option<u32>,
+    /// Calls waiting for their reply at once. Cilium (`etcd.maxInflight`): as many as `etcd.qps`.
+    pub requests_in_flight_max: usize,
+    /// The largest message that is accepted, and so what one reply may cost in memory. Default 32 MiB: etcd takes
+    /// requests of up to 1.5 MiB by default and warns from 10 MiB up (`embed.recommendedMaxRequestBytes`), so that the
+    /// largest value of any reasonable server fits three times over.
+    pub message_bytes_max: usize,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            keepalive_heartbeat: Duration::from_secs(15),
+            keepalive_timeout: Duration::from_secs(25),
+            connect_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(30),
+            progress_interval: Duration::from_secs(10),
+            page_limit: 256,
+            range_stream: true,
+            requests_per_second_max: 20,
+            bootstrap_requests_per_second_max: None,
+            requests_in_flight_max: 20,
+            message_bytes_max: 32 << 20,
+        }
+    }
+}
+
+/// A token bucket: so many a second, a burst of as many.
+///
+/// Until it is told that all is read there may be more a second, though in bursts as large as later (Cilium's `pkg/kvstore/etcd.go`).
+#[derive(Debug)]
+pub(crate) struct Pace {
+    burst: u32,
+    bucket: Mutex<Bucket>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    interval: Duration,
+    /// When the next token would be due if tokens came one by one.
+    next_due: Instant,
+}
+
+impl Pace {
+    /// At least one a second, whatever is asked for: zero would be a standstill.
+    pub(crate) fn new(per_second_max: u32, bootstrap: Option<u32>) -> Self {
+        let interval = Duration::from_secs(1) / bootstrap.unwrap_or(per_second_max).max(1);
+        Self { burst: per_second_max.max(1), bucket: Mutex::new(Bucket { interval, next_due: Instant::now() }) }
+    }
+
+    /// From now on the usual pace.
+    pub(crate) fn caught_up(&self) {
+        self.bucket().interval = Duration::from_secs(1) / self.burst;
+    }
+
+    fn bucket(&self) -> MutexGuard<'_, Bucket> {
+        self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a token, waiting for it if need be, in the order of asking.
+    pub(crate) async fn take(&self) {
+        tokio::time::sleep_until(self.reserve()).await;
+    }
+
+    fn reserve(&self) -> Instant {
+        let now = Instant::now();
+        let mut bucket = self.bucket();
+        let start = bucket.next_due.max(now);
+        bucket.next_due = start + bucket.interval;
+        // the first of a burst are not made to wait for the moment when they would be due one by one
+        start.checked_sub(bucket.interval * (self.burst - 1)).map_or(now, |earliest| earliest.max(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_passes_at_once_and_the_rest_is_paced() {
+        let pace = Pace::new(20, None);
+        let start = Instant::now();
+        let mut waits = Vec::new();
+        for _ in 0..23 {
+            pace.take().await;
+            waits.push(start.elapsed().as_millis());
+        }
+        let mut expected = vec![0; 20];
+        expected.extend([50, 100, 150]);
+        // tokio's clock steps in milliseconds, and its timers may be one late
+        let rounded: Vec<u128> = waits.iter().map(|wait| wait / 10 * 10).collect();
+        assert_eq!(rounded, expected);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let start = Instant::now();
+        for _ in 0..20 {
+            pace.take().await;
+        }
+        assert!(start.elapsed() < Duration::from_millis(10), "an idle bucket is full again, and no fuller");
+        pace.take().await;
+        assert!(start.elapsed() >= Duration::from_millis(50));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn until_all_is_read_it_may_be_faster_in_bursts_of_the_same_size() {
+        let pace = Pace::new(10, Some(100));
+        let start = Instant::now();
+        for _ in 0..60 {
+            pace.take().await;
+        }
+        let fast = start.elapsed().as_millis();
+        assert!((500..=520).contains(&fast), "50 beyond the burst at 100 a second: {fast} ms");
+        pace.caught_up();
+        let start = Instant::now();
+        for _ in 0..20 {
+            pace.take().await;
+        }
+        assert!(start.elapsed() >= Duration::from_secs(1), "10 beyond the burst at 10 a second");
+    }
+}

@@ -1,0 +1,240 @@
+//! A list in pages, all of one revision: each asked for, or all but the first as a stream where the server has it (etcd 3.7).
+
+use etcd_client::proto::PbRangeResponse;
+use etcd_client::{GetOptions, GetStreamResponse};
+
+use super::tally::Tally;
+use crate::error::printable;
+use crate::{Connection, KeyValue, KvstoreError, Revision, prefix_end};
+
+/// The limit to begin halving from where none was set: 16 of Cilium's pages.
+const PAGE_LIMIT_WHERE_UNLIMITED: i64 = 4096;
+
+/// How many changed keys one answer may have: 16 of Cilium's pages. Where more changed, a full list costs little more.
+const CHANGED_KEYS_MAX: i64 = 4096;
+
+/// A list under way. Pages come in ascending order of keys, all as of the revision of the first.
+pub struct PagedList {
+    connection: Connection,
+    start: Vec<u8>,
+    end: Vec<u8>,
+    /// Keys per page at present; less than asked for while values are large. 0 is unlimited.
+    limit: i64,
+    /// Keys per page as asked for.
+    asked: i64,
+    /// Without values.
+    keys_only: bool,
+    /// Answered by the member that is asked, which may be behind the others.
+    serializable: bool,
+    /// The revision to be read, where it is not the newest.
+    at: Option<Revision>,
+    /// Set by the first page, unless the list is of an older revision.
+    tally: Option<Tally>,
+    /// The rest of the list, where it comes as a stream.
+    stream: Option<GetStreamResponse>,
+    /// The rest has to be asked for page by page.
+    in_pages: bool,
+    /// The first page has been asked for.
+    begun: bool,
+    done: bool,
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The revision of the whole list: a watch goes on after it.
+    pub revision: Revision,
+    /// Keys and values, ascending.
+    pub key_values: Vec<KeyValue>,
+    /// How many keys the whole list has.
+    pub total_count: u64,
+}
+
+/// What was put below a prefix after a revision, and how much there is in all: the differential list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedKeys {
+    /// The revision of the answer.
+    pub revision: Revision,
+    /// Keys and values that were put, ascending by key.
+    pub puts: Vec<KeyValue>,
+    /// How many keys the whole prefix has.
+    pub total_count: u64,
+}
+
+impl Connection {
+    /// What was put below a prefix after a revision; `None` if it is too much for one answer. Needs no history, so it works
+    /// after a compaction too. etcd reads the whole prefix for it, so it takes one turn of a list.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn changes_since(&self, prefix: &[u8], after: Revision) -> Result<Option<ChangedKeys>, KvstoreError> {
+        self.pace().await;
+        let options = GetOptions::new().with_range(prefix_end(prefix)).with_min_mod_revision(after.next().0).with_limit(CHANGED_KEYS_MAX);
+        let (reply, revision) = match self.range(prefix, options).await {
+            Ok(reply) => reply,
+            Err(KvstoreError::TooLarge { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let total_count = u64::try_from(reply.count).map_err(|_| malformed("a negative count"))?;
+        let puts = reply.kvs.into_iter().map(KeyValue::from).collect();
+        Ok((!reply.more).then_some(ChangedKeys { revision, puts, total_count }))
+    }
+
+    /// The keys below a prefix, without values, as of the revision of a differential list.
+    #[must_use]
+    pub fn list_keys(&self, prefix: &[u8], changed: &ChangedKeys) -> PagedList {
+        PagedList::of_keys(self.clone(), prefix, changed)
+    }
+}
+
+impl PagedList {
+    pub(crate) fn new(connection: Connection, prefix: &[u8]) -> Self {
+        // etcd refuses an empty key; the first of all is \0
+        let start = if prefix.is_empty() { vec![0] } else { prefix.to_vec() };
+        let limit = connection.options().page_limit.max(0);
+        Self {
+            connection,
+            start,
+            end: prefix_end(prefix),
+            limit,
+            asked: limit,
+            keys_only: false,
+            serializable: false,
+            at: None,
+            tally: None,
+            stream: None,
+            in_pages: false,
+            begun: false,
+            done: false,
+        }
+    }
+
+    /// A list of keys without values, as of a revision that is known to have this many keys.
+    pub(crate) fn of_keys(connection: Connection, prefix: &[u8], changed: &ChangedKeys) -> Self {
+        let list = Self::new(connection, prefix);
+        let tally = Tally::new(list.start.clone(), list.end.clone(), changed.revision, changed.total_count);
+        Self { keys_only: true, tally: Some(tally), ..list }
+    }
+
+    /// How many keys come in a page; 0 is all of them.
+    pub(crate) fn with_page_limit(self, limit: i64) -> Self {
+        Self { limit, asked: limit, ..self }
+    }
+
+    /// Whether the member that is asked may answer alone.
+    pub(crate) fn serializable(self, serializable: bool) -> Self {
+        // a stream is asked for without this option
+        Self { serializable, in_pages: serializable || self.in_pages, ..self }
+    }
+
+    /// Without values, as they were at a revision.
+    pub(crate) fn keys_at(self, at: Revision) -> Self {
+        Self { keys_only: true, at: Some(at), ..self }
+    }
+
+    /// The next page, or `None` after the last. The first page comes even if it is empty. A page that is too large for one
+    /// message is asked for again with half as many keys.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `Compacted` if the list took longer than etcd keeps history; `TooLarge` if a single value is over
+    /// the limit. The same page can be asked for again.
+    pub async fn next_page(&mut self) -> Result<Option<Page>, KvstoreError> {
+        if self.done {
+            return Ok(None);
+        }
+        if !std::mem::replace(&mut self.begun, true) {
+            self.connection.pace().await;
+        }
+        if let Some(page) = self.next_of_stream().await? {
+            return Ok(Some(page));
+        }
+        loop {
+            let first = self.at.unwrap_or_default().0;
+            let (start, revision) = self.tally.as_ref().map_or((&*self.start, first), |tally| (tally.next(), tally.revision().0));
+            let mut options = GetOptions::new().with_range(self.end.clone()).with_limit(self.limit).with_revision(revision);
+            if self.keys_only {
+                options = options.with_keys_only();
+            }
+            if self.serializable {
+                options = options.with_serializable();
+            }
+            match self.connection.range(start, options).await {
+                Ok((reply, newest)) => return self.accept(reply, newest).map(Some),
+                Err(KvstoreError::TooLarge { bytes_max, .. }) if self.limit == 1 => return Err(self.too_large(bytes_max)),
+                Err(KvstoreError::TooLarge { .. }) if self.limit == 0 => self.limit = PAGE_LIMIT_WHERE_UNLIMITED,
+                Err(KvstoreError::TooLarge { .. }) => self.limit = (self.limit / 2).max(1),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The next part of the stream, once it is known that there is more than a page; `None` where it has to be asked for as a page.
+    async fn next_of_stream(&mut self) -> Result<Option<Page>, KvstoreError> {
+        if self.in_pages || self.tally.is_none() || !self.connection.has_range_stream() {
+            return Ok(None);
+        }
+        let is_new = self.stream.is_none();
+        match self.next_part().await {
+            Ok(page) => return Ok(Some(page)),
+            Err(error) if is_new && error.is_about_a_missing_call() => self.connection.lacks_range_stream(),
+            // a part may be larger than a page; and of a new stream the page says what is wrong, or renews the token
+            Err(error) if matches!(error, KvstoreError::TooLarge { .. }) || (is_new && error.is_a_failed_call()) => {
+                self.in_pages = true;
+            }
+            Err(error) => {
+                self.stream = None;
+                return Err(error);
+            }
+        }
+        self.stream = None;
+        Ok(None)
+    }
+
+    async fn next_part(&mut self) -> Result<Page, KvstoreError> {
+        let no_list = || malformed("a part without a page before it");
+        let tally = self.tally.as_mut().ok_or_else(no_list)?;
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let mut options = GetOptions::new().with_range(self.end.clone()).with_revision(tally.revision().0);
+                if self.keys_only {
+                    options = options.with_keys_only();
+                }
+                self.stream.insert(self.connection.range_stream(tally.next(), options).await?)
+            }
+        };
+        let part = self.connection.next_part(stream, tally.next(), tally.revision()).await?;
+        self.done = part.header.is_some();
+        tally.take(part.kvs, self.done)
+    }
+
+    fn accept(&mut self, reply: PbRangeResponse, newest: Revision) -> Result<Page, KvstoreError> {
+        let count = u64::try_from(reply.count).map_err(|_| malformed("a negative count"))?;
+        self.done = !reply.more;
+        self.grow(&reply);
+        let revision = self.at.unwrap_or(newest);
+        let tally = self.tally.get_or_insert_with(|| Tally::new(self.start.clone(), self.end.clone(), revision, count));
+        tally.take(reply.kvs, self.done)
+    }
+
+    /// Doubles a halved limit again where twice the page just read would fill at most half a message.
+    fn grow(&mut self, reply: &PbRangeResponse) {
+        let asked = self.asked;
+        let halved = self.limit != asked;
+        let bytes: usize = reply.kvs.iter().map(|key_value| key_value.key.len() + key_value.value.len()).sum();
+        if halved && bytes.saturating_mul(4) <= self.connection.options().message_bytes_max {
+            let doubled = self.limit.saturating_mul(2);
+            self.limit = if asked == 0 { doubled.min(PAGE_LIMIT_WHERE_UNLIMITED) } else { doubled.min(asked) };
+        }
+    }
+
+    fn too_large(&self, bytes_max: usize) -> KvstoreError {
+        let what =
+            format!("reading one key from {} to {}", printable(self.tally.as_ref().map_or(&self.start, Tally::next)), printable(&self.end));
+        KvstoreError::TooLarge { what, bytes_max }
+    }
+}
+
+fn malformed(reason: &str) -> KvstoreError {
+    KvstoreError::Malformed { reason: format!("{reason} of a list") }
+}

@@ -1,0 +1,117 @@
+//! What has come of a list, checked against what the server said of it: a list that is cut short would take for deleted what it lacks, and one
+//! without end would fill memory. No IO.
+
+use etcd_client::proto::PbKeyValue;
+
+use super::check_keys;
+use crate::error::printable;
+use crate::{KeyValue, KvstoreError, Page, Revision};
+
+/// A list under way: the keys of a range as of one revision, ascending.
+pub(crate) struct Tally {
+    /// The first key that has not been read.
+    next: Vec<u8>,
+    /// The end of the range; `\0` is the end of all keys.
+    end: Vec<u8>,
+    revision: Revision,
+    /// How many keys the server counted.
+    total_count: u64,
+    /// How many have come.
+    come: u64,
+}
+
+impl Tally {
+    /// Nothing has come yet.
+    pub(crate) fn new(start: Vec<u8>, end: Vec<u8>, revision: Revision, total_count: u64) -> Self {
+        Self { next: start, end, revision, total_count, come: 0 }
+    }
+
+    /// The first key that has not been read.
+    pub(crate) fn next(&self) -> &[u8] {
+        &self.next
+    }
+
+    /// The revision of the whole list.
+    pub(crate) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Takes what came next.
+    pub(crate) fn take(&mut self, found: Vec<PbKeyValue>, is_last: bool) -> Result<Page, KvstoreError> {
+        check_keys(&found, self.revision)?;
+        let mut after: Option<&[u8]> = None;
+        for PbKeyValue { key, .. } in &found {
+            let ascends = after.map_or(*key >= self.next, |after| key.as_slice() > after);
+            if !ascends || (self.end != [0] && *key >= self.end) {
+                return Err(malformed(format!("{} is out of place in a list", printable(key))));
+            }
+            after = Some(key);
+        }
+        self.come += found.len() as u64;
+        if found.is_empty() && !is_last {
+            // would be the same page for ever
+            return Err(malformed("an empty page that is not the last of a list".into()));
+        }
+        if self.come > self.total_count || (is_last && self.come < self.total_count) {
+            let (come, total) = (self.come, self.total_count);
+            let reason = format!("{come} keys of a list that has {total} by the server's own count");
+            return Err(if come > total { KvstoreError::TooManyKeys { reason } } else { malformed(reason) });
+        }
+        if let Some(last) = found.last() {
+            self.next.clone_from(&last.key);
+            self.next.push(0);
+        }
+        let key_values = found.into_iter().map(KeyValue::from).collect();
+        Ok(Page { revision: self.revision, key_values, total_count: self.total_count })
+    }
+}
+
+fn malformed(reason: String) -> KvstoreError {
+    KvstoreError::Malformed { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(keys: &[&str]) -> Vec<PbKeyValue> {
+        keys.iter().map(|key| PbKeyValue { key: key.as_bytes().to_vec(), mod_revision: 7, ..Default::default() }).collect()
+    }
+
+    fn tally(total_count: u64) -> Tally {
+        Tally::new(b"a/".to_vec(), b"a0".to_vec(), Revision(7), total_count)
+    }
+
+    fn refusal(result: Result<Page, KvstoreError>) -> String {
+        result.unwrap_err().to_string().replace("etcd sent what makes no sense: ", "")
+    }
+
+    #[test]
+    fn what_comes_must_be_as_much_as_was_counted() {
+        let mut whole = tally(3);
+        assert_eq!(whole.take(found(&["a/1", "a/2"]), false).unwrap().key_values.len(), 2);
+        assert_eq!(whole.next(), b"a/2\0");
+        assert_eq!(whole.take(found(&["a/3"]), true).unwrap().total_count, 3);
+        tally(0).take(vec![], true).unwrap();
+
+        assert_eq!(refusal(tally(2).take(found(&["a/1"]), true)), "1 keys of a list that has 2 by the server's own count");
+        let mut endless = tally(2);
+        endless.take(found(&["a/1", "a/2"]), false).unwrap();
+        assert_eq!(refusal(endless.take(found(&["a/3"]), false)), "3 keys of a list that has 2 by the server's own count");
+        assert_eq!(refusal(tally(2).take(vec![], false)), "an empty page that is not the last of a list");
+    }
+
+    #[test]
+    fn keys_come_in_order_from_within_the_range_and_of_the_revision() {
+        for keys in [&["b"][..], &["a0"], &["A"], &["a/2", "a/1"], &["a/1", "a/1"]] {
+            let text = refusal(tally(9).take(found(keys), false));
+            assert!(text.ends_with(" is out of place in a list"), "{text}");
+        }
+        let mut twice = tally(9);
+        twice.take(found(&["a/1", "a/2"]), false).unwrap();
+        assert_eq!(refusal(twice.take(found(&["a/2"]), false)), "\"a/2\" is out of place in a list");
+        Tally::new(vec![0], vec![0], Revision(7), 1).take(found(&["zz"]), true).unwrap();
+        let newer = Tally::new(b"a/".to_vec(), b"a0".to_vec(), Revision(6), 1).take(found(&["a/1"]), true);
+        assert_eq!(refusal(newer), "\"a/1\" of revision 7 in a reply of revision 6");
+    }
+}

@@ -1,0 +1,53 @@
+//! A watch whose server is a test: what it is asked for, and what its responses become, exactly as over a connection.
+
+use etcd_client::proto::{PbEvent, PbKeyValue, PbResponseHeader, PbWatchResponse};
+
+use super::{Assembly, WatchMessage, start_revision};
+use crate::{EtcdClusterId, Event, KeyValue, KvstoreError, Revision};
+
+const CLUSTER: u64 = 0xabc;
+
+/// One watch.
+pub struct ScriptedWatch {
+    after: Revision,
+    assembly: Assembly,
+}
+
+impl ScriptedWatch {
+    /// What `Connection::watch` makes of a revision that was read.
+    pub fn after(after: Revision) -> Self {
+        Self { after, assembly: Assembly::new(EtcdClusterId(CLUSTER), "watching".into(), usize::MAX, after) }
+    }
+
+    /// The revision that etcd is asked for.
+    pub fn start_revision(&self) -> Revision {
+        start_revision(self.after)
+    }
+
+    /// Takes one response.
+    pub fn accept(&mut self, header_revision: Revision, events: &[Event]) -> Result<Option<WatchMessage>, KvstoreError> {
+        let header = PbResponseHeader { cluster_id: CLUSTER, revision: header_revision.0, ..Default::default() };
+        let events = events.iter().map(raw).collect();
+        self.assembly.accept(PbWatchResponse { header: Some(header), watch_id: 1, events, ..Default::default() })
+    }
+}
+
+fn raw(event: &Event) -> PbEvent {
+    match event {
+        Event::Put(KeyValue { key, value, create_revision, mod_revision, version, lease }) => {
+            let kv = PbKeyValue {
+                key: key.clone(),
+                value: value.to_vec(),
+                create_revision: create_revision.0,
+                mod_revision: mod_revision.0,
+                version: *version,
+                lease: lease.0,
+            };
+            PbEvent { r#type: crate::values::EVENT_TYPE_PUT, kv: Some(kv), prev_kv: None }
+        }
+        Event::Delete { key, mod_revision } => {
+            let kv = PbKeyValue { key: key.clone(), mod_revision: mod_revision.0, ..Default::default() };
+            PbEvent { r#type: crate::values::EVENT_TYPE_DELETE, kv: Some(kv), prev_kv: None }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What is written over a connection: puts, deletes, transactions, leases, users. Each is one call, and none is made twice.
+
+use std::time::Duration;
+
+use etcd_client::proto::{PbRangeResponse, PbStatusResponse, PbTxnResponse};
+use etcd_client::{DeleteOptions, GetOptions, PutOptions, Txn, UserAddOptions};
+use tokio::time::timeout;
+use tonic::Code;
+
+use crate::error::printable;
+use crate::{Connection, KvstoreError, LeaseId, Revision};
+
+impl Connection {
+    /// Puts a key; with a lease unless that is 0.
+    pub(crate) async fn put(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<Revision, KvstoreError> {
+        let mut kv = self.shared.kv.clone();
+        let options = (lease.0 != 0).then(|| PutOptions::new().with_lease(lease.0));
+        let call = Box::pin(kv.put(key, value, options));
+        Ok(self.shared.read(|| format!("writing {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?.1)
+    }
+
+    /// Deletes a key, or the range `[key, range_end)`; says how many keys that were.
+    pub(crate) async fn delete(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<(u64, Revision), KvstoreError> {
+        let mut kv = self.shared.kv.clone();
+        let call = Box::pin(kv.delete(key, delete_options(range_end)));
+        let (reply, revision) = self.shared.read(|| format!("deleting {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?;
+        let count =
+            u64::try_from(reply.0.deleted).map_err(|_| KvstoreError::Malformed { reason: "a negative count of deletions".into() })?;
+        Ok((count, revision))
+    }
+
+    /// Runs a transaction.
+    pub(crate) async fn transact(&self, what: impl Fn() -> String, txn: Txn) -> Result<(PbTxnResponse, Revision), KvstoreError> {
+        let _permit = self.shared.permit().await;
+        self.transact_at_once(what, txn).await
+    }
+
+    /// The transaction of a lock, behind no queue of other calls.
+    pub(crate) async fn transact_at_once(&self, what: impl Fn() -> String, txn: Txn) -> Result<(PbTxnResponse, Revision), KvstoreError> {
+        let mut kv = self.shared.kv.clone();
+        let (reply, revision) = self.shared.vital(what, Box::pin(kv.txn(txn)), |reply| reply.0.header.as_ref()).await?;
+        Ok((reply.0, revision))
+    }
+
+    /// Reads for a lock, behind no queue of other calls.
+    pub(crate) async fn range_at_once(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
+        let mut kv = self.shared.kv.clone();
+        let call = Box::pin(kv.get(key, Some(options)));
+        let (reply, revision) = self.shared.vital(|| format!("reading {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?;
+        Ok((reply.0, revision))
+    }
+
+    /// Deletes the key of a lock, behind no queue of other calls.
+    pub(crate) async fn delete_at_once(&self, key: &[u8]) -> Result<(), KvstoreError> {
+        let mut kv = self.shared.kv.clone();
+        let call = Box::pin(kv.delete(key, None));
+        self.shared.vital(|| format!("deleting {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?;
+        Ok(())
+    }
+
+    /// A new lease.
+    pub(crate) async fn grant(&self, life: Duration) -> Result<LeaseId, KvstoreError> {
+        let mut leases = self.shared.client.lease_client();
+        let seconds = i64::try_from(life.as_secs()).unwrap_or(i64::MAX).max(1);
+        let call = Box::pin(leases.grant(seconds, None));
+        let (reply, _) = self.shared.vital(|| "asking for a lease".into(), call, |reply| reply.0.header.as_ref()).await?;
+        match reply.0.id {
+            0 => Err(KvstoreError::Malformed { reason: "a lease without an id".into() }),
+            id => Ok(LeaseId(id)),
+        }
+    }
+
+    /// Renews a lease; false if etcd has it no more. A stream of one request each time: a lease is renewed every five minutes, and of a
+    /// stream for each lease that waits between, a thousand would stand open.
+    pub(crate) async fn keep_alive(&self, lease: LeaseId, limit: Duration) -> Result<bool, KvstoreError> {
+        let mut leases = self.shared.client.lease_client();
+        let what = || format!("renewing lease {:x}", lease.0);
+        match timeout(limit, Box::pin(leases.keep_alive(lease.0))).await {
+            Ok(Ok(_)) => Ok(true),
+            // the client crate's word for an answer whose time to live is 0 or less
+            Ok(Err(etcd_client::Error::LeaseKeepAliveError(_))) => Ok(false),
+            Ok(Err(etcd_client::Error::GRpcStatus(status))) if status.code() == Code::NotFound => Ok(false),
+            Ok(Err(error)) => Err(KvstoreError::from_call(what(), self.shared.options.message_bytes_max, &error)),
+            Err(_) => Err(KvstoreError::Timeout { what: what(), limit }),
+        }
+    }
+
+    /// Ends a lease, and with it all keys that hang on it.
+    pub(crate) async fn revoke(&self, lease: LeaseId) -> Result<(), KvstoreError> {
+        let mut leases = self.shared.client.lease_client();
+        let what = || format!("revoking lease {:x}", lease.0);
+        match self.shared.vital(what, Box::pin(leases.revoke(lease.0)), |reply| reply.0.header.as_ref()).await {
+            Err(KvstoreError::Rpc { code: Code::NotFound, .. }) | Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What this member says of itself (`Maintenance/Status`).
+    pub(crate) async fn member_status(&self) -> Result<PbStatusResponse, KvstoreError> {
+        let mut maintenance = self.shared.client.maintenance_client();
+        let what = || "asking for the member's status".into();
+        let (reply, _) = self.shared.vital(what, Box::pin(maintenance.status()), |reply| reply.0.header.as_ref()).await?;
+        Ok(reply.0)
+    }
+
+    /// Adds a user who logs in by a certificate, without a password; false if there is one of that name.
+    pub(crate) async fn add_user(&self, name: &str) -> Result<bool, KvstoreError> {
+        let mut users = self.shared.client.auth_client();
+        let call = Box::pin(users.user_add(name, "", Some(UserAddOptions::new().with_no_pwd())));
+        match self.shared.vital(|| format!("adding user {name:?}"), call, |reply| reply.0.header.as_ref()).await {
+            Ok(_) => Ok(true),
+            Err(KvstoreError::Rpc { message, .. }) if message.contains("user name already exists") => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The roles of a user.
+    pub(crate) async fn roles_of(&self, name: &str) -> Result<Vec<String>, KvstoreError> {
+        let mut users = self.shared.client.auth_client();
+        let call = Box::pin(users.user_get(name));
+        let (reply, _) = self.shared.vital(|| format!("reading user {name:?}"), call, |reply| reply.0.header.as_ref()).await?;
+        Ok(reply.0.roles)
+    }
+
+    /// Gives a user a role.
+    pub(crate) async fn grant_role(&self, name: &str, role: &str) -> Result<(), KvstoreError> {
+        let mut users = self.shared.client.auth_client();
+        let what = || format!("granting role {role:?} to user {name:?}");
+        self.shared.vital(what, Box::pin(users.user_grant_role(name, role)), |reply| reply.0.header.as_ref()).await?;
+        Ok(())
+    }
+
+    /// Takes a role from a user.
+    pub(crate) async fn revoke_role(&self, name: &str, role: &str) -> Result<(), KvstoreError> {
+        let mut users = self.shared.client.auth_client();
+        let what = || format!("revoking role {role:?} of user {name:?}");
+        self.shared.vital(what, Box::pin(users.user_revoke_role(name, role)), |reply| reply.0.header.as_ref()).await?;
+        Ok(())
+    }
+
+    /// Deletes a user; false if there is none.
+    pub(crate) async fn delete_user(&self, name: &str) -> Result<bool, KvstoreError> {
+        let mut users = self.shared.client.auth_client();
+        let call = Box::pin(users.user_delete(name));
+        match self.shared.vital(|| format!("deleting user {name:?}"), call, |reply| reply.0.header.as_ref()).await {
+            Ok(_) => Ok(true),
+            Err(KvstoreError::Rpc { message, .. }) if message.contains("user name not found") => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Of a key alone, or of the range up to an end.
+fn delete_options(range_end: Option<&[u8]>) -> Option<DeleteOptions> {
+    range_end.map(|end| DeleteOptions::new().with_range(end))
+}

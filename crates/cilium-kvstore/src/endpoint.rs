@@ -1,0 +1,160 @@
+//! One endpoint of an etcd client file: what may be shown of it, and what it is made of.
+
+use std::fmt;
+
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use tonic::transport::Uri;
+
+use crate::KvstoreError;
+
+/// The port of etcd clients where an endpoint names none (IANA, `etcd-client`).
+const PORT_DEFAULT: u16 = 2379;
+
+/// An endpoint as the client file has it. User, password and query go to nobody: what it shows has `…` in their place, and only
+/// `Address::parse` reads the rest.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Endpoint(String);
+
+impl Endpoint {
+    /// The text of an endpoint, whatever it holds.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for Endpoint {
+    /// The scheme, host and port. What cannot be told from a secret is left out: a password may hold a `/` or `?`, a query an `@`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-._[]:%".contains(c));
+        let (scheme, rest) = self.0.split_once("://").map_or(("", self.0.as_str()), |(scheme, rest)| (scheme, rest));
+        let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (user, host) = authority.rsplit_once('@').map_or(("", authority), |(_, host)| ("…@", host));
+        // a port that is no number may be a password without its host
+        let (host, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !port.ends_with(']') && !port.bytes().all(|byte| byte.is_ascii_digit()) => (name, ":…"),
+            Some(_) | None => (host, ""),
+        };
+        match scheme {
+            "" => {}
+            scheme if plain(scheme) => write!(f, "{scheme}://")?,
+            _ => f.write_str("…://")?,
+        }
+        if behind.contains('@') || !plain(host) {
+            return f.write_str("…");
+        }
+        write!(f, "{user}{host}{port}{}", if behind.len() > 1 { "/…" } else { "" })
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// Where to connect and whether by TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// A name or an address; IPv6 without brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) secure: bool,
+}
+
+impl Address {
+    /// Reads `https://host:port`, `http://host:port` or `host:port`. As in etcd's client, the last is TLS unless
+    /// `insecure-transport` is set, which in turn also makes plain TCP of `https://`.
+    pub(crate) fn parse(endpoint: &Endpoint, insecure_transport: bool) -> Result<Self, KvstoreError> {
+        let invalid = |reason| KvstoreError::InvalidEndpoint { endpoint: endpoint.clone(), reason };
+        let (scheme, rest) = endpoint.0.split_once("://").unwrap_or(("https", &endpoint.0));
+        let secure = match scheme.to_ascii_lowercase().as_str() {
+            "http" => false,
+            "https" => !insecure_transport,
+            _ => return Err(invalid("only http:// and https:// are supported")),
+        };
+        if rest.contains('@') {
+            return Err(invalid("user and password belong to the keys username and password"));
+        }
+        // through a full URI, because a bare authority would be taken for a path
+        let uri: Uri = format!("http://{rest}").parse().map_err(|_| invalid("not of the form https://host:port"))?;
+        let host = uri.host().unwrap_or_default();
+        let path_is_empty = matches!(uri.path_and_query().map(|path| path.as_str()), None | Some("/" | ""));
+        // a port out of range reads as none
+        let port_is_lost = uri.port_u16().is_none() && uri.authority().is_some_and(|authority| authority.as_str().len() > host.len());
+        if host.is_empty() || !path_is_empty || port_is_lost {
+            return Err(invalid("not of the form https://host:port"));
+        }
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { host, port: uri.port_u16().unwrap_or(PORT_DEFAULT), secure })
+    }
+
+    /// The name that the server's certificate has to be for: without the dot that makes a name absolute in DNS.
+    pub(crate) fn server_name(&self) -> Result<ServerName<'static>, InvalidDnsNameError> {
+        ServerName::try_from(self.host.strip_suffix('.').unwrap_or(&self.host).to_owned())
+    }
+
+    /// `host:port`, with brackets around an IPv6 address.
+    pub(crate) fn authority(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_taken_apart() {
+        let address = |host: &str, port, secure| Address { host: host.into(), port, secure };
+        for (text, insecure, expected) in [
+            ("https://tokyo.mesh.cilium.io:2379", false, address("tokyo.mesh.cilium.io", 2379, true)),
+            ("https://tokyo:2379/", true, address("tokyo", 2379, false)),
+            ("http://10.0.0.1:4001", false, address("10.0.0.1", 4001, false)),
+            ("tokyo:2379", false, address("tokyo", 2379, true)),
+            ("tokyo", true, address("tokyo", 2379, false)),
+            ("HTTP://tokyo:2379", false, address("tokyo", 2379, false)),
+            ("Https://tokyo.mesh.:2379", false, address("tokyo.mesh.", 2379, true)),
+            ("https://[fd00::1]:2379", false, address("fd00::1", 2379, true)),
+        ] {
+            assert_eq!(Address::parse(&Endpoint::new(text), insecure).unwrap(), expected, "{text}");
+        }
+        assert_eq!(address("fd00::1", 1, true).authority(), "[fd00::1]:1");
+        assert_eq!(address("tokyo.mesh.", 1, true).server_name().unwrap().to_str(), "tokyo.mesh");
+    }
+
+    #[test]
+    fn others_are_refused_without_showing_a_password() {
+        for text in ["", "https://", "unix:///run/etcd", "https://a:b:c", "https://a:2379/x", "https://a:99999", "a b:1"] {
+            assert!(Address::parse(&Endpoint::new(text), false).is_err(), "{text}");
+        }
+        let message = Address::parse(&Endpoint::new("https://u:hunter2@a:2379"), false).unwrap_err().to_string();
+        assert_eq!(message, "endpoint \"https://…@a:2379\" cannot be used: user and password belong to the keys username and password");
+    }
+
+    #[test]
+    fn an_endpoint_shows_neither_user_nor_query_nor_what_may_be_either() {
+        for (text, shown) in [
+            ("https://tokyo:2379", "https://tokyo:2379"),
+            ("https://[fd00::1]:2379/", "https://[fd00::1]:2379"),
+            ("https://[fd00::1]", "https://[fd00::1]"),
+            ("tokyo", "tokyo"),
+            ("http://bob:hunter2@tokyo:2379", "http://…@tokyo:2379"),
+            ("bob:hunter2@tokyo", "…@tokyo"),
+            ("http://bob:hunt@er2@tokyo:2379", "http://…@tokyo:2379"),
+            ("http://bob:hunt/er2@tokyo:2379", "http://…"),
+            ("http://bob:hunt?er2@tokyo:2379", "http://…"),
+            ("http://tokyo:2379?token=hunter2", "http://tokyo:2379/…"),
+            ("http://tokyo:2379/?token=hunter2", "http://tokyo:2379/…"),
+            ("http://tokyo:2379/?token=hunt@er2", "http://…"),
+            ("http://tokyo#hunter2", "http://tokyo/…"),
+            ("http://bob:hunter2", "http://bob:…"),
+            ("http://hunter 2", "http://…"),
+            ("hunter 2://tokyo", "…://tokyo"),
+        ] {
+            let endpoint = Endpoint::new(text);
+            assert_eq!(endpoint.to_string(), shown, "{text}");
+            assert_eq!(format!("{endpoint:?}"), format!("\"{shown}\""));
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Reads files that somebody else may have written: regular files only, up to a maximum size. A FIFO would block its reader
+//! for ever, and a device such as `/dev/zero` never ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// Reads a regular file of at most `max` bytes; links are followed. Blocks, though never for a writer.
+///
+/// # Errors
+/// Those of the file system; [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidInput`] for what is no regular file.
+pub fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let file = open_regular(path)?;
+    let too_large = || io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} bytes"));
+    // a sparse file of a terabyte is refused unread
+    if file.metadata()?.len() > max {
+        return Err(too_large());
+    }
+    let mut bytes = Vec::new();
+    file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length <= max) { Ok(bytes) } else { Err(too_large()) }
+}
+
+/// The type is that of the open file, so that nothing can be put in its place between a check and the opening.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
+    let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_files_are_read_up_to_the_limit_and_nothing_else_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::write(path("four"), "four").unwrap();
+        std::os::unix::fs::symlink("four", path("link")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path("zero")).unwrap();
+        File::create(path("sparse")).unwrap().set_len(1 << 40).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        assert_eq!(read_bounded(&path("link"), 4).unwrap(), b"four");
+        let refused = |name: &str| read_bounded(&path(name), 3).unwrap_err().to_string();
+        assert_eq!(refused("four"), "larger than 3 bytes");
+        assert_eq!(refused("sparse"), "larger than 3 bytes");
+        assert_eq!(refused("fifo"), "not a regular file");
+        assert_eq!(refused("zero"), "not a regular file");
+        assert_eq!(read_bounded(directory.path(), 3).unwrap_err().to_string(), "not a regular file");
+    }
+}

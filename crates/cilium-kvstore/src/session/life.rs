@@ -1,0 +1,206 @@
+//! The life of a session: connect, watch the heartbeat, check how etcd is, and begin again when that ends.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use rand::Rng;
+use tokio::time::{Instant, timeout};
+
+use super::{EndpointStatus, Link, Session, SessionState, SessionStatus, status_check_interval};
+use crate::keys::{HEARTBEAT_PATH, INIT_LOCK_PATH};
+use crate::{Backoff, Connection, Endpoint, EtcdClusterId, Event, Follow, KvstoreError, Revision, prefix_end};
+
+/// The first wait after an attempt that failed: Cilium's own for its lists.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// The longest: an etcd that comes back is used again within it.
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// How long one part of a status check may take (Cilium's `statusCheckTimeout`).
+const CHECK_MAX: Duration = Duration::from_secs(10);
+/// What a connection must last to make the next attempt the first again.
+const LASTING: Duration = Duration::from_secs(10);
+
+/// The etcd of the last connection: what a lease is worth depends on whether it is the same one.
+#[derive(Default)]
+struct History {
+    id: Option<EtcdClusterId>,
+    revision: Revision,
+}
+
+/// Runs until the session is closed.
+pub(super) async fn run(shared: Arc<SessionState>) {
+    let keys = shared.keys.keep(|| shared.link.borrow().connection.clone());
+    let locks = shared.locks.keep(|| shared.link.borrow().connection.clone());
+    tokio::select! {
+        () = shared.cancel.cancelled() => {}
+        () = keys => {}
+        () = locks => {}
+        () = connect_for_ever(&shared) => {}
+        () = shared.sweep_locks() => {}
+        () = shared.clean_locks() => {}
+    }
+    shared.link.send_replace(Link::default());
+}
+
+async fn connect_for_ever(shared: &Arc<SessionState>) {
+    let mut history = History::default();
+    let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
+    for attempt in 0_usize.. {
+        let endpoints = shared.file.endpoints();
+        let endpoint = &endpoints[attempt % endpoints.len()];
+        let begun_at = Instant::now();
+        let error = connect_once(shared, endpoint, &mut history).await;
+        shared.link.send_replace(Link { cause: Some(error.to_string()), ..Link::default() });
+        if begun_at.elapsed() > LASTING {
+            backoff.reset();
+        }
+        let wait = backoff.next_wait();
+        tracing::info!(endpoint = %endpoint, %error, ?wait, "no connection with etcd; connecting again");
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// One connection, from its opening to its end, which is an error.
+async fn connect_once(shared: &Arc<SessionState>, endpoint: &Endpoint, history: &mut History) -> KvstoreError {
+    match open(shared, endpoint, history).await {
+        Ok((connection, follow)) => {
+            let ended = tokio::select! {
+                error = heartbeats(shared, follow, history) => error,
+                error = status_checks(shared, &connection, endpoint) => error,
+            };
+            history.revision = history.revision.max(connection.newest_revision());
+            ended
+        }
+        Err(error) => error,
+    }
+}
+
+async fn open(shared: &SessionState, endpoint: &Endpoint, history: &mut History) -> Result<(Connection, Follow), KvstoreError> {
+    let connection = Connection::open(&shared.file, endpoint, &shared.options.client).await?;
+    if shared.caught_up.load(Ordering::Relaxed) {
+        connection.caught_up();
+    }
+    history.meet(shared, &connection);
+    let key = HEARTBEAT_PATH.as_bytes();
+    let (found, follow) = connection.follow(key, Some(&prefix_end(key))).await?;
+    if !found.is_empty() {
+        note_heartbeat(shared);
+    }
+    if shared.options.quorum_check {
+        shared.locks.lease_for(&connection, INIT_LOCK_PATH.as_bytes()).await?;
+    }
+    shared.link.send_replace(Link { connection: Some(connection.clone()), ready: true, cause: None });
+    // an etcd that was wiped has none of them, and says so at once
+    shared.keys.renew_all();
+    shared.locks.renew_all();
+    Ok((connection, follow))
+}
+
+impl History {
+    /// Whether this connection leads to the same history as the last one: if not, all leases are lost.
+    fn meet(&mut self, shared: &SessionState, connection: &Connection) {
+        let (id, revision) = (connection.etcd_cluster_id(), connection.newest_revision());
+        if self.id.is_some_and(|known| known != id) || revision < self.revision {
+            tracing::warn!(%id, %revision, before = %self.revision, "this etcd has another history: all leases are lost");
+            shared.keys.lose_all();
+            shared.locks.lose_all();
+        }
+        (self.id, self.revision) = (Some(id), revision);
+    }
+}
+
+/// Follows the heartbeat, which also tells at once when the connection breaks.
+async fn heartbeats(shared: &SessionState, mut follow: Follow, history: &mut History) -> KvstoreError {
+    loop {
+        match follow.next().await {
+            Ok(events) => {
+                for event in &events {
+                    history.revision = history.revision.max(event.mod_revision());
+                    if matches!(event, Event::Put(_)) {
+                        note_heartbeat(shared);
+                    }
+                }
+            }
+            Err(error) => return error,
+        }
+    }
+}
+
+fn note_heartbeat(shared: &SessionState) {
+    update(shared, |status| status.heartbeat_at = Some(SystemTime::now()));
+}
+
+/// Checks again and again; returns when the connection is of no use.
+async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, own: &Endpoint) -> KvstoreError {
+    let mut quorum_errors = 0;
+    loop {
+        let endpoints = ask_endpoints(shared, connection, own).await;
+        let well = endpoints.iter().filter(|endpoint| endpoint.version.is_ok()).count();
+        let all_well = well == endpoints.len();
+        let quorum = if shared.options.quorum_check { check_quorum(shared).await } else { Ok(()) };
+        quorum_errors = if quorum.is_ok() { 0 } else { quorum_errors + 1 };
+        let quorum_error = quorum.err();
+        update(shared, |status| {
+            status.endpoints.clone_from(&endpoints);
+            status.quorum_errors = quorum_errors;
+            status.quorum_error.clone_from(&quorum_error);
+        });
+        if let Some(error) = quorum_error.filter(|_| quorum_errors > shared.options.quorum_errors_max) {
+            return KvstoreError::NotConnected { what: "checking etcd's quorum".into(), cause: Some(error) };
+        }
+        if well == 0 {
+            let cause = endpoints.into_iter().find_map(|endpoint| endpoint.version.err());
+            return KvstoreError::NotConnected { what: "not able to connect to any etcd endpoints".into(), cause };
+        }
+        let nodes = shared.options.cluster_size.as_ref().map_or(0, |size| size());
+        tokio::time::sleep(status_check_interval(nodes, all_well && quorum_errors == 0)).await;
+    }
+}
+
+/// Asks each endpoint for its status: the one that we are connected to over that connection, any other over one for the moment.
+async fn ask_endpoints(shared: &SessionState, connection: &Connection, own: &Endpoint) -> Vec<EndpointStatus> {
+    let mut all = Vec::new();
+    for endpoint in shared.file.endpoints() {
+        let asking = async {
+            if endpoint == own {
+                return connection.member_status().await;
+            }
+            Connection::open(&shared.file, endpoint, &shared.options.client).await?.member_status().await
+        };
+        let answer = timeout(CHECK_MAX, asking).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: "asking for the member's status".into(), limit: CHECK_MAX }));
+        let endpoint = endpoint.to_string();
+        all.push(match answer {
+            Ok(status) => EndpointStatus {
+                endpoint,
+                is_leader: status.header.as_ref().is_some_and(|header| header.member_id == status.leader),
+                database_bytes: u64::try_from(status.db_size).unwrap_or(0),
+                version: Ok(status.version),
+            },
+            // a role that may write keys need not be one that may ask for this: it answered, so it is there
+            Err(KvstoreError::PermissionDenied { .. }) => {
+                EndpointStatus { endpoint, version: Ok("not told".into()), is_leader: false, database_bytes: 0 }
+            }
+            Err(error) => EndpointStatus { endpoint, version: Err(error.to_string()), is_leader: false, database_bytes: 0 },
+        });
+    }
+    all
+}
+
+/// Takes a lock that nobody else wants, and lets go of it: that needs a majority. Where it ends halfway, its key goes as that of any lock.
+async fn check_quorum(shared: &Arc<SessionState>) -> Result<(), String> {
+    let path = format!("{INIT_LOCK_PATH}/{:x}", rand::rng().random::<u64>());
+    let session = Session { shared: Arc::clone(shared) };
+    match timeout(CHECK_MAX, async { session.lock(path.as_bytes(), false).await?.unlock().await }).await {
+        Ok(Ok(())) => Ok(()),
+        // a role without a right on this key: etcd answers, and more cannot be known
+        Ok(Err(KvstoreError::PermissionDenied { .. })) => Ok(()),
+        Ok(Err(error)) => Err(format!("unable to acquire lock: {error}")),
+        Err(_) => Err("lock timeout".into()),
+    }
+}
+
+fn update(shared: &SessionState, change: impl FnOnce(&mut SessionStatus)) {
+    change(&mut shared.status.lock().unwrap_or_else(PoisonError::into_inner));
+}

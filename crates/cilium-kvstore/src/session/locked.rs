@@ -1,0 +1,150 @@
+//! The operations under a lock: each a transaction that does nothing unless the lock is held.
+
+use etcd_client::proto::{PbTxnOpResponse, PbTxnResponse};
+use etcd_client::{DeleteOptions, GetOptions, Txn, TxnOp};
+
+use super::mutex::range;
+use super::operations::{absent, put_op};
+use super::{KvLocker, Life, Session};
+use crate::error::printable;
+use crate::{KeyValue, KvstoreError, LeaseId, Revision, prefix_end};
+
+impl Session {
+    /// [`Session::get`] under a lock.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `LockLost` if the lock is not held.
+    pub async fn get_if_locked(&self, key: &[u8], lock: &KvLocker) -> Result<Option<KeyValue>, KvstoreError> {
+        self.traced("get_if_locked", key, async { Ok(self.read_locked(key, GetOptions::new(), lock).await?.into_iter().next()) }).await
+    }
+
+    /// [`Session::get_prefix`] under a lock.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `LockLost` if the lock is not held.
+    pub async fn get_prefix_if_locked(&self, prefix: &[u8], lock: &KvLocker) -> Result<Option<KeyValue>, KvstoreError> {
+        let options = GetOptions::new().with_range(prefix_end(prefix)).with_limit(1);
+        self.traced("get_prefix_if_locked", prefix, async { Ok(self.read_locked(prefix, options, lock).await?.into_iter().next()) }).await
+    }
+
+    /// [`Session::list_prefix`] under a lock: always in one message.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `LockLost` if the lock is not held.
+    pub async fn list_prefix_if_locked(&self, prefix: &[u8], lock: &KvLocker) -> Result<Vec<KeyValue>, KvstoreError> {
+        let options = GetOptions::new().with_range(prefix_end(prefix));
+        self.traced("list_prefix_if_locked", prefix, self.read_locked(prefix, options, lock)).await
+    }
+
+    /// [`Session::update`] under a lock.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `LockLost` if the lock is not held.
+    pub async fn update_if_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<Revision, KvstoreError> {
+        self.traced("update_if_locked", key, self.put_locked(key, value, life, lock)).await
+    }
+
+    /// [`Session::update_if_different`] under a lock.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `LockLost` if the lock is not held.
+    pub async fn update_if_different_if_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<bool, KvstoreError> {
+        let updating = async {
+            match self.read_locked(key, GetOptions::new(), lock).await {
+                Ok(found) if self.is_as_wanted(found.first(), value, life) => return Ok(false),
+                Err(error @ KvstoreError::LockLost { .. }) => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+            self.put_locked(key, value, life, lock).await?;
+            Ok(true)
+        };
+        self.traced("update_if_different_if_locked", key, updating).await
+    }
+
+    /// [`Session::create_only`] under a lock. Of a key that is there `false`, also where the lock is lost.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `LockLost` if the key is not there and the lock is not held.
+    pub async fn create_only_if_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<bool, KvstoreError> {
+        let creating = async {
+            let what = || format!("creating {}", printable(key));
+            let (connection, lease) = self.shared.to_write(key, life, what).await?;
+            let put = [put_op(key, value, lease)];
+            let txn = Txn::new().when([absent(key), lock.comparator().comparison()]).and_then(put).or_else([TxnOp::get(key, None)]);
+            let result = connection.transact(what, txn).await;
+            let (reply, _) = self.shared.noted(result, lease)?;
+            if reply.succeeded {
+                return Ok(true);
+            }
+            self.shared.not_written(key, life);
+            if range(&reply, 0)?.kvs.is_empty() { Err(lost(&what())) } else { Ok(false) }
+        };
+        self.traced("create_only_if_locked", key, creating).await
+    }
+
+    /// [`Session::delete`] under a lock.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `LockLost` if the lock is not held.
+    pub async fn delete_if_locked(&self, key: &[u8], lock: &KvLocker) -> Result<bool, KvstoreError> {
+        let deleting = async {
+            let (reply, _) = self.locked(|| format!("deleting {}", printable(key)), lock, TxnOp::delete(key, None)).await?;
+            self.shared.keys.release(key);
+            Ok(deleted(&reply)? > 0)
+        };
+        self.traced("delete_if_locked", key, deleting).await
+    }
+
+    /// [`Session::delete_prefix`] under a lock.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `LockLost` if the lock is not held.
+    pub async fn delete_prefix_if_locked(&self, prefix: &[u8], lock: &KvLocker) -> Result<u64, KvstoreError> {
+        let deleting = async {
+            let operation = TxnOp::delete(prefix, Some(DeleteOptions::new().with_range(prefix_end(prefix))));
+            let (reply, revision) = self.locked(|| format!("deleting below {}", printable(prefix)), lock, operation).await?;
+            let count = deleted(&reply)?;
+            let connection = self.shared.connection(|| format!("deleting below {}", printable(prefix))).await?;
+            self.shared.release_deleted(&connection, prefix, count, revision).await;
+            Ok(count)
+        };
+        self.traced("delete_prefix_if_locked", prefix, deleting).await
+    }
+
+    async fn read_locked(&self, key: &[u8], options: GetOptions, lock: &KvLocker) -> Result<Vec<KeyValue>, KvstoreError> {
+        let (reply, _) = self.locked(|| format!("reading {}", printable(key)), lock, TxnOp::get(key, Some(options))).await?;
+        Ok(range(&reply, 0)?.kvs.iter().cloned().map(KeyValue::from).collect())
+    }
+
+    async fn put_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<Revision, KvstoreError> {
+        let what = || format!("writing {}", printable(key));
+        let (connection, lease) = self.shared.to_write(key, life, what).await?;
+        let txn = Txn::new().when([lock.comparator().comparison()]).and_then([put_op(key, value, lease)]);
+        let (reply, revision) = self.shared.noted(connection.transact(what, txn).await, lease)?;
+        if reply.succeeded { Ok(revision) } else { Err(lost(&what())) }
+    }
+
+    async fn locked(
+        &self,
+        what: impl Fn() -> String,
+        lock: &KvLocker,
+        operation: TxnOp,
+    ) -> Result<(PbTxnResponse, Revision), KvstoreError> {
+        let connection = self.shared.turn(&what).await?;
+        let txn = Txn::new().when([lock.comparator().comparison()]).and_then([operation]);
+        let (reply, revision) = self.shared.noted(connection.transact(&what, txn).await, LeaseId(0))?;
+        if reply.succeeded { Ok((reply, revision)) } else { Err(lost(&what())) }
+    }
+}
+
+/// How many keys the first operation of a transaction deleted.
+fn deleted(reply: &PbTxnResponse) -> Result<u64, KvstoreError> {
+    match reply.responses.first().and_then(|response| response.response.as_ref()) {
+        Some(PbTxnOpResponse::ResponseDeleteRange(range)) => Ok(u64::try_from(range.deleted).unwrap_or(0)),
+        _ => Err(KvstoreError::Malformed { reason: "a deletion in a transaction answered by something else".into() }),
+    }
+}
+
+fn lost(what: &str) -> KvstoreError {
+    KvstoreError::LockLost { what: what.to_owned() }
+}

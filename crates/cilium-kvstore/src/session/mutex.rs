@@ -1,0 +1,105 @@
+//! etcd's own mutex (`client/v3/concurrency/mutex.go`): the session that created the first key below a path has the lock.
+
+use etcd_client::proto::{PbKeyValue, PbRangeResponse, PbTxnOpResponse, PbTxnResponse};
+use etcd_client::{Compare, CompareOp, GetOptions, SortOrder, SortTarget, Txn, TxnOp};
+
+use crate::error::printable;
+use crate::{Connection, Disposition, Event, KvstoreError, LeaseId, Revision, WatchMessage, prefix_end};
+
+/// What holds a lock: while this key has this create revision, the lock is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockKey {
+    /// The path and the lease, in hexadecimal digits.
+    pub key: Vec<u8>,
+    /// The revision at which it was created.
+    pub create_revision: Revision,
+}
+
+impl LockKey {
+    /// What a transaction under this lock asks first.
+    pub(super) fn comparison(&self) -> Compare {
+        Compare::create_revision(&*self.key, CompareOp::Equal, self.create_revision.0)
+    }
+}
+
+/// The key that a lease holds a path by.
+pub(super) fn key_of(path: &[u8], lease: LeaseId) -> Vec<u8> {
+    [path, format!("/{:x}", lease.0).as_bytes()].concat()
+}
+
+/// Waits for the lock. Whoever stops waiting, or gets an error, must see that the key is deleted.
+pub(super) async fn acquire(connection: &Connection, path: &[u8], lease: LeaseId) -> Result<LockKey, KvstoreError> {
+    let key = key_of(path, lease);
+    let prefix = [path, b"/"].concat();
+    let what = || format!("locking {}", printable(path));
+    let first = TxnOp::get(&*prefix, Some(below(&prefix).with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(1)));
+    let put = TxnOp::put(&*key, "", Some(etcd_client::PutOptions::new().with_lease(lease.0)));
+    let txn = Txn::new()
+        .when([Compare::create_revision(&*key, CompareOp::Equal, 0)])
+        .and_then([put, first.clone()])
+        .or_else([TxnOp::get(&*key, None), first]);
+    let (reply, revision) = connection.transact_at_once(what, txn).await?;
+    let create_revision = if reply.succeeded { revision } else { created(&mine(&reply)?)? };
+    let owner = range(&reply, 1)?.kvs.first().map(|owner| owner.create_revision);
+    if owner.is_none_or(|owner| owner == create_revision.0) {
+        return Ok(LockKey { key, create_revision });
+    }
+    wait_for_those_before(connection, &prefix, create_revision).await?;
+    // the lease may have ended while others were waited for
+    let (found, _) = connection.range_at_once(&key, GetOptions::new()).await?;
+    match found.kvs.first() {
+        Some(found) if found.create_revision == create_revision.0 => Ok(LockKey { key, create_revision }),
+        _ => Err(KvstoreError::LockLost { what: format!("{}: session is expired", what()) }),
+    }
+}
+
+/// Waits until no key below the prefix is older than ours: for the youngest of them, then for the next.
+async fn wait_for_those_before(connection: &Connection, prefix: &[u8], own: Revision) -> Result<(), KvstoreError> {
+    let before = below(prefix).with_sort(SortTarget::Create, SortOrder::Descend).with_limit(1);
+    let before = before.with_max_create_revision(own.previous().0);
+    loop {
+        let (found, revision) = connection.range_at_once(prefix, before.clone()).await?;
+        let Some(holder) = found.kvs.first() else { return Ok(()) };
+        match wait_for_delete(connection, &holder.key, revision).await {
+            // compacted meanwhile: look again
+            Err(error) if error.disposition() == Disposition::Resync => {}
+            result => result?,
+        }
+    }
+}
+
+async fn wait_for_delete(connection: &Connection, key: &[u8], after: Revision) -> Result<(), KvstoreError> {
+    let mut watch = connection.watch_at_once(key, None, after).await?;
+    loop {
+        if let WatchMessage::Events { events, .. } = watch.next().await?
+            && events.iter().any(|event| matches!(event, Event::Delete { .. }))
+        {
+            return Ok(());
+        }
+    }
+}
+
+fn below(prefix: &[u8]) -> GetOptions {
+    GetOptions::new().with_range(prefix_end(prefix))
+}
+
+/// Our own key, which the transaction found.
+fn mine(reply: &PbTxnResponse) -> Result<PbKeyValue, KvstoreError> {
+    range(reply, 0)?.kvs.first().cloned().ok_or_else(|| malformed("a lock's key that is there and is not"))
+}
+
+fn created(key_value: &PbKeyValue) -> Result<Revision, KvstoreError> {
+    if key_value.create_revision > 0 { Ok(Revision(key_value.create_revision)) } else { Err(malformed("a key that was never created")) }
+}
+
+/// The answer to the read at this place of a transaction.
+pub(super) fn range(reply: &PbTxnResponse, place: usize) -> Result<&PbRangeResponse, KvstoreError> {
+    match reply.responses.get(place).and_then(|response| response.response.as_ref()) {
+        Some(PbTxnOpResponse::ResponseRange(range)) => Ok(range),
+        _ => Err(malformed("a read in a transaction answered by something else")),
+    }
+}
+
+fn malformed(reason: &str) -> KvstoreError {
+    KvstoreError::Malformed { reason: reason.to_owned() }
+}

@@ -1,0 +1,99 @@
+//! Several conditions and several writes at once, for what the operations that Cilium has cannot do.
+
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+
+use super::operations::{absent, put_op};
+use super::{KvLocker, Life, Session};
+use crate::error::printable;
+use crate::{KvstoreError, LeaseId, Revision, prefix_end};
+
+/// What must be so for a transaction to write.
+#[derive(Clone, Copy)]
+pub enum Condition<'a> {
+    /// A key is not there.
+    Absent(&'a [u8]),
+    /// A key is there with this value.
+    Holds(&'a [u8], &'a [u8]),
+    /// A key was last written at this revision.
+    WrittenAt(&'a [u8], Revision),
+    /// No key begins with this prefix.
+    NoneBelow(&'a [u8]),
+    /// Every key that begins with this prefix, of which there is one at least, has another value.
+    OthersBelow(&'a [u8], &'a [u8]),
+    /// A lock is held.
+    Locked(&'a KvLocker),
+}
+
+/// What a transaction writes.
+#[derive(Clone, Copy)]
+pub enum Write<'a> {
+    /// A key and its value.
+    Put(&'a [u8], &'a [u8], Life),
+    /// Deletes a key.
+    Delete(&'a [u8]),
+}
+
+impl<'a> Write<'a> {
+    fn key(&self) -> &'a [u8] {
+        match self {
+            Self::Put(key, ..) | Self::Delete(key) => key,
+        }
+    }
+}
+
+impl Condition<'_> {
+    fn comparison(&self) -> Compare {
+        match self {
+            Self::Absent(key) => absent(key),
+            Self::Holds(key, value) => Compare::value(*key, CompareOp::Equal, *value),
+            Self::WrittenAt(key, revision) => Compare::mod_revision(*key, CompareOp::Equal, revision.0),
+            // a range without keys is compared like one key that is not there; a value is then never what is asked for
+            Self::NoneBelow(prefix) => Compare::create_revision(*prefix, CompareOp::Equal, 0).with_range(prefix_end(prefix)),
+            Self::OthersBelow(prefix, value) => Compare::value(*prefix, CompareOp::NotEqual, *value).with_range(prefix_end(prefix)),
+            Self::Locked(lock) => lock.comparator().comparison(),
+        }
+    }
+}
+
+impl Session {
+    /// Writes all of it if all conditions hold, and nothing otherwise; says whether it wrote.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn write_if(&self, conditions: &[Condition<'_>], writes: &[Write<'_>]) -> Result<bool, KvstoreError> {
+        let first = writes.first().map_or(&b""[..], Write::key);
+        let writing = async {
+            let what = || format!("writing {}", printable(first));
+            let connection = self.shared.connection(what).await?;
+            let (mut operations, mut leases) = (Vec::new(), Vec::new());
+            for write in writes {
+                operations.push(match write {
+                    Write::Put(key, value, life) => {
+                        let lease = match life {
+                            Life::Lasting => LeaseId(0),
+                            Life::Leased => self.shared.keys.lease_for(&connection, key).await?,
+                        };
+                        leases.push(lease);
+                        put_op(key, value, lease)
+                    }
+                    Write::Delete(key) => TxnOp::delete(*key, None),
+                });
+            }
+            connection.pace().await;
+            let txn = Txn::new().when(conditions.iter().map(Condition::comparison).collect::<Vec<_>>()).and_then(operations);
+            let result = connection.transact(what, txn).await;
+            // one lease is lost as a rule; which one, etcd does not say
+            let result = leases.into_iter().filter(|lease| lease.0 != 0).fold(result, |result, lease| self.shared.noted(result, lease));
+            let (reply, _) = result?;
+            for write in writes {
+                match write {
+                    Write::Put(key, _, life) if !reply.succeeded => self.shared.not_written(key, *life),
+                    Write::Delete(key) if reply.succeeded => self.shared.keys.release(key),
+                    Write::Put(..) | Write::Delete(_) => {}
+                }
+            }
+            Ok(reply.succeeded)
+        };
+        self.traced("write_if", first, writing).await
+    }
+}

@@ -1,0 +1,40 @@
+//! Users of etcd, who log in by certificates: their name is the certificate's common name (Cilium's `UserEnforcePresence`).
+
+use std::collections::BTreeSet;
+
+use super::Session;
+use crate::KvstoreError;
+
+impl Session {
+    /// Sees that a user is there, with these roles and no others. A role that is not there is an error, and the user stays.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn user_enforce_presence(&self, name: &str, roles: &[String]) -> Result<(), KvstoreError> {
+        let enforcing = async {
+            let connection = self.shared.connection(|| format!("adding user {name:?}")).await?;
+            let wanted: BTreeSet<&String> = roles.iter().collect();
+            let has = if connection.add_user(name).await? { Vec::new() } else { connection.roles_of(name).await? };
+            for surplus in has.iter().filter(|role| !wanted.contains(role)) {
+                connection.revoke_role(name, surplus).await?;
+            }
+            for missing in wanted.into_iter().filter(|role| !has.contains(role)) {
+                connection.grant_role(name, missing).await?;
+            }
+            Ok(())
+        };
+        self.traced("user_enforce_presence", name.as_bytes(), enforcing).await
+    }
+
+    /// Sees that there is no such user.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn user_enforce_absence(&self, name: &str) -> Result<(), KvstoreError> {
+        let enforcing = async {
+            let connection = self.shared.connection(|| format!("deleting user {name:?}")).await?;
+            connection.delete_user(name).await.map(drop)
+        };
+        self.traced("user_enforce_absence", name.as_bytes(), enforcing).await
+    }
+}

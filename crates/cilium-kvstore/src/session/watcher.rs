@@ -1,0 +1,249 @@
+//! List and watch: all keys with a prefix, then every change, for as long as the session lives.
+//!
+//! A watch that ends for whatever reason is begun by a new list. What it does not have any more is told as deleted, so that whoever follows
+//! ends with what is there.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{Session, SessionState};
+use crate::error::printable;
+use crate::{Backoff, Connection, Event, KvstoreError, Revision, WatchMessage, prefix_end};
+
+/// The first wait after a list that failed (Cilium's `etcd.go`).
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// The longest.
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// A watch that stood so long was a good one: what comes after it begins with the shortest wait again. An etcd that gives lists and refuses watches
+/// ends each of them at once.
+const STABLE_WATCH: Duration = Duration::from_secs(10);
+/// At this attempt in a row a failure is worth a warning.
+const WARN_AT: u32 = 10;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A key is there that was not.
+    Create,
+    /// A key was put again; after a new list also one that is as it was.
+    Modify,
+    /// A key is gone.
+    Delete,
+    /// The first list is complete: told once, without a key.
+    ListDone,
+    /// A later list begins, without a key: until its end changes come in the order of their keys, and not in that of their revisions. Told again where
+    /// a list breaks off.
+    Relisting,
+    /// A later list is complete, without a key.
+    Relisted,
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyValueEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// To which key.
+    pub key: Vec<u8>,
+    /// Its value; empty of what is deleted.
+    pub value: Arc<[u8]>,
+    /// The revision of the change; of what a new list does not have any more, and of its end, that of the list.
+    pub mod_revision: Revision,
+}
+
+/// Follows a prefix. Dropping it ends that.
+pub struct Watcher {
+    events: mpsc::Receiver<KeyValueEvent>,
+    _stop: DropGuard,
+}
+
+impl Session {
+    /// Lists all keys with a prefix and watches them from there, in the background. As many events as given wait to be read; more are not read
+    /// from etcd meanwhile. The prefix is taken as it is: add a `/` where `eu` must not match `eu-west`.
+    #[must_use]
+    pub fn list_and_watch(&self, prefix: &[u8], events_max: usize) -> Watcher {
+        let (sender, events) = mpsc::channel(events_max.max(1));
+        let stop = CancellationToken::new();
+        let following = Following {
+            shared: Arc::clone(&self.shared),
+            prefix: prefix.to_vec(),
+            sender,
+            known: HashMap::new(),
+            generation: 0,
+            told: false,
+        };
+        self.spawn(stop.clone(), following.run());
+        Watcher { events, _stop: stop.drop_guard() }
+    }
+}
+
+impl Watcher {
+    /// The next change; `None` once the session is closed.
+    pub async fn next(&mut self) -> Option<KeyValueEvent> {
+        self.events.recv().await
+    }
+}
+
+struct Following {
+    shared: Arc<SessionState>,
+    prefix: Vec<u8>,
+    sender: mpsc::Sender<KeyValueEvent>,
+    /// The keys that were told, and in which list each was seen last.
+    known: HashMap<Vec<u8>, u64>,
+    /// Which list this is.
+    generation: u64,
+    /// The end of the first list was told.
+    told: bool,
+}
+
+/// Nobody follows any more.
+struct Unread;
+
+enum Ended {
+    Unread,
+    Failed(KvstoreError),
+}
+
+impl From<Unread> for Ended {
+    fn from(_: Unread) -> Self {
+        Self::Unread
+    }
+}
+
+impl From<KvstoreError> for Ended {
+    fn from(error: KvstoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Counts a list that failed, or whose watch lasted so long. Returns the wait before the next list.
+fn wait_after(backoff: &mut Backoff, watched: Duration) -> Duration {
+    if watched >= STABLE_WATCH {
+        backoff.reset();
+    }
+    backoff.next_wait()
+}
+
+impl Following {
+    async fn run(mut self) {
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
+        loop {
+            let Some(connection) = self.shared.connection_at_last().await else { return };
+            let (watched, error) = match self.list_then_watch(&connection).await {
+                (_, Ended::Unread) => return,
+                (watched, Ended::Failed(error)) => (watched, error),
+            };
+            let wait = wait_after(&mut backoff, watched);
+            self.note_failure(backoff.failures(), &error);
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Ends with how long the watch stood, and why it does not any more.
+    async fn list_then_watch(&mut self, connection: &Connection) -> (Duration, Ended) {
+        let revision = match self.list(connection).await {
+            Ok(revision) => revision,
+            Err(ended) => return (Duration::ZERO, ended),
+        };
+        let listed = Instant::now();
+        let Err(ended) = self.watch(connection, revision).await;
+        (listed.elapsed(), ended)
+    }
+
+    fn note_failure(&self, failures: u32, error: &KvstoreError) {
+        let prefix = printable(&self.prefix);
+        if failures == WARN_AT {
+            tracing::warn!(prefix, %error, attempts = WARN_AT, hint = error.hint(), "a list or its watch fails again and again");
+        } else {
+            tracing::debug!(prefix, %error, "a list or its watch failed; listing anew");
+        }
+    }
+
+    async fn list(&mut self, connection: &Connection) -> Result<Revision, Ended> {
+        self.generation += 1;
+        if self.told {
+            self.tell(about_list(EventKind::Relisting, Revision(0))).await?;
+        }
+        let mut list = connection.list(&self.prefix);
+        let mut revision = Revision(0);
+        while let Some(page) = list.next_page().await? {
+            revision = page.revision;
+            for found in page.key_values {
+                let known = self.known.insert(found.key.clone(), self.generation).is_some();
+                let kind = if known { EventKind::Modify } else { EventKind::Create };
+                self.tell(KeyValueEvent { kind, key: found.key, value: found.value, mod_revision: found.mod_revision }).await?;
+            }
+        }
+        let generation = self.generation;
+        let vanished: Vec<Vec<u8>> = self.known.iter().filter(|(_, seen)| **seen != generation).map(|(key, _)| key.clone()).collect();
+        for key in vanished {
+            self.known.remove(&key);
+            self.tell(gone(key, revision)).await?;
+        }
+        let kind = if self.told { EventKind::Relisted } else { EventKind::ListDone };
+        self.told = true;
+        self.tell(about_list(kind, revision)).await?;
+        Ok(revision)
+    }
+
+    /// Follows the changes after a list; the watch begins at its very revision, because of one from the next nothing comes at all where that
+    /// was a delete and is compacted (`Connection::watch`).
+    async fn watch(&mut self, connection: &Connection, after: Revision) -> Result<Infallible, Ended> {
+        let mut watch = connection.watch(&self.prefix, Some(&prefix_end(&self.prefix)), after).await?;
+        loop {
+            let message = tokio::select! {
+                message = watch.next() => message?,
+                () = self.sender.closed() => return Err(Ended::Unread),
+            };
+            let WatchMessage::Events { events, .. } = message else { continue };
+            for event in events {
+                self.take(event).await?;
+            }
+        }
+    }
+
+    async fn take(&mut self, event: Event) -> Result<(), Unread> {
+        match event {
+            Event::Put(put) => {
+                let kind = if put.create_revision == put.mod_revision { EventKind::Create } else { EventKind::Modify };
+                self.known.insert(put.key.clone(), self.generation);
+                self.tell(KeyValueEvent { kind, key: put.key, value: put.value, mod_revision: put.mod_revision }).await
+            }
+            Event::Delete { key, mod_revision } => {
+                self.known.remove(&key);
+                self.tell(gone(key, mod_revision)).await
+            }
+        }
+    }
+
+    async fn tell(&self, event: KeyValueEvent) -> Result<(), Unread> {
+        self.sender.send(event).await.map_err(|_| Unread)
+    }
+}
+
+fn about_list(kind: EventKind, mod_revision: Revision) -> KeyValueEvent {
+    KeyValueEvent { kind, key: Vec::new(), value: Arc::default(), mod_revision }
+}
+
+fn gone(key: Vec<u8>, mod_revision: Revision) -> KeyValueEvent {
+    KeyValueEvent { kind: EventKind::Delete, key, value: Arc::default(), mod_revision }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watches_that_are_refused_are_tried_less_and_less_often() {
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
+        let waits: Vec<u128> = (0..12).map(|_| wait_after(&mut backoff, Duration::from_millis(5)).as_millis()).collect();
+        assert_eq!(waits, [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 60_000, 60_000]);
+        assert_eq!(wait_after(&mut backoff, Duration::from_secs(3_600)).as_millis(), 100);
+    }
+}

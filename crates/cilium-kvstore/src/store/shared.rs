@@ -1,0 +1,219 @@
+//! A store that several processes join: each owns some keys, keeps them there, and sees those of all (Cilium's `SharedStore`).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::{Observer, Validate, name_below};
+use crate::error::printable;
+use crate::keys::join;
+use crate::{EventKind, KeyValueEvent, KvstoreError, Life, Session};
+
+/// How many events may wait for the observer (Cilium's `watcherChanSize`).
+const EVENTS_MAX: usize = 100;
+
+/// How a store is shared.
+#[derive(Clone)]
+pub struct SharedStoreOptions {
+    /// What all keys begin with: the store's identity.
+    pub prefix: Vec<u8>,
+    /// How often the own keys are compared with what stands. A minute (seed releases of Cilium; 30 since).
+    pub sync_interval: Duration,
+    /// How long the first list may take: 3 min in Cilium.
+    pub list_max: Duration,
+    /// What is wrong with a value of others.
+    pub validate: Option<Validate>,
+}
+
+impl SharedStoreOptions {
+    /// The defaults, for a prefix.
+    #[must_use]
+    pub fn new(prefix: &[u8]) -> Self {
+        Self { prefix: prefix.to_vec(), sync_interval: Duration::from_secs(60), list_max: Duration::from_secs(180), validate: None }
+    }
+}
+
+/// A joined store. Dropping it leaves the own keys to their leases, as [`SharedStore::release`] does; [`SharedStore::close`] deletes them.
+pub struct SharedStore {
+    inner: Arc<Inner>,
+    stop: CancellationToken,
+}
+
+struct Inner {
+    session: Session,
+    options: SharedStoreOptions,
+    observer: Arc<dyn Observer>,
+    keys: Mutex<Keys>,
+    listed: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Keys {
+    local: BTreeMap<Vec<u8>, Arc<[u8]>>,
+    shared: BTreeMap<Vec<u8>, Arc<[u8]>>,
+}
+
+impl SharedStore {
+    /// Joins a store, and waits until what is in it was told.
+    ///
+    /// # Errors
+    /// `Timeout` if that takes too long; `Closed` if the session ends before.
+    pub async fn join(session: &Session, options: SharedStoreOptions, observer: Arc<dyn Observer>) -> Result<Self, KvstoreError> {
+        let (limit, what) = (options.list_max, format!("listing {}", printable(&options.prefix)));
+        let inner = Inner { session: session.clone(), options, observer, keys: Mutex::default(), listed: watch::Sender::new(false) };
+        let (inner, stop) = (Arc::new(inner), CancellationToken::new());
+        let store = Self { inner: Arc::clone(&inner), stop: stop.clone() };
+        let following = Arc::clone(&inner);
+        session.spawn(stop.clone(), async move { following.follow().await });
+        let keeping = Arc::clone(&inner);
+        session.spawn(stop, async move { keeping.keep().await });
+        let mut listed = inner.listed.subscribe();
+        let waiting = async {
+            tokio::select! {
+                _ = listed.wait_for(|listed| *listed) => Ok(()),
+                () = session.closed() => Err(KvstoreError::Closed { what: what.clone() }),
+            }
+        };
+        timeout(limit, waiting).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: what.clone(), limit }))?;
+        Ok(store)
+    }
+
+    /// Owns a key from now on; written when the own keys are compared next.
+    pub fn update_local_key(&self, name: &[u8], value: impl Into<Arc<[u8]>>) {
+        self.inner.keys().local.insert(name.to_vec(), value.into());
+    }
+
+    /// Owns a key once it is written.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; the key is not owned then.
+    pub async fn update_local_key_sync(&self, name: &[u8], value: impl Into<Arc<[u8]>>) -> Result<(), KvstoreError> {
+        let value = value.into();
+        let before = self.inner.keys().local.insert(name.to_vec(), Arc::clone(&value));
+        self.inner.sync_key(name, &value).await.map(drop).inspect_err(|_| {
+            let mut keys = self.inner.keys();
+            match before {
+                Some(before) => keys.local.insert(name.to_vec(), before),
+                None => keys.local.remove(name),
+            };
+        })
+    }
+
+    /// Owns a key no more, and deletes it.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; the key goes with its lease then.
+    pub async fn delete_local_key(&self, name: &[u8]) -> Result<(), KvstoreError> {
+        self.inner.keys().local.remove(name);
+        self.inner.session.delete(&self.inner.key(name)).await.map(drop)
+    }
+
+    /// The keys of all, by their names below the prefix.
+    #[must_use]
+    pub fn shared_keys(&self) -> BTreeMap<Vec<u8>, Arc<[u8]>> {
+        self.inner.keys().shared.clone()
+    }
+
+    /// Leaves the store; the own keys stay for as long as their leases.
+    pub fn release(self) {
+        self.stop.cancel();
+    }
+
+    /// Leaves the store and deletes the own keys.
+    ///
+    /// # Errors
+    /// [`KvstoreError`] of the first key that could not be deleted; the others are.
+    pub async fn close(self) -> Result<(), KvstoreError> {
+        self.stop.cancel();
+        let local = std::mem::take(&mut self.inner.keys().local);
+        let mut result = Ok(());
+        for (name, value) in local {
+            let deleted = self.inner.session.delete(&self.inner.key(&name)).await;
+            self.inner.observer.on_delete(&name, &value);
+            result = result.and(deleted.map(drop));
+        }
+        result
+    }
+}
+
+impl Drop for SharedStore {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Inner {
+    async fn follow(&self) {
+        let prefix = [&*self.options.prefix, b"/"].concat();
+        let mut watcher = self.session.list_and_watch(&prefix, EVENTS_MAX);
+        while let Some(event) = watcher.next().await {
+            let name = name_below(&prefix, &event.key).to_vec();
+            self.take(event, name).await;
+        }
+    }
+
+    async fn take(&self, event: KeyValueEvent, name: Vec<u8>) {
+        match event.kind {
+            EventKind::ListDone => {
+                self.listed.send_replace(true);
+            }
+            EventKind::Relisting | EventKind::Relisted => {}
+            EventKind::Create | EventKind::Modify => {
+                if let Some(reason) = self.options.validate.as_ref().and_then(|validate| validate(&name, &event.value).err()) {
+                    tracing::warn!(key = printable(&event.key), reason, "a shared key cannot be used");
+                    return;
+                }
+                self.keys().shared.insert(name.clone(), Arc::clone(&event.value));
+                self.observer.on_update(&name, &event.value);
+            }
+            EventKind::Delete => {
+                let local = self.keys().local.get(&name).cloned();
+                if let Some(value) = local {
+                    tracing::warn!(key = printable(&event.key), "an own key was deleted by somebody else: it is written again");
+                    if let Err(error) = self.sync_key(&name, &value).await {
+                        tracing::warn!(key = printable(&event.key), %error, "it could not be: it is when the own keys are compared next");
+                    }
+                    return;
+                }
+                let gone = self.keys().shared.remove(&name);
+                if let Some(value) = gone {
+                    self.observer.on_delete(&name, &value);
+                }
+            }
+        }
+    }
+
+    /// Compares the own keys again and again with what stands.
+    async fn keep(&self) {
+        loop {
+            tokio::time::sleep(self.options.sync_interval).await;
+            let local = self.keys().local.clone();
+            for (name, value) in local {
+                // it may be somebody's no more
+                if self.keys().local.get(&name) != Some(&value) {
+                    continue;
+                }
+                if let Err(error) = self.sync_key(&name, &value).await {
+                    tracing::warn!(name = printable(&name), %error, hint = error.hint(), "an own key could not be compared");
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn sync_key(&self, name: &[u8], value: &[u8]) -> Result<bool, KvstoreError> {
+        self.session.update_if_different(&self.key(name), value, Life::Leased).await
+    }
+
+    fn key(&self, name: &[u8]) -> Vec<u8> {
+        join(&[&self.options.prefix, name])
+    }
+
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

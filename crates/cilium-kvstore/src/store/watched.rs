@@ -1,0 +1,134 @@
+//! A store that follows a prefix, over one session after another (Cilium's `watchstore.go`): what was known stays until a new list is complete, and
+//! only what that lacks is told as gone.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use super::{Observer, Validate, name_below};
+use crate::error::printable;
+use crate::{EventKind, Session};
+
+/// How many events may wait for the observer (Cilium's store: 64; some more because ours are read in pages of 256).
+const EVENTS_MAX: usize = 256;
+
+/// A followed prefix.
+pub struct WatchStore {
+    observer: Arc<dyn Observer>,
+    validate: Option<Validate>,
+    entries: Mutex<BTreeMap<Vec<u8>, Entry>>,
+    synced: watch::Sender<bool>,
+    /// Held while one watch runs: of two, both would take the other's keys for stale.
+    watching: tokio::sync::Mutex<()>,
+}
+
+struct Entry {
+    value: Arc<[u8]>,
+    stale: bool,
+}
+
+impl WatchStore {
+    /// A store that knows nothing yet.
+    #[must_use]
+    pub fn new(observer: Arc<dyn Observer>, validate: Option<Validate>) -> Self {
+        let (entries, watching) = (Mutex::default(), tokio::sync::Mutex::new(()));
+        Self { observer, validate, entries, synced: watch::Sender::new(false), watching }
+    }
+
+    /// Follows `<prefix>/` until the session ends; may be dropped at any time and called again, with another session. A second one at the same
+    /// time waits.
+    pub async fn watch(&self, session: &Session, prefix: &[u8]) {
+        let _watching = self.watching.lock().await;
+        let _unsynced = Unsynced(&self.synced);
+        self.entries().values_mut().for_each(|entry| entry.stale = true);
+        let prefix = [prefix, b"/"].concat();
+        let mut watcher = session.list_and_watch(&prefix, EVENTS_MAX);
+        while let Some(event) = watcher.next().await {
+            let name = name_below(&prefix, &event.key);
+            match event.kind {
+                EventKind::Create | EventKind::Modify => self.update(name, event.value),
+                EventKind::Delete => self.delete(name),
+                EventKind::ListDone => {
+                    self.prune();
+                    self.synced.send_replace(true);
+                }
+                EventKind::Relisting | EventKind::Relisted => {}
+            }
+        }
+    }
+
+    /// Tells that everything is gone. Waits for a watch to end.
+    pub async fn drain(&self) {
+        let _watching = self.watching.lock().await;
+        let all = std::mem::take(&mut *self.entries());
+        for (name, entry) in all {
+            self.observer.on_delete(&name, &entry.value);
+        }
+    }
+
+    /// Whether the first list is complete and the prefix is followed at this moment.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    /// Waits until that is so.
+    pub async fn wait_until_synced(&self) {
+        // the sender lives as long as this store
+        let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
+    }
+
+    /// How many keys are known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries().len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries().is_empty()
+    }
+
+    /// A value that is wrong changes nothing: what was there stays, and goes as stale if a list is under way.
+    fn update(&self, name: &[u8], value: Arc<[u8]>) {
+        if let Some(reason) = self.validate.as_ref().and_then(|validate| validate(name, &value).err()) {
+            tracing::warn!(name = printable(name), reason, "a value cannot be used");
+            return;
+        }
+        self.entries().insert(name.to_vec(), Entry { value: Arc::clone(&value), stale: false });
+        self.observer.on_update(name, &value);
+    }
+
+    fn delete(&self, name: &[u8]) {
+        let removed = self.entries().remove(name);
+        match removed {
+            Some(entry) => self.observer.on_delete(name, &entry.value),
+            None => tracing::debug!(name = printable(name), "a key is gone that was not known"),
+        }
+    }
+
+    fn prune(&self) {
+        let mut entries = self.entries();
+        let stale: Vec<Vec<u8>> = entries.iter().filter(|(_, entry)| entry.stale).map(|(name, _)| name.clone()).collect();
+        let gone: Vec<(Vec<u8>, Entry)> = stale.into_iter().filter_map(|name| entries.remove_entry(&name)).collect();
+        drop(entries);
+        for (name, entry) in gone {
+            self.observer.on_delete(&name, &entry.value);
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// However a watch ends, nothing is followed after it.
+struct Unsynced<'a>(&'a watch::Sender<bool>);
+
+impl Drop for Unsynced<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
+    }
+}

@@ -1,0 +1,138 @@
+//! TLS connections to an etcd. Certificates are read for each connection, so that a rotated one is used from the next connection on.
+
+mod certificates;
+mod refusal;
+mod trust;
+mod verifier;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+
+use crate::ClientCertificate;
+use crate::files::read_bounded;
+use crate::{EtcdConfig, KvstoreError, TLS_FILE_BYTES_MAX};
+use refusal::Owner;
+use trust::{Purpose, TrustedCertificates};
+
+pub use certificates::{CertificateFacts, CertificateFile};
+pub use refusal::TlsRefusal;
+pub(crate) use refusal::tls_error;
+pub(crate) use verifier::ServerVerifier;
+
+/// What is said of what cannot be read. The reader's own words may quote a line, and a key on one line is one (rustls-pki-types,
+/// `pem::Error::IllegalSectionStart`).
+const NOT_PEM: &str = "not in PEM form, or cut off";
+
+/// The TLS side of a client file: the configuration of one connection, and what explains why it failed.
+pub(crate) struct ClientTls {
+    pub(crate) config: ClientConfig,
+    pub(crate) verifier: Arc<ServerVerifier>,
+    /// The client's certificate for messages; `None` without one.
+    client: Option<String>,
+}
+
+impl ClientTls {
+    /// Reads the files. Blocks on them.
+    pub(crate) fn read(file: &EtcdConfig) -> Result<Self, KvstoreError> {
+        let verifier = Arc::new(ServerVerifier::new(file)?);
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .expect("must hold: aws-lc supports TLS 1.2 and 1.3");
+        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::<ServerVerifier>::clone(&verifier));
+        let (mut config, client) = match &file.client_certificate {
+            None => (builder.with_no_client_auth(), None),
+            Some(pair) => {
+                let key = certified_key(pair)?;
+                let client = format!("{} of {}", refusal::described(&key.cert[0]), pair.certificate_file.display());
+                (builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key))), Some(client))
+            }
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Self { config, verifier, client })
+    }
+
+    /// Why a handshake failed, or why the server ended the connection after it.
+    pub(crate) fn refusal(&self, error: &io::Error) -> TlsRefusal {
+        let was_refused_here = matches!(refusal::tls_error(error), Some(rustls::Error::InvalidCertificate(_)));
+        let refusal = if was_refused_here { self.verifier.refusal() } else { None };
+        refusal.unwrap_or_else(|| TlsRefusal::of_handshake(error, self.client.as_deref()))
+    }
+}
+
+impl EtcdConfig {
+    /// Whether the client's certificate is signed by the authorities that the client itself trusts, as it is wherever Cilium's Helm chart made
+    /// both; `None` without either. A server may trust others. Blocks on files.
+    #[must_use]
+    pub fn client_certificate_is_trusted(&self) -> Option<Result<(), TlsRefusal>> {
+        let (Some(authorities), Some(ClientCertificate { certificate_file: certificate, .. }), false) =
+            (&self.trusted_ca_file, &self.client_certificate, self.insecure_transport)
+        else {
+            return None;
+        };
+        // files that cannot be read are reported by `certificate_files`
+        let trusted = TrustedCertificates::read(Some(authorities)).ok()?;
+        let chain = read_certificates(certificate).ok()?;
+        let (own, between) = chain.split_first()?;
+        let algorithms = provider().signature_verification_algorithms;
+        let verified = trusted.verify_chain(algorithms.all, own, between, UnixTime::now(), Purpose::Client);
+        Some(verified.map_err(|error| TlsRefusal::of_certificate(Owner::Client, own, between, &trusted, None, &error)))
+    }
+}
+
+/// The one implementation of cryptography in the program: it has the curves and hashes that Go has.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// The client's certificate chain with its key, which must belong together.
+fn certified_key(pair: &ClientCertificate) -> Result<CertifiedKey, KvstoreError> {
+    let ClientCertificate { certificate_file: certificate, key_file: key } = pair;
+    let chain = read_certificates(certificate)?;
+    let pem = read(key)?;
+    let der = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| unusable(key, no_key_in(&pem)))?;
+    let signing = provider().key_provider.load_private_key(der).map_err(|_| {
+        unusable(key, "TLS cannot use this key: it must be RSA of at least 2048 bits, ECDSA over P-256, P-384 or P-521, or Ed25519")
+    })?;
+    let own = &chain[0];
+    let (_, parsed) =
+        x509_parser::parse_x509_certificate(own).map_err(|_| unusable(certificate, "the first certificate in it is damaged"))?;
+    if signing.public_key().is_some_and(|public| public.as_ref() != parsed.public_key().raw) {
+        let reason = format!(
+            "it is not the key of {} of {}; use the two files that were made together",
+            refusal::described(own),
+            certificate.display()
+        );
+        return Err(unusable(key, reason));
+    }
+    Ok(CertifiedKey::new(chain, signing))
+}
+
+/// Why no private key was read.
+fn no_key_in(pem: &[u8]) -> &'static str {
+    let is_encrypted = |line: &[u8]| line.starts_with(b"-----BEGIN ENCRYPTED") || line.starts_with(b"Proc-Type: 4,ENCRYPTED");
+    if pem.split(|byte| *byte == b'\n').any(is_encrypted) {
+        return "the key in it is encrypted; decrypt it with openssl pkey, because etcd's client does not ask for a passphrase either";
+    }
+    "no private key in PEM form in it"
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, KvstoreError> {
+    let pem = read(path)?;
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|_| unusable(path, NOT_PEM))?;
+    if certificates.is_empty() { Err(unusable(path, "no certificate in it")) } else { Ok(certificates) }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, KvstoreError> {
+    read_bounded(path, TLS_FILE_BYTES_MAX).map_err(|e| unusable(path, e))
+}
+
+fn unusable(path: &Path, reason: impl ToString) -> KvstoreError {
+    KvstoreError::UnusableFile { path: PathBuf::from(path), reason: reason.to_string() }
+}

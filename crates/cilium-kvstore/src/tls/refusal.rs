@@ -1,0 +1,330 @@
+//! Why TLS with an etcd failed, in sentences: which certificate, what is wrong with it, and what to do. The libraries' own words are codes and lists
+//! of bytes.
+
+mod chain;
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use rustls::AlertDescription;
+use rustls::pki_types::{CertificateDer, ServerName};
+use x509_parser::certificate::X509Certificate;
+
+use super::certificates::names;
+use super::trust::TrustedCertificates;
+use chain::Chain;
+
+/// Maximum characters of a name that a message shows. Those of real certificates have some 60.
+const NAME_CHARS_MAX: usize = 200;
+
+/// Maximum number of host names that a message lists.
+const NAMES_MAX: usize = 8;
+
+/// Length of the shortest RSA key that is accepted, in bits (aws-lc's `RSA_PKCS1_2048_8192`).
+const RSA_BITS_MIN: usize = 2048;
+
+/// Why a TLS connection was refused, by either side, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsRefusal {
+    /// The certificate, or the message, and what is wrong with it.
+    pub reason: String,
+    /// What to change.
+    pub cure: String,
+}
+
+impl fmt::Display for TlsRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.reason, self.cure)
+    }
+}
+
+/// Who showed a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    Server,
+    Client,
+}
+
+impl TlsRefusal {
+    fn new(reason: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { reason: reason.into(), cure: cure.into() }
+    }
+
+    /// A certificate that is not trusted, or not for this name.
+    pub(super) fn of_certificate(
+        owner: Owner,
+        own: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        trusted: &TrustedCertificates,
+        name: Option<&ServerName<'_>>,
+        error: &webpki::Error,
+    ) -> Self {
+        match Chain::read(owner, own, between, trusted) {
+            Some(chain) => chain.refusal(name, error),
+            None => {
+                let reason = format!("the certificate that the {} shows is damaged", owner.noun());
+                Self::new(reason, "issue a new one")
+            }
+        }
+    }
+
+    /// A server that cannot prove that it has the key of its certificate.
+    pub(super) fn of_handshake_signature(certificate: &CertificateDer<'_>) -> Self {
+        let shown = format!("the server's certificate {}", described(certificate));
+        if let Some(bits) = parsed(certificate).as_ref().and_then(short_rsa_bits) {
+            return Self::short_key(&shown, bits);
+        }
+        Self::new(
+            format!("the server does not have the key of {}", shown.trim_start_matches("the server's ")),
+            "etcd's --key-file must be the key of its --cert-file; if it is, something else answers in the name of the server",
+        )
+    }
+
+    fn short_key(shown: &str, bits: usize) -> Self {
+        let reason = format!("{shown} has an RSA key of {bits} bits, and {RSA_BITS_MIN} is the minimum");
+        Self::new(reason, "issue a new one with a longer RSA key or an ECDSA key")
+    }
+
+    /// A handshake that failed, or an alert after it. `client` describes the client's certificate.
+    pub(super) fn of_handshake(error: &io::Error, client: Option<&str>) -> Self {
+        const NO_TLS: &str = "is this the port of an etcd that speaks TLS? Write http:// or insecure-transport: true for one that does not";
+        let Some(tls) = tls_error(error) else {
+            return match error.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::new(
+                    "the server closed the connection during the handshake",
+                    format!("{NO_TLS}; a proxy or firewall in between does the same"),
+                ),
+                _ => Self::new(error.to_string(), NO_TLS),
+            };
+        };
+        match tls {
+            rustls::Error::AlertReceived(alert) => Self::of_alert(*alert, client),
+            rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } | rustls::Error::PeerSentOversizedRecord => {
+                Self::new("the peer does not speak TLS", NO_TLS)
+            }
+            rustls::Error::PeerIncompatible(what) => Self::new(
+                format!("the server has no version, cipher suite or curve of TLS in common with this client ({})", words(what)),
+                COMMON,
+            ),
+            rustls::Error::NoCertificatesPresented => Self::new("the server shows no certificate", "give etcd --cert-file and --key-file"),
+            other => Self::new(format!("the handshake failed: {other}"), NO_TLS),
+        }
+    }
+
+    /// What the server said when it ended the connection. etcd's own words (Go's `crypto/tls`) for a client certificate: `bad certificate`, `unknown
+    /// certificate authority`, `expired certificate`, and `certificate required` in TLS 1.3, which is `bad certificate` in TLS 1.2.
+    fn of_alert(alert: AlertDescription, client: Option<&str>) -> Self {
+        const AUTHORITY: &str = "use one that is signed by an authority of etcd's --trusted-ca-file";
+        let said = words(alert);
+        match (alert, client) {
+            (AlertDescription::InternalError, _) => Self::new(
+                "the server failed during the handshake (internal error)",
+                "see its log: etcd says so where its --cert-file or --key-file cannot be read, or do not belong together",
+            ),
+            (AlertDescription::ProtocolVersion | AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity, _) => {
+                Self::new(format!("the server has no version, cipher suite or curve of TLS in common with this client ({said})"), COMMON)
+            }
+            (AlertDescription::UnrecognisedName, _) => Self::new(
+                "the server has no certificate for this host name",
+                "use one of the names of its certificate as the endpoint's host",
+            ),
+            (AlertDescription::NoApplicationProtocol, _) => Self::new("the server does not speak HTTP/2", "is this the port of an etcd?"),
+            (AlertDescription::CertificateExpired, Some(client)) => Self::new(
+                format!("the server considers the client's certificate {client} expired"),
+                "renew it; if it has not ended, the server's clock is ahead",
+            ),
+            (AlertDescription::UnknownCA, Some(client)) => {
+                Self::new(format!("the server does not know the authority that signed the client's certificate {client}"), AUTHORITY)
+            }
+            (alert, Some(client)) if is_about_certificates(alert) => Self::new(
+                format!("the server refuses the client's certificate {client} ({said})"),
+                format!("{AUTHORITY}, and that clients may use"),
+            ),
+            (alert, None) if is_about_certificates(alert) => Self::new(
+                format!("the server requires a client certificate, and the client file names none ({said})"),
+                "set cert-file and key-file",
+            ),
+            _ => Self::new(format!("the server ended the handshake ({said})"), "see the server's log"),
+        }
+    }
+}
+
+/// What to do where both sides have nothing in common.
+const COMMON: &str = "the server must offer TLS 1.2 or 1.3, with AES-GCM or ChaCha20-Poly1305 over ECDHE (see etcd's --cipher-suites and \
+                      --tls-min-version)";
+
+fn is_about_certificates(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::NoCertificate
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::DecryptError
+            | AlertDescription::CertificateRequired
+    )
+}
+
+impl Owner {
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+}
+
+/// The error of TLS in one of a connection, below whatever wraps it.
+pub(crate) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    let mut cause = error.get_ref()? as &(dyn Error + 'static);
+    loop {
+        if let Some(found) = cause.downcast_ref::<rustls::Error>() {
+            return Some(found);
+        }
+        cause = match cause.downcast_ref::<io::Error>() {
+            Some(wrapped) => wrapped.get_ref()? as &(dyn Error + 'static),
+            None => cause.source()?,
+        };
+    }
+}
+
+fn parsed<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
+    x509_parser::parse_x509_certificate(certificate).ok().map(|(_, certificate)| certificate)
+}
+
+/// A certificate for messages: its subject, or its names without one, and its serial number.
+pub(super) fn described(certificate: &CertificateDer<'_>) -> String {
+    parsed(certificate).map_or_else(|| "that is damaged".to_owned(), |certificate| describe(&certificate))
+}
+
+fn describe(certificate: &X509Certificate<'_>) -> String {
+    let subject = clip(&certificate.subject().to_string());
+    let names = names(certificate);
+    let who = match (subject.is_empty(), names.is_empty()) {
+        (false, _) => subject,
+        (true, false) => format!("for {}", list(&names)),
+        (true, true) => "without a name".to_owned(),
+    };
+    format!("{who} (serial {})", clip(&certificate.raw_serial_as_string()))
+}
+
+/// Names with commas, the first few of many.
+fn list(names: &[String]) -> String {
+    let mut shown: Vec<String> = names.iter().take(NAMES_MAX).map(|name| clip(name)).collect();
+    if names.len() > NAMES_MAX {
+        shown.push(format!("{} more", names.len() - NAMES_MAX));
+    }
+    shown.join(", ")
+}
+
+fn clip(text: &str) -> String {
+    match text.char_indices().nth(NAME_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The length of an RSA key that is too short to be accepted.
+fn short_rsa_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
+    match certificate.public_key().parsed().ok()? {
+        x509_parser::public_key::PublicKey::RSA(key) => Some(key.key_size()).filter(|bits| *bits < RSA_BITS_MIN),
+        _ => None,
+    }
+}
+
+/// A library's name for an error as words: `bad certificate` of `BadCertificate`.
+fn words(code: impl fmt::Debug) -> String {
+    let code = format!("{code:?}");
+    let name = code.split([' ', '(', '{']).next().unwrap_or_default();
+    let mut text = String::new();
+    let mut before_was_lower = false;
+    for letter in name.chars() {
+        if letter.is_uppercase() && before_was_lower {
+            text.push(' ');
+        }
+        before_was_lower = letter.is_lowercase() || letter.is_ascii_digit();
+        text.extend(letter.to_lowercase());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(error: rustls::Error, client: Option<&str>) -> String {
+        TlsRefusal::of_handshake(&io::Error::new(io::ErrorKind::InvalidData, error), client).to_string()
+    }
+
+    #[test]
+    fn alerts_about_client_certificates_name_the_certificate_or_that_there_is_none() {
+        let alert = |alert, client| of(rustls::Error::AlertReceived(alert), client);
+        let client = Some("CN=meshkeep (serial 0a) of /c.crt");
+        for (what, client, expected) in [
+            (
+                AlertDescription::CertificateRequired,
+                None,
+                "the server requires a client certificate, and the client file names none (certificate required); set cert-file and key-file",
+            ),
+            (
+                AlertDescription::BadCertificate,
+                None,
+                "the server requires a client certificate, and the client file names none (bad certificate); set cert-file and key-file",
+            ),
+            (
+                AlertDescription::BadCertificate,
+                client,
+                "the server refuses the client's certificate CN=meshkeep (serial 0a) of /c.crt (bad certificate); \
+                 use one that is signed by an authority of etcd's --trusted-ca-file, and that clients may use",
+            ),
+            (
+                AlertDescription::UnknownCA,
+                client,
+                "the server does not know the authority that signed the client's certificate CN=meshkeep (serial 0a) of /c.crt; \
+                 use one that is signed by an authority of etcd's --trusted-ca-file",
+            ),
+            (
+                AlertDescription::CertificateExpired,
+                client,
+                "the server considers the client's certificate CN=meshkeep (serial 0a) of /c.crt expired; \
+                 renew it; if it has not ended, the server's clock is ahead",
+            ),
+            (AlertDescription::UserCanceled, client, "the server ended the handshake (user canceled); see the server's log"),
+        ] {
+            assert_eq!(alert(what, client), expected);
+        }
+        assert!(alert(AlertDescription::InternalError, client).contains("see its log: etcd says so"));
+        assert!(alert(AlertDescription::HandshakeFailure, client).contains("(handshake failure); the server must offer TLS 1.2 or 1.3"));
+    }
+
+    #[test]
+    fn what_speaks_no_tls_or_ends_the_connection_is_told_apart_from_a_refusal() {
+        let text = of(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType), None);
+        assert!(text.starts_with("the peer does not speak TLS; is this the port"), "{text}");
+        let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");
+        let text = TlsRefusal::of_handshake(&ended, None).to_string();
+        assert!(text.starts_with("the server closed the connection during the handshake; "), "{text}");
+    }
+
+    #[test]
+    fn an_error_of_tls_is_seen_below_what_wraps_it() {
+        let alert = rustls::Error::AlertReceived(AlertDescription::BadCertificate);
+        let wrapped = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, alert.clone()));
+        assert_eq!(tls_error(&wrapped), Some(&alert));
+        assert_eq!(tls_error(&io::Error::from_raw_os_error(111)), None);
+    }
+
+    #[test]
+    fn long_names_are_cut_and_codes_are_words() {
+        assert_eq!(clip(&"ä".repeat(NAME_CHARS_MAX + 1)), "ä".repeat(NAME_CHARS_MAX) + "…");
+        let names: Vec<String> = (0..NAMES_MAX + 2).map(|number| number.to_string()).collect();
+        assert_eq!(list(&names), "0, 1, 2, 3, 4, 5, 6, 7, 2 more");
+        assert_eq!(words(AlertDescription::UnknownCA), "unknown ca");
+        assert_eq!(words(rustls::PeerIncompatible::Tls12NotOffered), "tls12 not offered");
+    }
+}

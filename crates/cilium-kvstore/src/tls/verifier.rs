@@ -1,0 +1,109 @@
+//! Decides during a handshake whether a server is trusted, and keeps the reason where it is not: rustls passes on a short code alone.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::{CertificateError, DigitallySignedStruct, OtherError, SignatureScheme};
+
+use super::provider;
+use super::refusal::{Owner, TlsRefusal};
+use super::trust::{Purpose, TrustedCertificates};
+use crate::{EtcdConfig, KvstoreError};
+
+/// The verifier of one connection.
+#[derive(Debug)]
+pub(crate) struct ServerVerifier {
+    /// `None` accepts any certificate (`insecure-skip-tls-verify`). Its holder must still prove that it has the key.
+    trusted: Option<TrustedCertificates>,
+    algorithms: WebPkiSupportedAlgorithms,
+    refusal: Mutex<Option<TlsRefusal>>,
+}
+
+impl ServerVerifier {
+    /// The verifier that a client file asks for. Blocks on files.
+    pub(super) fn new(file: &EtcdConfig) -> Result<Self, KvstoreError> {
+        let trusted = if file.insecure_skip_tls_verify { None } else { Some(TrustedCertificates::read(file.trusted_ca_file.as_deref())?) };
+        Ok(Self { trusted, algorithms: provider().signature_verification_algorithms, refusal: Mutex::default() })
+    }
+
+    /// Why the server was refused, if it was.
+    pub(crate) fn refusal(&self) -> Option<TlsRefusal> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn refuse(&self, refusal: TlsRefusal) {
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+    }
+
+    /// Notes a signature that was not made with the key of the certificate.
+    fn check_signature<T>(&self, certificate: &CertificateDer<'_>, result: Result<T, rustls::Error>) -> Result<T, rustls::Error> {
+        if matches!(result, Err(rustls::Error::InvalidCertificate(_))) {
+            self.refuse(TlsRefusal::of_handshake_signature(certificate));
+        }
+        result
+    }
+}
+
+impl ServerCertVerifier for ServerVerifier {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some(trusted) = &self.trusted else { return Ok(ServerCertVerified::assertion()) };
+        let verify_name = || webpki::EndEntityCert::try_from(own)?.verify_is_valid_for_subject_name(name);
+        let chain = trusted.verify_chain(self.algorithms.all, own, between, now, Purpose::Server);
+        chain.and_then(|()| verify_name()).map(|()| ServerCertVerified::assertion()).map_err(|error| {
+            self.refuse(TlsRefusal::of_certificate(Owner::Server, own, between, trusted, Some(name), &error));
+            as_rustls_error(error)
+        })
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.check_signature(certificate, verify_tls12_signature(message, certificate, signature, &self.algorithms))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let verified = match (&self.trusted, x509_parser::parse_x509_certificate(certificate)) {
+            // webpki reads certificates of version 3 alone; Go accepts any where verification is skipped
+            (None, Ok((_, parsed))) => {
+                let key = SubjectPublicKeyInfoDer::from(parsed.public_key().raw);
+                verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
+            }
+            _ => verify_tls13_signature(message, certificate, signature, &self.algorithms),
+        };
+        self.check_signature(certificate, verified)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// The error in rustls' terms, which choose the alert that the server gets.
+fn as_rustls_error(error: webpki::Error) -> rustls::Error {
+    let error = match error {
+        webpki::Error::UnknownIssuer => CertificateError::UnknownIssuer,
+        webpki::Error::CertExpired { .. } => CertificateError::Expired,
+        webpki::Error::CertNotValidYet { .. } => CertificateError::NotValidYet,
+        webpki::Error::CertNotValidForName(_) => CertificateError::NotValidForName,
+        webpki::Error::InvalidSignatureForPublicKey => CertificateError::BadSignature,
+        other => CertificateError::Other(OtherError(Arc::new(other))),
+    };
+    error.into()
+}

@@ -1,0 +1,126 @@
+//! The addresses that a client file gives for names itself: `cilium-host-aliases`, which Cilium writes for clusters that have addresses and no name
+//! in any DNS, such as `paris.mesh.cilium.io` (`pkg/clustermesh/common/config.go`). etcd's own client ignores it.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use cilium_kvstore::HostAliases;
+use serde_yaml_ng::Value;
+
+use super::fields::text_of;
+
+/// The key of the file that they stand at.
+pub(super) const KEY: &str = "cilium-host-aliases";
+
+/// Reads the list `[{hostname, ips: […]}]`, or the map `{HOSTNAME: {ips: […]}}` that newer charts of Cilium write. As
+/// Cilium does it refuses all of them for one entry that it cannot use: a name without addresses would be looked up in
+/// DNS, and might be found there.
+pub(super) fn read_host_aliases(value: &Value) -> Result<HostAliases, String> {
+    let wrong = || "it must be a list of entries with a hostname and a list of ips, or a map of hostnames to entries with ips".to_owned();
+    let mut aliases: Vec<(String, Vec<IpAddr>)> = Vec::new();
+    match value {
+        Value::Null => {}
+        Value::Sequence(entries) => {
+            for entry in entries {
+                let hostname = field(entry, "hostname").map_err(|()| wrong())?;
+                let hostname = hostname.map_or(Some(String::new()), text_of).ok_or_else(wrong)?;
+                add(&mut aliases, hostname, entry, &wrong)?;
+            }
+        }
+        Value::Mapping(entries) => {
+            for (hostname, entry) in entries {
+                add(&mut aliases, text_of(hostname).ok_or_else(wrong)?, entry, &wrong)?;
+            }
+        }
+        _ => return Err(wrong()),
+    }
+    Ok(aliases.into_iter().collect())
+}
+
+fn add(aliases: &mut Vec<(String, Vec<IpAddr>)>, hostname: String, entry: &Value, wrong: &dyn Fn() -> String) -> Result<(), String> {
+    let texts = field(entry, "ips").map_err(|()| wrong())?;
+    let texts = texts.map_or(Some(&[][..]), |ips| ips.as_sequence().map(Vec::as_slice)).ok_or_else(wrong)?;
+    let ips = texts.iter().map(address).collect::<Option<Vec<Option<IpAddr>>>>();
+    let unusable = |reason: &str| Err(format!("the entry {hostname:?} {reason}"));
+    match ips {
+        _ if hostname.is_empty() => unusable("has no hostname"),
+        None => unusable("has something in ips that is no IP address"),
+        Some(ips) if ips.is_empty() => unusable("has no ips"),
+        Some(_) if aliases.iter().any(|(name, _)| *name == hostname) => unusable("is there twice"),
+        Some(ips) => {
+            aliases.push((hostname, ips.into_iter().flatten().collect()));
+            Ok(())
+        }
+    }
+}
+
+/// The value of a field, whatever the case of its name; an error where `entry` has no fields.
+fn field<'a>(entry: &'a Value, name: &str) -> Result<Option<&'a Value>, ()> {
+    let fields = entry.as_mapping().ok_or(())?;
+    let is_named = |key: &Value| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name));
+    let found = fields.iter().filter(|(key, value)| is_named(key) && !value.is_null());
+    Ok(found.max_by_key(|(key, _)| key.as_str()).map(|(_, value)| value))
+}
+
+/// An address as Go's `netip.Addr` takes it; in it `None` for what agents accept and nobody can reach: an empty one, and one with a zone.
+fn address(value: &Value) -> Option<Option<IpAddr>> {
+    let text = if value.is_null() { "" } else { value.as_str()? };
+    match text.split_once('%') {
+        _ if text.is_empty() => Some(None),
+        Some((address, zone)) => (!zone.is_empty() && address.parse::<Ipv6Addr>().is_ok()).then_some(None),
+        None => text.parse().ok().map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<HostAliases, String> {
+        read_host_aliases(&serde_yaml_ng::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn names_have_their_addresses_in_any_case() {
+        let text =
+            "- hostname: paris.mesh.cilium.io\n  ips: [192.0.2.10, '2001:db8::1']\n- IPs: [192.0.2.11]\n  Hostname: Rome\n  port: 1\n";
+        let aliases = read(text).unwrap();
+        let expected: [IpAddr; 2] = ["192.0.2.10".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+        assert_eq!(aliases.addresses("PARIS.mesh.cilium.io"), Some(&expected[..]));
+        assert_eq!(aliases.addresses("rome").map(<[IpAddr]>::len), Some(1));
+        assert_eq!(aliases.addresses("tokyo"), None);
+        let aliases =
+            read("- {hostname: 12, ips: ['', ~, 'fe80::1%eth0', '::1']}\n- {hostname: a, ips: ['::2']}\n- {hostname: A, ips: ['::3']}")
+                .unwrap();
+        assert_eq!(["12", "a", "A"].map(|name| aliases.addresses(name).unwrap()[0].to_string()), ["::1", "::2", "::3"]);
+        assert_eq!(read("null"), Ok(HostAliases::default()));
+    }
+
+    #[test]
+    fn a_map_of_hostnames_is_read_as_the_list_is() {
+        let map = read("paris.mesh.cilium.io:\n  ips:\n  - 192.0.2.10\n  - 192.0.2.11\nrome: {IPs: ['::1']}").unwrap();
+        let list = read("- {hostname: paris.mesh.cilium.io, ips: [192.0.2.10, 192.0.2.11]}\n- {hostname: rome, ips: ['::1']}");
+        assert_eq!(Ok(map), list);
+        assert_eq!(read("{}"), Ok(HostAliases::default()));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        const SHAPE: &str = "it must be a list of entries with a hostname and a list of ips, or a map of hostnames to entries with ips";
+        for (text, expected) in [
+            ("paris", SHAPE),
+            ("{paris: [192.0.2.1]}", SHAPE),
+            ("[paris]", SHAPE),
+            ("[{hostname: a, ips: 192.0.2.1}]", SHAPE),
+            ("{a: {ips: []}}", "the entry \"a\" has no ips"),
+            ("{a: {ips: [b]}}", "the entry \"a\" has something in ips that is no IP address"),
+            ("[{ips: [192.0.2.1]}]", "the entry \"\" has no hostname"),
+            ("[{hostname: a}]", "the entry \"a\" has no ips"),
+            ("[{hostname: a, ips: [b]}]", "the entry \"a\" has something in ips that is no IP address"),
+            ("[{hostname: a, ips: [1]}]", "the entry \"a\" has something in ips that is no IP address"),
+            ("[{hostname: a, ips: ['::1%']}]", "the entry \"a\" has something in ips that is no IP address"),
+            ("[{hostname: a, ips: ['::1']}, {hostname: a, ips: ['::1']}]", "the entry \"a\" is there twice"),
+        ] {
+            assert_eq!(read(text), Err(expected.to_owned()), "{text}");
+        }
+    }
+}

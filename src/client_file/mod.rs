@@ -1,0 +1,284 @@
+//! The etcd client file: the YAML that Cilium writes for each remote cluster (`pkg/kvstore/etcd.go`, etcd's
+//! `clientv3/yaml`), read into a [`EtcdConfig`].
+//!
+//! It is read as agents read it: `tests/clients/go-cilium/readers` compares the two. Nothing here checks that an
+//! endpoint can be dialled. `Connection::open` does, so that one bad endpoint does not cost the others.
+
+mod fields;
+mod host_aliases;
+mod keys;
+#[cfg(test)]
+mod table;
+
+use std::path::PathBuf;
+
+use cilium_kvstore::{ClientCertificate, Credentials, EtcdConfig, HostAliases};
+use serde_yaml_ng::Value;
+
+use self::fields::{check_other, set_flag, set_path, set_text, texts};
+use self::host_aliases::read_host_aliases;
+use crate::yaml::{Limits, YamlError, go};
+
+pub use self::keys::meant_by;
+
+/// An etcd client file. Keys are case-insensitive and unknown ones are ignored, as Go's decoder does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientFile {
+    /// What the file configures.
+    pub config: EtcdConfig,
+    misspelt: Vec<MisspeltKey>,
+    /// That a certificate or a key is given without the other.
+    half_pair: Option<&'static str>,
+}
+
+/// A key that etcd's client ignores, and the one that was probably meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MisspeltKey {
+    /// As the file has it.
+    pub key: String,
+    /// As etcd's client knows it.
+    pub meant: &'static str,
+}
+
+/// Maximum number of misspelt keys that are reported of a file: as many as it needs keys.
+const MISSPELT_COUNT_MAX: usize = 8;
+
+/// Why a file is not an etcd client file. Never quotes a value: it could be the password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClientFileError {
+    /// Not YAML at all.
+    #[error("not YAML: {place}")]
+    NotYaml {
+        /// Line and column. Not the parser's words, which may quote what is there.
+        place: String,
+    },
+    /// It stands for more than any client file needs, or nests too deeply.
+    #[error("{reason}")]
+    TooMuch {
+        /// Which limit, and where.
+        reason: String,
+    },
+    /// YAML, but not a mapping of keys to values.
+    #[error("not a mapping of keys such as endpoints to values")]
+    NotAMapping,
+    /// A key has a value of another type.
+    #[error("{key} must be {expected}")]
+    WrongType {
+        /// The key, as this client spells it.
+        key: &'static str,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// No endpoint is given.
+    #[error("endpoints is missing or empty: give at least one, such as https://host:2379")]
+    NoEndpoints,
+    /// What stands at `cilium-host-aliases` cannot be used.
+    #[error("cilium-host-aliases: {reason}")]
+    HostAliases {
+        /// Why not.
+        reason: String,
+    },
+    /// Something is missing, and a key that nobody reads may be why.
+    #[error("{error}; {}", in_words(keys))]
+    Misspelt {
+        /// What is wrong.
+        error: Box<Self>,
+        /// The misspelt keys, which may be why.
+        keys: Vec<MisspeltKey>,
+    },
+}
+
+impl From<YamlError> for ClientFileError {
+    fn from(error: YamlError) -> Self {
+        match error {
+            YamlError::Syntax { line, column, .. } => Self::NotYaml { place: format!("look at line {line}, column {column}") },
+            YamlError::Limit { .. } => Self::TooMuch { reason: error.to_string() },
+            YamlError::Refused { .. } => Self::NotYaml { place: error.to_string() },
+        }
+    }
+}
+
+/// What the keys of a file say.
+#[derive(Default)]
+struct Values {
+    endpoints: Vec<String>,
+    trusted_ca_file: Option<PathBuf>,
+    certificate_file: Option<PathBuf>,
+    key_file: Option<PathBuf>,
+    insecure_transport: bool,
+    insecure_skip_tls_verify: bool,
+    username: String,
+    password: String,
+    host_aliases: HostAliases,
+    misspelt: Vec<MisspeltKey>,
+}
+
+impl ClientFile {
+    /// Reads the text of a client file: a few milliseconds for each 100 KB of it, so that an async thread leaves a
+    /// foreign one to a blocking thread.
+    ///
+    /// # Errors
+    /// [`ClientFileError`], naming the key.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ClientFileError> {
+        let mut values = Values::default();
+        match values.read(bytes).and_then(|()| values.config()) {
+            Ok(config) => Ok(Self { config, half_pair: values.half_pair(), misspelt: values.misspelt }),
+            Err(error) if values.misspelt.is_empty() => Err(error),
+            Err(error) => Err(ClientFileError::Misspelt { error: Box::new(error), keys: values.misspelt }),
+        }
+    }
+
+    /// Returns, as text, what of the file is ignored and was probably meant otherwise.
+    #[must_use]
+    pub fn warnings(&self) -> Option<String> {
+        let half_pair = self.half_pair.map(|warning| format!("{warning}, so that no client certificate is shown"));
+        let misspelt = (!self.misspelt.is_empty()).then(|| in_words(&self.misspelt));
+        misspelt.into_iter().chain(half_pair).reduce(|warning, more| format!("{warning}; {more}"))
+    }
+}
+
+impl Values {
+    fn read(&mut self, bytes: &[u8]) -> Result<(), ClientFileError> {
+        let Value::Mapping(mapping) = go::read(bytes, &Limits::CONFIGURATION)? else {
+            return Err(ClientFileError::NotAMapping);
+        };
+        let mut pairs: Vec<(&str, &Value)> = mapping.iter().filter_map(|(key, value)| Some((key.as_str()?, value))).collect();
+        // Go's JSON has them in this order: of keys that differ in their case alone, the last counts
+        pairs.sort_by_key(|(key, _)| *key);
+        pairs.into_iter().try_for_each(|(key, value)| self.set(key, value))
+    }
+
+    fn set(&mut self, key: &str, value: &Value) -> Result<(), ClientFileError> {
+        match key.to_ascii_lowercase().as_str() {
+            "endpoints" => self.endpoints = texts("endpoints", value)?,
+            "trusted-ca-file" => set_path(&mut self.trusted_ca_file, "trusted-ca-file", value)?,
+            "cert-file" => set_path(&mut self.certificate_file, "cert-file", value)?,
+            "key-file" => set_path(&mut self.key_file, "key-file", value)?,
+            "insecure-transport" => set_flag(&mut self.insecure_transport, "insecure-transport", value)?,
+            "insecure-skip-tls-verify" => set_flag(&mut self.insecure_skip_tls_verify, "insecure-skip-tls-verify", value)?,
+            "username" => set_text(&mut self.username, "username", value)?,
+            "password" => set_text(&mut self.password, "password", value)?,
+            host_aliases::KEY => {
+                self.host_aliases = read_host_aliases(value).map_err(|reason| ClientFileError::HostAliases { reason })?;
+            }
+            lower => {
+                check_other(lower, value)?;
+                let misspelt = meant_by(key).filter(|_| self.misspelt.len() < MISSPELT_COUNT_MAX);
+                self.misspelt.extend(misspelt.map(|meant| MisspeltKey { key: key.to_owned(), meant }));
+            }
+        }
+        Ok(())
+    }
+
+    fn config(&self) -> Result<EtcdConfig, ClientFileError> {
+        let (first, others) = self.endpoints.split_first().ok_or(ClientFileError::NoEndpoints)?;
+        let mut config = others.iter().fold(EtcdConfig::new(first), EtcdConfig::with_endpoint);
+        config.trusted_ca_file.clone_from(&self.trusted_ca_file);
+        // etcd's own client uses both or none
+        if let (Some(certificate_file), Some(key_file)) = (self.certificate_file.clone(), self.key_file.clone()) {
+            config.client_certificate = Some(ClientCertificate { certificate_file, key_file });
+        }
+        config.insecure_transport = self.insecure_transport;
+        config.insecure_skip_tls_verify = self.insecure_skip_tls_verify;
+        // and logs in only where both are given
+        if !self.username.is_empty() && !self.password.is_empty() {
+            config.credentials = Some(Credentials { username: self.username.clone(), password: self.password.clone() });
+        }
+        config.host_aliases = self.host_aliases.clone();
+        Ok(config)
+    }
+
+    fn half_pair(&self) -> Option<&'static str> {
+        match (&self.certificate_file, &self.key_file) {
+            (Some(_), None) => Some("cert-file is set without key-file"),
+            (None, Some(_)) => Some("key-file is set without cert-file"),
+            (Some(_), Some(_)) | (None, None) => None,
+        }
+    }
+}
+
+fn in_words(keys: &[MisspeltKey]) -> String {
+    let texts: Vec<String> = keys.iter().map(|MisspeltKey { key, meant }| format!("{key:?} where \"{meant}\" is meant")).collect();
+    format!("it says {}, which etcd's client ignores", texts.join(", and "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helm_file_is_read_whatever_the_case_of_its_keys() {
+        let text = "Endpoints:\n- https://tokyo.mesh.cilium.io:2379\n- other:2379\nTRUSTED-CA-FILE: /ca.crt\nkey-file: /c.key\n\
+                    cert-file: /c.crt\ndial-timeout: 0\nusername: u\npassword: p\nunknown: {a: [1]}\ninsecure-skip-tls-verify: true\n";
+        let mut expected = EtcdConfig::new("https://tokyo.mesh.cilium.io:2379").with_endpoint("other:2379");
+        expected.trusted_ca_file = Some("/ca.crt".into());
+        expected.client_certificate = Some(ClientCertificate { certificate_file: "/c.crt".into(), key_file: "/c.key".into() });
+        expected.insecure_skip_tls_verify = true;
+        expected.credentials = Some(Credentials { username: "u".into(), password: "p".into() });
+        let expected = ClientFile { config: expected, misspelt: Vec::new(), half_pair: None };
+        assert_eq!(ClientFile::parse(text.as_bytes()).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let message = |text: &str| ClientFile::parse(text.as_bytes()).unwrap_err().to_string();
+        assert_eq!(message("just text"), "not a mapping of keys such as endpoints to values");
+        assert_eq!(message(""), "not a mapping of keys such as endpoints to values");
+        assert_eq!(message("endpoints: []"), "endpoints is missing or empty: give at least one, such as https://host:2379");
+        assert_eq!(message("endpoints: https://a:2379"), "endpoints must be a list of texts");
+        assert_eq!(message("endpoints: [1]"), "endpoints must be a list of texts");
+        assert_eq!(message("insecure-transport: 1"), "insecure-transport must be true or false");
+        assert_eq!(message("password: 1234"), "password must be a text (quote it if it looks like a number or a boolean)");
+        assert_eq!(message("username: yes"), "username must be a text (quote it if it looks like a number or a boolean)");
+        assert_eq!(message("endpoints: [a]\ndial-timeout: 5s"), "dial-timeout must be a whole number, in nanoseconds where it is a time");
+        assert_eq!(message("endpoints: [a]\n~: x"), "not YAML: a key must be a text (line 2)");
+        assert_eq!(message("endpoints: ["), "not YAML: look at line 2, column 1");
+        assert_eq!(message(&format!("endpoints: {}", "[".repeat(900_000))), "lists and mappings nested deeper than 32 (line 1)");
+        assert_eq!(message("cilium-host-aliases: [{hostname: a}]"), "cilium-host-aliases: the entry \"a\" has no ips");
+    }
+
+    #[test]
+    fn what_agents_accept_is_read_as_they_read_it() {
+        let read = |text: &str| ClientFile::parse(text.as_bytes()).unwrap();
+        let plain = read("endpoints: [https://a:2379]");
+        for text in [
+            "\u{feff}endpoints: [https://a:2379]",
+            "endpoints: [https://a:2379]\n---\n",
+            "endpoints: [https://a:2379]\n---\nendpoints: [b]\n",
+            "endpoints: [b]\nendpoints: [https://a:2379]",
+            "endpoints:\t[https://a:2379]\t\n",
+            "Endpoints: [b]\nendpoints: [https://a:2379]",
+            "x: &x [https://a:2379]\nendpoints: *x",
+            "<<: {endpoints: [https://a:2379]}\ndial-timeout: 5e9",
+        ] {
+            assert_eq!(read(text), plain, "{text:?}");
+        }
+        assert!(read("endpoints: [a]\ninsecure-transport: yes").config.insecure_transport);
+        assert_eq!(read("endpoints: [a]\ntrusted-ca-file: 12").config.trusted_ca_file, Some("12".into()));
+    }
+
+    #[test]
+    fn a_misspelt_key_is_told_also_where_something_is_missing_for_it() {
+        let file = ClientFile::parse(b"endpoints: [a]\ntrusted_ca_file: /ca.crt\nusernam: u\npassword: hunter2\nnote: x").unwrap();
+        let told = r#"it says "trusted_ca_file" where "trusted-ca-file" is meant, and "usernam" where "username" is meant, which etcd's client ignores"#;
+        assert_eq!(file.warnings().as_deref(), Some(told));
+        assert_eq!(ClientFile::parse(b"endpoints: [a]\nnote: x").unwrap().warnings(), None);
+        let half = ClientFile::parse(b"endpoints: [a]\ncert-fil: /c.crt\nkey-file: /c.key").unwrap();
+        let told = r#"it says "cert-fil" where "cert-file" is meant, which etcd's client ignores; key-file is set without cert-file, so that no client certificate is shown"#;
+        assert_eq!(half.warnings().as_deref(), Some(told));
+        assert_eq!(half.config.client_certificate, None);
+        let error = ClientFile::parse(b"endpoint: [a]\n").unwrap_err().to_string();
+        let told = r#"endpoints is missing or empty: give at least one, such as https://host:2379; it says "endpoint" where "endpoints" is meant, which etcd's client ignores"#;
+        assert_eq!(error, told);
+        let many: String = (0..MISSPELT_COUNT_MAX + 3).map(|spaces| format!("'endpoint{}': x\n", " ".repeat(spaces))).collect();
+        let file = ClientFile::parse(format!("endpoints: [a]\n{many}").as_bytes()).unwrap();
+        assert_eq!(file.misspelt.len(), MISSPELT_COUNT_MAX);
+    }
+
+    #[test]
+    fn the_password_is_not_in_the_debug_output() {
+        let file = ClientFile::parse(b"endpoints: [a]\nusername: u\npassword: hunter2").unwrap();
+        let shown = format!("{file:?}");
+        assert!(shown.contains("redacted") && !shown.contains("hunter2"), "{shown}");
+    }
+}
