@@ -6,7 +6,7 @@
 mod certificates;
 mod server_certificate;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -405,7 +405,7 @@ fn cause(error: &reqwest::Error) -> String {
 }
 
 /// The header that shows a token.
-fn token(path: &PathBuf) -> Result<HeaderValue, Failure> {
+fn token(path: &Path) -> Result<HeaderValue, Failure> {
     let named = |reason: &str| Failure::usage(format!("--token-file {}: {reason}", path.display()));
     let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| named(&error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| named("holds no token: it must be one line of text"))?;
