@@ -58,6 +58,27 @@ async fn a_holder_that_dies_is_superseded_when_its_lease_ends() {
 }
 
 #[tokio::test]
+async fn whose_lease_ends_while_it_waits_does_not_get_the_lock() {
+    let etcd = Etcd::start().await;
+    let (one, other) = (session(&etcd).await, session(&etcd).await);
+    let held = one.lock_path(b"locks/a").await.unwrap();
+    let holder = held.comparator().key.clone();
+    let end_of_lease = async {
+        let lease = eventually("the key of the session that waits", || async {
+            let below = etcd_client::GetOptions::new().with_prefix();
+            let found = etcd.client().await.get("locks/a/", Some(below)).await.unwrap();
+            found.kvs().iter().find(|key_value| key_value.key() != holder).map(etcd_client::KeyValue::lease)
+        })
+        .await;
+        etcd.client().await.lease_revoke(lease).await.unwrap();
+        held.unlock().await.unwrap();
+    };
+    let (waited, ()) = tokio::join!(other.lock_path(b"locks/a"), end_of_lease);
+    let error = waited.map(drop).unwrap_err();
+    assert!(matches!(error, KvstoreError::LockLost { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn a_lock_key_is_the_path_and_the_lease() {
     let etcd = Etcd::start().await;
     let session = session(&etcd).await;
