@@ -297,6 +297,25 @@ async fn in_a_wiped_etcd_the_canaries_come_last() {
     assert_eq!(announcer.end().await, 0);
 }
 
+/// An address that the files name too, with an identity of another cluster. It is not overwritten, and
+/// it is announced once the other writer has deleted it.
+#[tokio::test]
+async fn an_address_that_another_writer_announces_stays_as_it_is() {
+    let etcd = Etcd::start().await;
+    let (key, theirs) = ("cilium/state/ip/v1/default/192.168.9.1", r#"{"IP":"192.168.9.1","Mask":null,"HostIP":"","ID":65800,"Key":0}"#);
+    etcd.put(key, theirs).await;
+    let place = Place::new(&etcd);
+    let mut announcer = place.announce("log");
+    place.says("log", "announced by somebody else already").await;
+    place.says("log", "announced cluster=vms").await;
+    let value = async || etcd.client().await.get(key, None).await.unwrap().kvs().first().map(|found| found.value_str().unwrap().to_owned());
+    assert_eq!(value().await.as_deref(), Some(theirs));
+    etcd.delete(key).await;
+    eventually("the address of the files", async || value().await).await;
+    announcer.terminate();
+    assert_eq!(announcer.end().await, 0);
+}
+
 /// A cluster with the same name and another id belongs to somebody else. Its nodes and services
 /// must not be deleted.
 #[tokio::test]
