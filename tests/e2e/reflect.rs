@@ -13,6 +13,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::eventually;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL, source_key};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::Remote;
@@ -86,6 +87,25 @@ async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_
         meshkeep.stop().await;
         assert_eq!(contents(&target.client().await).await, left, "a stop takes nothing away");
     }
+}
+
+/// As a restored backup has them: equal, and nothing would remove them once nobody writes any more.
+#[tokio::test]
+async fn keys_of_the_target_without_a_lease_get_one() {
+    let target = Etcd::start().await;
+    let remote = Remote::start(&etcd_binaries()[0], Form::Cache, vec![MeshCluster::generate(1, SMALL)]).await;
+    let truth = expected(&remote.clusters);
+    let (key, value) = truth.iter().find(|(key, _)| key.contains("cache/nodes/")).unwrap();
+    target.put(key.as_str(), value.as_str()).await;
+    let mut home = home(&target, &[&remote]);
+    let meshkeep = home.start().await;
+    becomes(&target.client().await, &truth, "the start").await;
+    eventually("a lease", || async {
+        let found = target.client().await.get(key.as_str(), None).await.unwrap();
+        (found.kvs()[0].lease() != 0).then_some(())
+    })
+    .await;
+    meshkeep.stop().await;
 }
 
 /// A canary waits for its entries, because a reader that finds a canary treats missing entries as
