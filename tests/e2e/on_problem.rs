@@ -15,11 +15,19 @@ use crate::harness::meshkeep::{Home, Meshkeep};
 /// Status for no answer at all.
 const SILENT: u16 = 0;
 
-/// Client file of a cluster whose etcd does not answer.
-const NOWHERE: &str = "endpoints:\n- http://127.0.0.1:1\n";
+/// An answer that says when to try again (RFC 9110, 10.2.3), in [`RETRY_AFTER`].
+const TOO_MANY: u16 = 429;
 
-/// Requests so far: the status of the answer, the head and the body.
-type Posted = Arc<Mutex<Vec<(u16, String, Value)>>>;
+/// Longer than meshkeep waits by itself after a first failure (1 s).
+const RETRY_AFTER: Duration = Duration::from_secs(3);
+
+/// Client file of a cluster whose etcd does not answer.
+const NOWHERE: &str = "endpoints:
+- http://127.0.0.1:1
+";
+
+/// Requests so far: the status of the answer, the head, the body and when it came.
+type Posted = Arc<Mutex<Vec<(u16, String, Value, Instant)>>>;
 
 /// An HTTP receiver that answers every request with the current status.
 pub(super) struct Receiver {
@@ -57,7 +65,7 @@ impl Receiver {
     pub(super) fn told(&self) -> Vec<(u16, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let posts = self.posts.lock().unwrap();
-        posts.iter().map(|(status, _, body)| (*status, format!("{} {}", text(&body["event"]), text(&body["finding"]["id"])))).collect()
+        posts.iter().map(|(status, _, body, _)| (*status, format!("{} {}", text(&body["event"]), text(&body["finding"]["id"])))).collect()
     }
 
     /// Waits for a request that got a status.
@@ -101,11 +109,12 @@ async fn answer(mut socket: TcpStream, status: Arc<AtomicU16>, posts: Posted) {
         }
     };
     let status = status.load(Ordering::Relaxed);
-    posts.lock().unwrap().push((status, head, body));
+    posts.lock().unwrap().push((status, head, body, Instant::now()));
     if status == SILENT {
         return std::future::pending().await;
     }
-    let answer = format!("HTTP/1.1 {status} x\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n");
+    let wait = if status == TOO_MANY { format!("retry-after: {}\r\n", RETRY_AFTER.as_secs()) } else { String::new() };
+    let answer = format!("HTTP/1.1 {status} x\r\nlocation: http://127.0.0.1:1/\r\n{wait}content-length: 0\r\n\r\n");
     let _ = socket.write_all(answer.as_bytes()).await;
 }
 
@@ -168,6 +177,21 @@ async fn a_receiver_that_fails_is_tried_again_and_one_that_refuses_is_not() {
         assert_eq!(count, 1, "{:?}", receiver.told());
     }
     assert_eq!(meshkeep.log_lines_with(&["refuses a finding", "it answers 400"]), 1, "{}", meshkeep.log());
+}
+
+#[tokio::test]
+async fn a_receiver_that_says_when_to_try_again_gets_nothing_before() {
+    let receiver = Receiver::start().await;
+    receiver.answers(TOO_MANY);
+    let (home, _meshkeep) = posting_to(&receiver).await;
+    home.write_cluster("paris", NOWHERE);
+    let times: Vec<Instant> = eventually("a second post", || async {
+        let posts = receiver.posts.lock().unwrap();
+        (posts.len() >= 2).then(|| posts.iter().map(|(.., time)| *time).collect())
+    })
+    .await;
+    let wait = times[1] - times[0];
+    assert!(wait >= RETRY_AFTER, "{wait:?}");
 }
 
 /// Nothing waits for a receiver: neither requests, nor the mirror, nor the shutdown.
