@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use etcd_client::{Client, Error, EventType, GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, WatchOptions, WatchStream};
+use etcd_client::{
+    Client, Compare, CompareOp, Error, EventType, GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, Txn, WatchOptions, WatchStream,
+};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -195,6 +197,36 @@ async fn change(mirrored: &mut Mirrored, random: &mut StdRng) {
         })
         .await;
     mirrored.settles("a change").await;
+}
+
+/// Comparisons of every target and operator with what a key that does not exist has.
+fn comparisons(key: &[u8]) -> Vec<Compare> {
+    let operators = [CompareOp::Equal, CompareOp::Greater, CompareOp::Less, CompareOp::NotEqual];
+    let each = operators.into_iter().flat_map(|operator| {
+        [
+            Compare::value(key, operator, ""),
+            Compare::version(key, operator, 0),
+            Compare::create_revision(key, operator, 0),
+            Compare::mod_revision(key, operator, 0),
+            Compare::lease(key, operator, 0),
+        ]
+    });
+    each.flat_map(|compare| [compare.clone(), compare.with_prefix()]).collect()
+}
+
+#[tokio::test]
+async fn comparisons_hold_where_those_of_an_etcd_do_also_with_keys_that_do_not_exist() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(&binary).start().await;
+        let (_mirrored, mut pair) = pair(&etcd).await;
+        let known = pair.keys.iter().find(|key| key.starts_with(b"cilium/cache/")).unwrap().clone();
+        for compare in [comparisons(&known), comparisons(b"cilium/cache/nobody")].concat() {
+            let transaction = || Txn::new().when([compare.clone()]);
+            let face = pair.face.txn(transaction()).await.unwrap().succeeded();
+            let etcd = pair.etcd.txn(transaction()).await.unwrap().succeeded();
+            assert_eq!(face, etcd, "{compare:?}");
+        }
+    }
 }
 
 #[tokio::test]

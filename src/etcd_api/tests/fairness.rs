@@ -111,3 +111,17 @@ async fn answers_that_nobody_reads_take_what_they_have_and_no_more_than_a_share(
     drop(list);
     keys.range(of(1, all())).await.unwrap();
 }
+
+#[tokio::test]
+async fn quick_answers_that_one_client_does_not_read_leave_others_theirs() {
+    let (_mirror, keys, _scans) = face(&vec![b'x'; 1 << 20]);
+    let mut unread = Vec::new();
+    let refused = loop {
+        match keys.range(of(1, one())).await {
+            Ok(answer) => unread.push(answer),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    keys.range(of(2, one())).await.unwrap();
+}
