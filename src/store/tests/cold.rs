@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::faults::damage::{copy_directory, flip_last_byte_of, group};
+use super::faults::damage::{chunk_at, copy_directory, flip_last_byte_of, group};
 use super::memory::{Disk, Rig, reopen};
 use super::{Loaded, key, open, read, record};
 use crate::model::{ClusterId, EntryKey, Kind, MaxConnectedClusters, Object, Question, Record, Sequence};
@@ -275,6 +275,34 @@ fn a_damaged_chunk_gives_no_early_answer() {
     store.apply(&group()).unwrap();
     store.close().unwrap();
     flip_last_byte_of(directory.path(), b"e");
+    assert_eq!(offered(directory.path()).0, Some(None));
+}
+
+/// As on a disk that lost a write: the manifest knows of a newer chunk than the one in its slot.
+#[test]
+fn an_older_chunk_than_the_noted_one_gives_no_early_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let add = |group: &Group| {
+        let (store, _) = open(directory.path());
+        store.apply(group).unwrap();
+        store.close().unwrap();
+    };
+    let engine = || Engine::open(&directory.path().join("store")).unwrap();
+    add(&group());
+    let (slot, _) = chunk_at(directory.path(), b"e");
+    let older = engine().get(slot).unwrap().unwrap();
+    let is_replaced = |seed: u64| {
+        let first = key(Kind::Node, "paris", "000");
+        let change = Some(Arc::new(record(first.clone(), seed, 100)));
+        add(&Group { records: BTreeMap::from([(first, change)]), ..Group::default() });
+        chunk_at(directory.path(), b"e").0 == slot && engine().get(slot).unwrap().unwrap() != older
+    };
+    assert!((1_000..1_032).any(is_replaced), "no newer chunk came into slot {slot}");
+    assert_eq!(offered(directory.path()).0, Some(Some(1)));
+    let engine = engine();
+    engine.put(slot, &older).unwrap();
+    engine.sync().unwrap();
+    drop(engine);
     assert_eq!(offered(directory.path()).0, Some(None));
 }
 

@@ -78,7 +78,7 @@ fn parts(directory: &Path) -> Vec<(Slot, Part)> {
 }
 
 /// The slot of the chunk that begins there.
-fn chunk_at(directory: &Path, low: &[u8]) -> (Slot, Part) {
+pub(in crate::store::tests) fn chunk_at(directory: &Path, low: &[u8]) -> (Slot, Part) {
     parts(directory).into_iter().find(|(slot, part)| slot.kind == SlotKind::Chunk && part.head.low == low).unwrap()
 }
 
