@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cilium_kvstore::allocator::{AllocatorOptions, Locker, StaleLocks};
+use cilium_kvstore::allocator::{AllocatorOptions, Backend, BackendError, EtcdBackend, Id, Locker, StaleLocks};
 
 use super::{BASE, Node, content, key, options};
 use crate::harness::etcd::Etcd;
@@ -49,6 +49,29 @@ async fn a_holder_that_is_stuck_loses_its_lock_in_the_second_round() {
     Locker::unlock(stuck).await;
     one.die().await;
     two.die().await;
+}
+
+/// An entry that stands and a lock that is lost both keep a write from happening: they are told apart.
+#[tokio::test]
+async fn what_is_written_under_a_lost_lock_fails_as_that() {
+    let etcd = Etcd::start().await;
+    let session = super::session(&etcd).await;
+    let backend = EtcdBackend::new(session.clone(), BASE, "10.0.0.1");
+    let (standing, free) = (Id::new(70_000).unwrap(), Id::new(70_001).unwrap());
+    etcd.put(format!("{BASE}/id/{standing}"), key("other").as_str()).await;
+    let lock = backend.lock(&key("a")).await.unwrap();
+    assert!(!backend.write_id_if_locked(standing, &key("a"), &lock).await.unwrap());
+    assert!(!backend.acquire_reference(standing, &key("a"), &lock).await.unwrap());
+    etcd.delete(lock.comparator().key.clone()).await;
+    let writes = [
+        backend.write_id_if_locked(free, &key("a"), &lock).await,
+        backend.allocate_id_if_locked(free, &key("a"), &lock).await,
+        backend.acquire_reference(standing, &key("other"), &lock).await,
+    ];
+    assert!(writes.iter().all(|written| matches!(written, Err(BackendError::LockLost))), "{writes:?}");
+    let left: Vec<String> = content(&etcd).await.into_iter().map(|(key, ..)| key).collect();
+    assert_eq!(left, [format!("id/{standing}")]);
+    session.close().await;
 }
 
 /// Trap 28: the collector's lock of a number differs from the lock for allocating its key, so that

@@ -9,7 +9,7 @@ use super::memory::{Failure, Memory, Node};
 use super::{id, key, range};
 use crate::allocator::backend::Backend;
 use crate::allocator::event::{Event, EventKind};
-use crate::allocator::options::AllocatorOptions;
+use crate::allocator::options::{AllocatorOptions, Validator};
 use crate::allocator::serve::{AllocateError, Allocation, Allocator, Released};
 
 fn options() -> AllocatorOptions {
@@ -130,6 +130,67 @@ async fn a_range_that_is_used_up_is_said_at_once_and_what_is_collected_is_free_a
     memory.delete(second.id);
     until(|| allocator.count() == 1).await;
     assert_eq!(allocator.allocate(&key("c")).await.unwrap().id, second.id);
+}
+
+/// As where the store lost an entry, and a node that uses its number has not heard of it.
+#[tokio::test(start_paused = true)]
+async fn a_number_in_use_here_is_given_to_no_other_key_although_the_store_has_no_entry_of_it() {
+    let memory = Memory::default();
+    let (one, two) = (memory.node("one"), memory.node("two"));
+    let two_numbers = || AllocatorOptions { range: range(7, 8), ..options() };
+    let (first, second) = (start(&one, two_numbers()), start(&two, two_numbers()));
+    second.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
+    two.set_deaf(true);
+    let used = first.allocate(&key("a")).await.unwrap().id;
+    let of_others = first.allocate(&key("other")).await.unwrap().id;
+    assert_eq!(second.allocate(&key("a")).await.unwrap(), Allocation { id: used, is_new: false, first_use: true });
+    // the first node writes nothing any more
+    first.delete().await;
+    memory.delete(used);
+    let error = second.allocate(&key("b")).await.unwrap_err();
+    assert!(matches!(error, AllocateError::Exhausted { .. }), "{error}");
+    assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&of_others], "no entry of the third key");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_that_the_store_refused_may_be_chosen_again() {
+    let memory = Memory::default();
+    let node = memory.node("one");
+    let allocator = start(&node, AllocatorOptions { range: range(7, 8), ..options() });
+    allocator.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
+    node.set_deaf(true);
+    memory.put(id(7), &key("other"));
+    memory.put(id(8), &key("another"));
+    assert!(matches!(allocator.allocate(&key("a")).await, Err(AllocateError::Exhausted { .. })));
+    memory.delete(id(7));
+    // it cannot be told of its entry, which is written all the same
+    allocator.allocate(&key("a")).await.unwrap_err();
+    assert_eq!(memory.content().ids[&id(7)].0, key("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_remote_copy_has_no_number_that_its_validator_refuses() {
+    let (own, remote) = (Memory::default(), Memory::default());
+    let allocator = start(&own.node("one"), options());
+    for number in [99, 150, 200] {
+        remote.put(id(number), &key("far"));
+    }
+    let validator = Validator::remote(range(100, 199), "k8s:io.cilium.k8s.policy.cluster", "vms".into());
+    let (sender, mut events) = mpsc::channel(16);
+    let cache = allocator.watch_remote(AllocatorOptions { validator: Some(validator), events: Some(sender), ..options() });
+    let (node, connection) = (remote.node("far"), CancellationToken::new());
+    let changes = async {
+        // the last one is told behind all that the list has
+        let first = events.recv().await.unwrap();
+        remote.put(id(151), &key("farther"));
+        let last = events.recv().await.unwrap();
+        (first.id, last.id)
+    };
+    let told = tokio::select! {
+        () = cache.watch(&node, connection) => unreachable!("nobody ends it"),
+        told = changes => told,
+    };
+    assert_eq!((told, cache.count()), ((id(150), id(151)), 2));
 }
 
 #[tokio::test(start_paused = true)]
