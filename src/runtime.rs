@@ -167,7 +167,7 @@ pub async fn run(
             Some(opened) => opened,
             None => opening.await.map_err(failed)??,
         };
-        start(settings, &reread, served, opened, (started, reflect)).await
+        start(settings, &reread, served, opened, reflect).await
     };
     let mut starting = std::pin::pin!(starting);
     let begun = tokio::select! {
@@ -286,7 +286,7 @@ async fn start(
     reread: &Reread,
     served: Served,
     opened: OpenedStore,
-    (started, reflect): (Instant, Option<ReflectOptions>),
+    reflect: Option<ReflectOptions>,
 ) -> Result<Parts, RunError> {
     let Served { mut tasks, handle, stop_api, no_more: _, decoded, findings, loaded, board, directory, persistence, store_report } = served;
     let stop_mirror = CancellationToken::new();
@@ -304,7 +304,7 @@ async fn start(
         report.damaged_count = restored.damaged_count;
         report.restored_count = restored.restored_count;
     });
-    tracing::info!(entries = restored.restored_count, took_ms = started.elapsed().as_millis(), "store loaded");
+    tracing::info!(entries = restored.restored_count, took_ms = handle.uptime().as_millis(), "store loaded");
     let (publisher, mirror) = publication(restored.published.clone());
     let log = Arc::clone(store.log());
     let (persist, worker) = persister(store, persistence);
