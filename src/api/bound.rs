@@ -10,10 +10,11 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::ApiOptions;
 use super::bind_error::BindError;
-use super::etcd::EtcdService;
+use super::etcd::{self, EtcdService};
 use super::guard::{Guard, Hosts, Token};
+use super::options::ApiOptions;
+use super::router;
 use super::state::ApiState;
 use crate::admission::Scans;
 use crate::findings::{self, Poster};
@@ -134,9 +135,9 @@ impl Bound {
         if let Some(poster) = self.poster {
             watching.spawn(poster.run(state.findings.posts.clone(), state.handle.uptime()));
         }
-        let health_router = super::health_router(state.clone(), self.health_guard);
-        let etcd_router = super::etcd::router(state.clone(), self.etcd_guard, self.etcd_service);
-        let router = super::router(state, self.guard);
+        let health_router = router::health_router(state.clone(), self.health_guard);
+        let etcd_router = etcd::router(state.clone(), self.etcd_guard, self.etcd_service);
+        let router = router::router(state, self.guard);
         let body_max = Some(seats.limits().body);
         // places of its own: whoever fills those of the face must not make it look dead
         let health_seats = Seats::new(ConnectionLimits { count_max: HEALTH_CONNECTION_COUNT_MAX, ..self.limits });

@@ -49,7 +49,7 @@ pub(super) fn router(state: ApiState, guard: Guard, service: Option<EtcdService>
         .route(HEALTH_PATH, get(health))
         .route(METRICS_PATH, get(metrics::get_metrics))
         .layer(from_fn_with_state(guard, guard::check))
-        .layer(from_fn(super::render::render))
+        .layer(from_fn(crate::api::render::errors::render))
         .with_state(state);
     let routes = match service {
         Some(service) => routes.fallback_service(service),

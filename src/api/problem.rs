@@ -1,6 +1,6 @@
 //! Errors as RFC 9457 problem documents, one stable code for each kind of trouble.
 //!
-//! A handler returns a [`Problem`]; [`super::render`] turns it into the document at the edge, where the request's path is known.
+//! A handler returns a [`Problem`]; [`crate::api::render::errors`] turns it into the document at the edge, where the request's path is known.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};

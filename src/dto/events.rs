@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::objects::Backend;
 use super::problem::ProblemDocument;
 use super::status::ClusterAge;
-use super::streamed::StreamedObject;
+use crate::dto::streamed::StreamedObject;
 
 /// One event of the stream. Its members depend on `type`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]

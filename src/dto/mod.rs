@@ -6,9 +6,6 @@
 
 pub(crate) mod config;
 pub(crate) mod events;
-pub(crate) mod exports;
-pub(crate) mod global_services;
-pub(crate) mod labels;
 pub(crate) mod log;
 pub(crate) mod lookup;
 pub(crate) mod meta;
@@ -59,11 +56,11 @@ list_of! {
     /// A page of services.
     ServiceList: objects::Service;
     /// A page of global services.
-    GlobalServiceList: global_services::GlobalService;
+    GlobalServiceList: objects::global_services::GlobalService;
     /// A page of service exports.
-    ServiceExportList: exports::ServiceExport;
+    ServiceExportList: objects::exports::ServiceExport;
     /// A page of endpoint slices.
-    EndpointSliceList: exports::EndpointSlice;
+    EndpointSliceList: objects::exports::EndpointSlice;
     /// A page of identities.
     IdentityList: objects::Identity;
     /// A page of ipcache entries.

@@ -1,13 +1,17 @@
 //! Nodes, services, identities and ipcache entries, as lists, single answers and streams show them.
 
+pub(crate) mod exports;
+pub(crate) mod global_services;
+pub(crate) mod labels;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::labels::LabelsOfIdentity;
 use super::meta::ItemMeta;
+use labels::LabelsOfIdentity;
 
 /// A node of a cluster.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

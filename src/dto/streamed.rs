@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::exports::{EndpointSlice, ServiceExport};
-use super::objects::{Identity, IpcacheEntry, Node, Service};
-use super::problems::Finding;
-use super::status::Cluster;
+use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
+use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
+use crate::dto::problems::Finding;
+use crate::dto::status::Cluster;
 
 /// An object in the change stream; the event's `kind` names its type. No object of one kind has
 /// all members that another kind requires, so a client that tries the schemas one after the

@@ -7,10 +7,6 @@ use serde_json::Value;
 
 use super::config::{Config, Setting};
 use super::events::{BackendChanges, Changes, EventMeta, WatchEvent};
-use super::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
-use super::global_services::{
-    BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
-};
 use super::log::Log;
 use super::lookup::{LookupAnswer, LookupItem, LookupList, LookupRequest};
 use super::meta::{ItemMeta, ListMeta, Source, SourceAge};
@@ -20,8 +16,12 @@ use super::problems::{BackedService, ExplainedEntry, Explanation, Finding, Findi
 use super::raw::{Entry, Rejected};
 use super::reflection::ReflectionStatus;
 use super::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, Resource, Status, StatusCounts, StoreStatus};
-use super::streamed::StreamedObject;
 use super::*;
+use crate::dto::objects::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
+use crate::dto::objects::global_services::{
+    BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
+};
+use crate::dto::streamed::StreamedObject;
 
 fn examples() -> Value {
     let mut examples: Value = serde_json::from_str(include_str!("../api/openapi/examples.json")).unwrap();

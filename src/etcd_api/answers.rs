@@ -1,5 +1,7 @@
 //! The room that answers take while they are made and sent, by client, and how they are sent.
 
+pub(super) mod writing;
+
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -12,8 +14,8 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::refusal;
-use super::writing::Writing;
 use crate::admission::{Budget, Client, Held};
+use writing::Writing;
 
 /// What all answers together may take. A client alone gets two thirds of it: one list of the largest mesh that there is (1,000,000 keys, 330 MB).
 pub(super) const ANSWER_BYTES_MAX: usize = 512 << 20;

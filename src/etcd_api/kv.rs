@@ -1,5 +1,11 @@
 //! `KV`: reads. What writes is refused as by an etcd whose user may only read.
 
+mod moment;
+mod range;
+mod range_stream;
+mod sorted;
+mod txn;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -9,13 +15,13 @@ use etcd_client::proto::{
 };
 use tonic::{Request, Response, Status};
 
+use self::range::{Ended, Ranging};
+use self::txn::Transacting;
+use super::answers::writing::Writing;
 use super::answers::{Messages, Room, written};
 use super::face::{Face, client_of, header_at};
-use super::range::{self, Ended, Ranging};
+use super::refusal;
 use super::span::Span;
-use super::txn::{self, Transacting};
-use super::writing::Writing;
-use super::{range_stream, refusal};
 use crate::admission::Client;
 use crate::handle::Slice;
 

@@ -2,32 +2,24 @@
 //! from memory, with our sequences as revisions.
 //!
 //! Receives a [`Handle`] and asks it for readings. The only importer of tonic's server; etcd's own messages come compiled with `etcd-client`.
-//! Deliberately lacks: sockets, TLS and the accept loop, which are the HTTP face's (`api`), and any way to write: what would is refused with
+//! Deliberately lacks: sockets, TLS and the accept loop, which `server` has, and any way to write: what would is refused with
 //! etcd's own error.
 
 mod answers;
 mod face;
 mod heart;
 mod kv;
-mod lease;
-mod maintenance;
-mod moment;
-mod no_users;
 mod pins;
-mod range;
-mod range_stream;
 mod receiving;
 mod refusal;
 mod revisions;
 mod rights;
-mod sorted;
 mod span;
+mod stubs;
 #[cfg(test)]
 mod tests;
-mod txn;
 mod watch;
 mod window;
-mod writing;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -43,8 +35,8 @@ use crate::handle::Handle;
 use answers::AnswerBody;
 use face::Face;
 use kv::Keys;
-use no_users::NoUsers;
 use receiving::Receiving;
+use stubs::no_users::NoUsers;
 use watch::Watches;
 
 pub use heart::beat;

@@ -19,9 +19,9 @@ const TOLD_APART_MIN: usize = 4;
 const ALLOWED: [(&str, &str); 20] = [
     ("src/announce/plan.rs", "which keys a cluster from files has"),
     ("src/api/dto/streamed.rs", "an event's object"),
-    ("src/api/routes/explain.rs", "what an address is asked of"),
+    ("src/api/routes/ipcache/explain.rs", "what an address is asked of"),
     ("src/api/routes/objects.rs", "the lists, each with its documentation"),
-    ("src/api/tagging.rs", "which kinds an answer is made of"),
+    ("src/api/render/tagging.rs", "which kinds an answer is made of"),
     ("src/demo/data.rs", "what the simulated clusters have"),
     ("src/demo/source.rs", "how that changes"),
     ("src/handle/selection/facet.rs", "what of an object filters ask for"),

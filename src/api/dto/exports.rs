@@ -1,6 +1,6 @@
 //! Service exports and endpoint slices, as lists, single answers and streams show them.
 
-use crate::dto::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
+use crate::dto::objects::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 use crate::dto::text::{non_empty, rfc3339};
 use crate::model::{self, EntryKey, Record};
 

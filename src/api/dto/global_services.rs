@@ -1,12 +1,12 @@
 //! Global services, as lists and single answers show them.
 
 use super::meta::origin_name;
-use crate::dto::exports::{ExportPort, ServiceExport};
-use crate::dto::global_services::{
-    BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
-};
 use crate::dto::meta::SourceAge;
 use crate::dto::objects::Frontend;
+use crate::dto::objects::exports::{ExportPort, ServiceExport};
+use crate::dto::objects::global_services::{
+    BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
+};
 use crate::dto::text::non_empty;
 use crate::handle::{self, LargeService, MergedExports, Origin, Reading, Selected, ServiceEntry, ServiceShare, SourceMeta};
 use crate::model::{ClusterName, Kind};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::reserved;
-use crate::dto::labels::LabelsOfIdentity;
+use crate::dto::objects::labels::LabelsOfIdentity;
 use crate::dto::objects::{Backend, Frontend, Identity, IpcacheEntry, Node, NodeAddress, Port, Service};
 use crate::dto::text::{non_empty, text_of_ip, text_of_net};
 use crate::handle::{LookupMatch, Reading};

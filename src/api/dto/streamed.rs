@@ -1,7 +1,7 @@
 //! Objects as the change stream carries them.
 
 use super::objects::ClusterIds;
-use crate::dto::exports::{EndpointSlice, ServiceExport};
+use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
 use crate::dto::problems::Finding;
 use crate::dto::status::Cluster;

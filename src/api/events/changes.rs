@@ -20,11 +20,11 @@ use super::{SHORT, StreamMeters, Streams, check_stream_age, expired, place as ta
 use crate::admission::Client;
 use crate::admission::{Held, Scanner};
 use crate::api::dto::objects::ClusterIds;
-use crate::api::page_starts::PAGE_STARTS;
-use crate::api::paging::{PAGE_BYTES_MAX, checked_limit};
+use crate::api::paging::listing::{PAGE_BYTES_MAX, checked_limit};
+use crate::api::paging::page_starts::PAGE_STARTS;
+use crate::api::paging::scanner;
 use crate::api::problem::Problem;
 use crate::api::query::{ChangesQuery, OnExpired, Parameters, StreamQuery};
-use crate::api::scanner;
 use crate::dto::events::{Changes, WatchEvent};
 use crate::dto::problem::ProblemDocument;
 use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};

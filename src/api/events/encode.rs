@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::api::dto::objects::ClusterIds;
 use crate::api::dto::status::readings;
-use crate::api::one_line::append_line;
+use crate::api::paging::one_line::append_line;
 use crate::api::problem::Problem;
 use crate::dto::events::{BackendChanges, EventMeta, WatchEvent};
 use crate::dto::objects::Backend;

@@ -22,11 +22,11 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use tokio_util::sync::CancellationToken;
 
-use super::accept::Form;
 use super::dto::meta::Terms;
 use super::problem::{Code, Problem};
 use super::query::{EventsQuery, OnExpired, Parameters, StreamQuery};
 use crate::admission::{Client, Places, Scans, StreamPermit};
+use crate::api::render::accept::Form;
 use crate::dto::problem::ProblemDocument;
 use crate::handle::{Filter, Handle, LookBounds, Reading, ResetReason, Start, Subscription};
 use crate::model::{Kind, ReaderPosition};

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::api::problem::Code;
-use crate::dto::global_services::ANY_CONFLICT;
+use crate::dto::objects::global_services::ANY_CONFLICT;
 use crate::findings::KINDS;
 use crate::handle::{Affinity, CONFLICT_REASONS, SelectionRule};
 use crate::model::{IdentityScope, Kind, Phase, SettingSource, Severity};

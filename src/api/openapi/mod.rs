@@ -56,6 +56,24 @@ struct Base;
 /// The only members that may be null: "nothing covers the address" is an answer.
 const NULLABLE: [(&str, &str); 3] = [("LookupAnswer", "match"), ("LookupItem", "match"), ("Explanation", "match")];
 
+/// The OpenAPI document in either form, pretty and with a newline at the end: what is committed in `openapi/`.
+#[must_use]
+pub fn openapi_json(form: OpenapiForm) -> &'static str {
+    match form {
+        OpenapiForm::New => document(),
+        OpenapiForm::Old => document_30(),
+    }
+}
+
+/// The form of the OpenAPI document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenapiForm {
+    /// 3.1.0.
+    New,
+    /// 3.0.3, for tools that know nothing newer.
+    Old,
+}
+
 /// The document in OpenAPI 3.1, as served and committed: pretty, with a newline at the end.
 pub(crate) fn document() -> &'static str {
     static DOCUMENT: OnceLock<String> = OnceLock::new();

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::accept::{Form, offered};
-use crate::api::tagging::is_tagged;
+use crate::api::render::accept::{Form, offered};
+use crate::api::render::tagging::is_tagged;
 
 /// Errors of every route below `/v1`: status and description.
 const COMMON_ERRORS: [(&str, &str); 6] = [

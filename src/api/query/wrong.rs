@@ -7,8 +7,8 @@ use serde_json::Value;
 use utoipa::IntoParams;
 use utoipa::openapi::path::Parameter;
 
+use super::words::and;
 use crate::api::problem::{Code, Problem};
-use crate::api::words::and;
 use crate::model::nearest;
 
 /// What a parameter takes.

@@ -10,7 +10,7 @@ use axum::response::Response;
 use super::{bad_path, cluster_in_path};
 use crate::admission::Scanner;
 use crate::api::dto::status::readings;
-use crate::api::pages::{Rows, Step, one, page};
+use crate::api::paging::pages::{Rows, Step, one, page};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ItemQuery, Parameters, PlainQuery};
 use crate::api::state::ApiState;
@@ -49,7 +49,7 @@ pub(crate) async fn list_clusters(
     query: Parameters<PlainQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state, scanner, query, |listing, _| {
+    page(&state.handle, scanner, query, |listing, _| {
         let wanted = &listing.filter.clusters;
         let start = listing.start_cluster()?;
         let mut names = listing.reading.cluster_names();

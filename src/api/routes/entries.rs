@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use super::bad_path;
 use crate::admission::Scanner;
 use crate::api::dto::meta::origin_name;
-use crate::api::pages::{Rows, Step, page, stepped};
-use crate::api::paging::Listing;
+use crate::api::paging::listing::Listing;
+use crate::api::paging::pages::{Rows, Step, page, stepped};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{EntriesQuery, ItemQuery, Parameters, PlainQuery};
 use crate::api::state::ApiState;
@@ -31,7 +31,7 @@ pub(crate) async fn list_entries(
     query: Parameters<EntriesQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state, scanner, query, |listing, query| {
+    page(&state.handle, scanner, query, |listing, query| {
         let prefix = query.prefix.as_deref().unwrap_or_default();
         let (clusters, kinds) = below(listing, prefix);
         if kinds.is_empty() {
@@ -93,7 +93,7 @@ pub(crate) async fn list_rejected(
     query: Parameters<PlainQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state, scanner, query, |listing, _| {
+    page(&state.handle, scanner, query, |listing, _| {
         let meta = listing.meta(&Kind::ALL)?;
         let mut of_sources = refused_by_sources(listing);
         let is_of_source = listing.start_text().is_some_and(|start| start.starts_with(SOURCE_TOKEN));

@@ -7,11 +7,11 @@ use axum::response::Response;
 
 use super::{bad_path, cluster_in_path, single};
 use crate::admission::Scanner;
-use crate::api::pages::{one, page, records};
+use crate::api::paging::pages::{one, page, records};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ExportsQuery, ItemQuery, Parameters};
 use crate::api::state::ApiState;
-use crate::dto::exports::{EndpointSlice, ServiceExport};
+use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::{EndpointSliceList, ServiceExportList};
 use crate::model::{EntryKey, Kind};
 
@@ -26,7 +26,7 @@ pub(crate) async fn list_service_exports(
     query: Parameters<ExportsQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state, scanner, query, |listing, _| {
+    page(&state.handle, scanner, query, |listing, _| {
         Ok((listing.meta(&[Kind::ServiceExport])?, records(listing, Kind::ServiceExport, ServiceExport::of)?))
     })
     .await
@@ -69,7 +69,7 @@ pub(crate) async fn list_endpoint_slices(
     query: Parameters<ExportsQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state, scanner, query, |listing, _| {
+    page(&state.handle, scanner, query, |listing, _| {
         Ok((listing.meta(&[Kind::EndpointSlice])?, records(listing, Kind::EndpointSlice, EndpointSlice::of)?))
     })
     .await

@@ -8,13 +8,13 @@ use smol_str::SmolStr;
 use super::bad_path;
 use crate::admission::Scanner;
 use crate::api::dto::global_services::{Chooser, sources};
-use crate::api::pages::{Rows, one, page, stepped};
+use crate::api::paging::pages::{Rows, one, page, stepped};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters, affinity, conflict};
 use crate::api::state::ApiState;
 use crate::dto::GlobalServiceList;
-use crate::dto::global_services::{ANY_CONFLICT, GlobalService};
 use crate::dto::meta::ItemMeta;
+use crate::dto::objects::global_services::{ANY_CONFLICT, GlobalService};
 use crate::handle::{Reading, ServiceEntry};
 use crate::model::{ClusterName, Kind};
 
@@ -33,7 +33,7 @@ pub(crate) async fn list_global_services(
     query: Parameters<GlobalServicesQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state, scanner, query, |listing, query| {
+    page(&state.handle, scanner, query, |listing, query| {
         let chooser = chooser(&listing.reading, query.affinity.as_deref(), query.from.as_deref())?;
         let conflict = query.conflict.as_deref().map(conflict).transpose()?;
         let meta = listing.meta_of(&listing.reading.cluster_names(), &KINDS)?;

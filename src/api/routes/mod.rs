@@ -1,11 +1,9 @@
 //! One function for each route, in one file for each kind of thing.
 
-pub(crate) mod batch;
 pub(crate) mod clusters;
 pub(crate) mod config;
 pub(crate) mod documents;
 pub(crate) mod entries;
-pub(crate) mod explain;
 pub(crate) mod exports;
 pub(crate) mod global_services;
 pub(crate) mod ipcache;
@@ -14,9 +12,7 @@ pub(crate) mod metrics;
 pub(crate) mod objects;
 pub(crate) mod page;
 pub(crate) mod probes;
-pub(crate) mod problem_pages;
 pub(crate) mod problems;
-mod used;
 
 use super::dto::meta::Terms;
 use super::problem::{Code, Problem};

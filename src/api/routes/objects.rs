@@ -8,7 +8,7 @@ use axum::response::Response;
 use super::{bad_path, cluster_in_path, single};
 use crate::admission::Scanner;
 use crate::api::dto::objects::ClusterIds;
-use crate::api::pages::{Rows, page, records, stepped};
+use crate::api::paging::pages::{Rows, page, records, stepped};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{IdentitiesQuery, ItemQuery, NodesQuery, Parameters, PlainQuery, ServicesQuery, SharedItemQuery, clusters};
 use crate::api::state::ApiState;
@@ -28,7 +28,7 @@ pub(crate) async fn list_nodes(
     query: Parameters<NodesQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state, scanner, query, |listing, _| Ok((listing.meta(&[Kind::Node])?, records(listing, Kind::Node, Node::of)?))).await
+    page(&state.handle, scanner, query, |listing, _| Ok((listing.meta(&[Kind::Node])?, records(listing, Kind::Node, Node::of)?))).await
 }
 
 /// One node.
@@ -62,7 +62,8 @@ pub(crate) async fn list_services(
     query: Parameters<ServicesQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state, scanner, query, |listing, _| Ok((listing.meta(&[Kind::Service])?, records(listing, Kind::Service, Service::of)?))).await
+    page(&state.handle, scanner, query, |listing, _| Ok((listing.meta(&[Kind::Service])?, records(listing, Kind::Service, Service::of)?)))
+        .await
 }
 
 /// One service of one cluster.
@@ -102,7 +103,7 @@ pub(crate) async fn list_identities(
     query: Parameters<IdentitiesQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state, scanner, query, |listing, _| {
+    page(&state.handle, scanner, query, |listing, _| {
         let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
         let seek = reading.seek(Kind::Identity, &listing.filter);
         let rows: Rows = Box::new(move |page, slice| {
@@ -167,7 +168,7 @@ pub(crate) async fn list_identity_ips(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     let id = identity_in_path(path)?;
-    page(&state, scanner, query, move |listing, _| {
+    page(&state.handle, scanner, query, move |listing, _| {
         let named = listing.with(Filter { identity: Some(id), ..listing.filter.clone() });
         Ok((named.meta(&[Kind::Ip, Kind::Node])?, records(&named, Kind::Ip, IpcacheEntry::of)?))
     })

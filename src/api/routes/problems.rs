@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::response::Response;
 
 use crate::admission::Scanner;
-use crate::api::pages::{Rows, Step, page_of};
-use crate::api::paging::{Listing, checked_limit};
+use crate::api::paging::listing::{Listing, checked_limit};
+use crate::api::paging::pages::{Rows, Step, page_of};
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::state::ApiState;

@@ -18,7 +18,7 @@ use tower::ServiceExt;
 use crate::admission::{Pace, Scans};
 use crate::api::events::{Hub, Patience};
 use crate::api::guard::{Guard, Hosts};
-use crate::api::router;
+use crate::api::router::router;
 use crate::api::state::ApiState;
 use crate::commit::{
     CommandSender, Committer, DecodedBudget, PersistState, Persistence, Published, Subscriber, command_queue, persister, publication,

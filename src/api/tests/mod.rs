@@ -1,32 +1,7 @@
 //! The face over a small mesh of two clusters, without etcd and without a store.
 
-mod access;
-mod answers;
-mod caching;
-mod changes;
-mod connections;
-mod crowd;
-mod decoded;
-mod disconnect;
-mod documents;
-mod errors;
-mod fields;
+mod answering;
 pub(super) mod fixture;
-mod forms;
-mod global_services;
-mod health_listen;
-mod identities;
-mod lines;
-mod meta;
-mod metrics;
-mod pages;
-mod paging;
-mod probes;
-mod problem_stream;
-mod problems;
-mod reflection;
-mod rereading;
+mod lists;
 mod serving;
-mod shared;
-mod streams;
-mod token;
+mod streaming;

@@ -1,8 +1,8 @@
 //! What the command line knows of each kind: its names, its path, and the columns of its table. A new kind is one more row.
 
 use crate::cli::terminal::output::{Colour, Column, Shape, Tabular, age_of, coloured, joined, labels, number, text};
-use crate::dto::exports::{EndpointSlice, ServiceExport};
-use crate::dto::global_services::{GlobalService, TooLarge};
+use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
+use crate::dto::objects::global_services::{GlobalService, TooLarge};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
 use crate::dto::status::{Cluster, Resource};
 

@@ -1,0 +1,137 @@
+//! Lists in pages: keyset tokens that hold the first page's position, so that `after=` it converges exactly.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::page_starts::PAGE_STARTS;
+use crate::api::dto::meta::Terms;
+use crate::api::problem::Problem;
+use crate::api::query::{ListParts, ListQuery, Parameters};
+use crate::api::render::accept::Form;
+use crate::dto::meta::ListMeta;
+use crate::handle::{Filter, Reading};
+use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
+
+/// How many items a page holds if nobody says (docs/use/api/paging.md).
+const LIMIT_DEFAULT: u32 = 500;
+
+/// How many items a page may hold (docs/use/api/paging.md): some 10 MB of the largest objects.
+const LIMIT_MAX: u32 = 10_000;
+
+/// How many bytes the items of a page may have (docs/use/api/paging.md): one item has 1.5 MiB at most as a rule, which is what etcd takes for a value.
+pub(crate) const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// The form of page tokens, so that a later one can be told apart.
+const TOKEN_VERSION: &str = "2";
+
+/// One list request, understood.
+#[derive(Debug, Clone)]
+pub(crate) struct Listing {
+    pub(crate) reading: Reading,
+    pub(crate) filter: Filter,
+    /// How many items are wanted at most: of lines all that there are, unless the request says so.
+    pub(crate) limit: usize,
+    terms: Terms,
+    /// Where the page begins, as the token has it.
+    pub(crate) start: Option<String>,
+    position: Position,
+    fingerprint: String,
+}
+
+impl Listing {
+    /// Reads the parameters as a snapshot has it.
+    pub(crate) fn new<Q: ListQuery>(reading: Reading, query: &Parameters<Q>) -> Result<Self, Problem> {
+        let ListParts { limit, page_token, terms } = query.values.parts()?;
+        let limit = if limit.is_none() && query.form == Form::Lines { usize::MAX } else { checked_limit(limit)? };
+        let filter = query.values.filter(&reading)?;
+        let token = page_token.map(|token| read_token(token, &query.fingerprint, reading.position())).transpose()?;
+        let (position, start) = token.map_or((reading.position(), None), |(position, key)| (position, Some(key)));
+        Ok(Self { reading, filter, limit, terms, start, position, fingerprint: query.fingerprint.clone() })
+    }
+
+    /// This request, asking with another filter.
+    pub(crate) fn with(&self, filter: Filter) -> Self {
+        Self { filter, ..self.clone() }
+    }
+
+    /// What of the request is probably a mistake, although it can be answered.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let known = self.reading.cluster_names();
+        let unknown = self.filter.clusters.iter().filter(|cluster| !known.contains(cluster));
+        let of_clusters = unknown.map(|cluster| format!("cluster: no cluster {cluster} is known, /v1/clusters lists those that are"));
+        let has_no_node = self.filter.hosts.as_ref().is_some_and(Vec::is_empty);
+        let of_node = has_no_node.then(|| "node: no node of that name is known, /v1/nodes lists those that are".to_owned());
+        of_clusters.chain(of_node).collect()
+    }
+
+    /// The key that the page begins with.
+    pub(crate) fn start_key(&self) -> Result<Option<EntryKey>, Problem> {
+        self.start.as_deref().map(|key| EntryKey::from_cache_form(key).ok_or_else(refused)).transpose()
+    }
+
+    /// The text that the page begins with.
+    pub(crate) fn start_text(&self) -> Option<&str> {
+        self.start.as_deref()
+    }
+
+    /// The cluster that the page begins with.
+    pub(crate) fn start_cluster(&self) -> Result<Option<ClusterName>, Problem> {
+        self.start.as_deref().map(|name| ClusterName::parse(name).map_err(|_| refused())).transpose()
+    }
+
+    /// The token of the page that begins with a key. It has at most 512 characters, however long the key is.
+    pub(crate) fn token(&self, next: Option<impl std::fmt::Display>) -> Option<String> {
+        let Self { position, fingerprint, .. } = self;
+        next.map(|key| {
+            let start = PAGE_STARTS.shorten(&key.to_string());
+            URL_SAFE_NO_PAD.encode(format!("{TOKEN_VERSION}\n{position}\n{fingerprint}\n{start}"))
+        })
+    }
+
+    /// Where the list comes from; refused where that is older than the request allows.
+    pub(crate) fn meta(&self, kinds: &[Kind]) -> Result<ListMeta, Problem> {
+        let mut clusters = self.reading.cluster_names();
+        clusters.retain(|name| self.filter.clusters.is_empty() || self.filter.clusters.contains(name));
+        self.meta_of(&clusters, kinds)
+    }
+
+    /// The `meta` of a list that is about these clusters alone.
+    pub(crate) fn meta_of(&self, clusters: &[ClusterName], kinds: &[Kind]) -> Result<ListMeta, Problem> {
+        let pairs = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| (cluster, *kind)));
+        let sources: Vec<_> = pairs.map(|(cluster, kind)| self.reading.source(cluster, kind)).collect();
+        self.terms.check(&sources)?;
+        Ok(ListMeta::new(self.reader_position().to_string(), &sources, self.terms))
+    }
+
+    /// Where the client of this page is. A later page may hold newer state than the first one's position has; a store that lost it
+    /// could not tell the older state any more, so the position then also says what was seen (as inside a replay).
+    fn reader_position(&self) -> ReaderPosition {
+        let head = self.reading.position().sequence;
+        ReaderPosition { position: self.position, seen: (head > self.position.sequence).then_some(head) }
+    }
+}
+
+/// How many items an answer may hold.
+pub(crate) fn checked_limit(limit: Option<u32>) -> Result<usize, Problem> {
+    let limit = limit.unwrap_or(LIMIT_DEFAULT);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(Problem::parameter("limit", format!("{limit} is not between 1 and {LIMIT_MAX}")));
+    }
+    Ok(usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// The position and the next key in a token of the same list.
+fn read_token(token: &str, fingerprint: &str, head: Position) -> Result<(Position, String), Problem> {
+    let text = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(refused)?;
+    let parts: Vec<&str> = text.splitn(4, '\n').collect();
+    let &[TOKEN_VERSION, position, found_fingerprint, start] = parts.as_slice() else { return Err(refused()) };
+    let position: Position = position.parse().map_err(|_| refused())?;
+    if found_fingerprint != fingerprint || position.epoch != head.epoch || position.sequence > head.sequence {
+        return Err(refused());
+    }
+    Ok((position, PAGE_STARTS.expand(start).ok_or_else(refused)?))
+}
+
+fn refused() -> Problem {
+    Problem::parameter("pageToken", "is not of this list (other filter, or meshkeep started anew): begin again without it")
+}

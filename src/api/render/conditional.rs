@@ -1,0 +1,175 @@
+//! What a client has already: `ETag` and `If-None-Match` (RFC 9110 §13), so that asking again costs next to nothing while nothing has changed.
+//!
+//! Owns: which answers have a tag, and what it is made of. Where an answer is what the mirror has of some kinds in some clusters, the tag is made
+//! of a counter that moves with them ([`Reading::moved`]), taken before the answer: `304` looks nothing up, and an answer that has seen more than
+//! its tag says is merely asked for once more. What also tells of connections, of time or of findings is tagged by what it says, and so are
+//! documents. Tags are weak: how old an answer is (`ageSeconds`, `position`, revisions of sources) is no part of them, so that `304` says that
+//! what the client has is what it would get, and not how long ago somebody said so; where that matters `maxAge` is checked first. Deliberately
+//! lacks: tags of streams, of `/metrics` and of probes, which are of their moment, and of lines where they would have to be made first.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::accept::Form;
+use super::tagging::Tagging;
+use crate::admission::{Client, Scans};
+use crate::api::problem::Problem;
+use crate::handle::Handle;
+
+/// What says of an answer only when it was made, or how long ago something was: no part of its tag.
+const OF_THE_MOMENT: [&str; 10] = [
+    "ageSeconds",
+    "oldestAgeSeconds",
+    "phaseSeconds",
+    "nextRetrySeconds",
+    "uptimeSeconds",
+    "now",
+    "lastContact",
+    "lastHeartbeat",
+    "position",
+    "revision",
+];
+
+/// Members whose own members are named by users: labels may be called like any of those above.
+const NAMED_BY_USERS: [&str; 7] = ["labels", "annotations", "selector", "deprecatedTopology", "staleFiles", "invalidFiles", "unknownKeys"];
+
+/// A weak tag, as it stands in `ETag`.
+fn tag(parts: impl Hash) -> String {
+    let mut hasher = DefaultHasher::new();
+    parts.hash(&mut hasher);
+    format!("W/\"{:016x}\"", hasher.finish())
+}
+
+/// The tag of what an answer says.
+fn tag_of_said(said: &[u8]) -> String {
+    match serde_json::from_slice::<Value>(said) {
+        Ok(mut value) => {
+            forget_the_moment(&mut value);
+            tag(value.to_string())
+        }
+        Err(_) => tag(said),
+    }
+}
+
+fn forget_the_moment(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(forget_the_moment),
+        Value::Object(members) => {
+            members.retain(|name, _| !OF_THE_MOMENT.contains(&name.as_str()));
+            members.iter_mut().filter(|(name, _)| !NAMED_BY_USERS.contains(&name.as_str())).for_each(|(_, value)| forget_the_moment(value));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Whether a client has what a tag names already. Tags are compared weakly (RFC 9110 §8.8.3.2); `*` is whatever there is.
+fn has(headers: &HeaderMap, tag: &str) -> bool {
+    let bare = |text: &str| text.trim().trim_start_matches("W/").to_owned();
+    let held = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    held.map(bare).any(|held| held == "*" || held == bare(tag))
+}
+
+/// Whether it takes more than the tag to say that nothing has changed: an age that is asked for, written in any way, or whether there is
+/// anything (`*`).
+fn must_be_asked(headers: &HeaderMap, query: &str) -> bool {
+    let is_any = headers.get_all(IF_NONE_MATCH).iter().any(|value| value.as_bytes().contains(&b'*'));
+    is_any || query.contains('%') || query.contains("maxAge")
+}
+
+fn not_modified(tag: &str) -> Response {
+    let mut response = StatusCode::NOT_MODIFIED.into_response();
+    mark(response.headers_mut(), Some(tag));
+    response
+}
+
+/// Writes the headers of an answer that may be kept as long as it is asked for again.
+fn mark(headers: &mut HeaderMap, tag: Option<&str>) {
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
+    if let Some(tag) = tag.and_then(|tag| HeaderValue::from_str(tag).ok()) {
+        headers.insert(ETAG, tag);
+    }
+}
+
+/// Middleware of routes: tags answers, and leaves out those that the client has.
+pub(crate) async fn answer(State((handle, scans)): State<(Handle, Scans)>, request: Request, next: Next) -> Result<Response, Problem> {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    let (uri, headers) = (request.uri().clone(), request.headers().clone());
+    let form = request.extensions().get().copied().unwrap_or(Form::Json);
+    let client = request.extensions().get().copied().unwrap_or(Client::Local);
+    let tagging = if reads { Tagging::of(uri.path()) } else { Tagging::None };
+    let query = uri.query().unwrap_or_default();
+    // before the answer is made, which then has at least this
+    let reading = handle.try_reading();
+    let counted = reading.and_then(|reading| {
+        let moved = tagging.moved(query, &reading)?;
+        Some(tag((reading.position().epoch.0, moved, form, uri.path(), query)))
+    });
+    if let Some(tag) = &counted
+        && has(&headers, tag)
+        && !must_be_asked(&headers, query)
+    {
+        return Ok(not_modified(tag));
+    }
+    let mut response = next.run(request).await;
+    if response.status() != StatusCode::OK {
+        return Ok(response);
+    }
+    let tag = match tagging {
+        Tagging::Said if form == Form::Json => {
+            let (parts, bytes) = whole(response).await?;
+            let said = bytes.clone();
+            let tag = scans.enter(client)?.once(move || tag_of_said(&said)).await;
+            response = Response::from_parts(parts, Body::from(bytes));
+            Some(tag)
+        }
+        Tagging::Document => {
+            let (parts, bytes) = whole(response).await?;
+            response = Response::from_parts(parts, Body::from(bytes.clone()));
+            Some(tag(&*bytes))
+        }
+        _ => counted,
+    };
+    if let Some(tag) = tag.as_deref().filter(|tag| has(&headers, tag)) {
+        return Ok(not_modified(tag));
+    }
+    mark(response.headers_mut(), tag.as_deref());
+    Ok(response)
+}
+
+/// The body of an answer that is in memory as it is: nothing of it is copied, and no bound is needed beside that of what made it.
+async fn whole(response: Response) -> Result<(axum::http::response::Parts, Bytes), Problem> {
+    let (parts, body) = response.into_parts();
+    let bytes = to_bytes(body, usize::MAX).await.map_err(|error| Problem::internal(format!("an answer cannot be read: {error}")))?;
+    Ok((parts, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_moment_is_no_part_of_a_tag_but_labels_of_that_name_are() {
+        let tag_of = |text: &str| tag_of_said(text.as_bytes());
+        assert_eq!(tag_of(r#"{"ageSeconds":1,"object":{"revision":7}}"#), tag_of(r#"{"ageSeconds":2,"object":{"revision":8}}"#));
+        assert_ne!(tag_of(r#"{"labels":{"revision":"1"}}"#), tag_of(r#"{"labels":{"revision":"2"}}"#));
+        assert_ne!(tag_of(r#"{"invalidFiles":{"position":"empty"}}"#), tag_of(r#"{"invalidFiles":{"position":"no endpoints"}}"#));
+    }
+
+    #[test]
+    fn tags_are_compared_weakly_and_one_of_several_is_enough() {
+        let held = |text: &'static str| HeaderMap::from_iter([(IF_NONE_MATCH, HeaderValue::from_static(text))]);
+        for (text, expected) in
+            [("W/\"a\"", true), ("\"a\"", true), ("\"b\", W/\"a\"", true), ("*", true), ("\"b\"", false), ("a", false), ("", false)]
+        {
+            assert_eq!(has(&held(text), "W/\"a\""), expected, "{text}");
+        }
+    }
+}

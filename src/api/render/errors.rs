@@ -1,0 +1,42 @@
+//! Problems at the edge of the face, where the request's path is known: the document, or a page for a person.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, RETRY_AFTER, VARY, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Method};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::accept::prefers_page;
+use super::problem_pages;
+use crate::api::problem::{Code, Problem};
+
+/// Middleware at the edge: writes the problem of a response, if there is one, as its body. A person in front of a browser that has no token is
+/// told so on a page: a browser cannot be told to send one, so that the document alone would help nobody.
+pub(crate) async fn render(request: Request, next: Next) -> Response {
+    let is_head = *request.method() == Method::HEAD;
+    let is_for_person = prefers_page(request.headers());
+    let path = request.uri().path().to_owned();
+    let mut response = next.run(request).await;
+    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    let code = problem.code();
+    let (mut parts, _) = response.into_parts();
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    parts.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    parts.headers.remove(CONTENT_LENGTH);
+    if let Some(seconds) = code.retry_after_seconds() {
+        parts.headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if code == Code::Unauthorized {
+        parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        parts.headers.insert(VARY, HeaderValue::from_static("Accept"));
+    }
+    let body = if code == Code::Unauthorized && is_for_person {
+        parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+        parts.headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+        problem_pages::refusal().into_bytes()
+    } else {
+        serde_json::to_vec(&problem.document(Some(path))).unwrap_or_default()
+    };
+    Response::from_parts(parts, if is_head { Body::empty() } else { Body::from(body) })
+}

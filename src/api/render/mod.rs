@@ -1,0 +1,7 @@
+//! The form of an answer: content negotiation, entity tags, and errors as documents or pages.
+
+pub(crate) mod accept;
+pub(crate) mod conditional;
+pub(crate) mod errors;
+pub(crate) mod problem_pages;
+pub(crate) mod tagging;

@@ -1,0 +1,192 @@
+//! Lookups of many addresses at once, sent as they are made.
+
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+
+use super::used::Used;
+use crate::admission::{Held, Scanner};
+use crate::api::dto::meta::Terms;
+use crate::api::guard::BODY_BYTES_MAX;
+use crate::api::paging::pages::json;
+use crate::api::paging::scanner;
+use crate::api::problem::{Code, Problem};
+use crate::api::query::{ItemQuery, Parameters};
+use crate::api::state::ApiState;
+use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
+use crate::dto::meta::{ListMeta, SourceAge};
+use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
+use crate::server::BodyOverdue;
+
+/// How many addresses one batch may hold (docs/use/api/lookups-and-explain.md): some 10 ms of work.
+const BATCH_LENGTH_MAX: usize = 10_000;
+
+/// How many bytes are made before the next ones are asked for: what a connection takes without
+/// being read is 128 KiB.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A batch in the making. All of it is read from one moment.
+#[derive(Debug)]
+struct Batch {
+    reading: Reading,
+    ips: Arc<[String]>,
+    next: usize,
+    used: Used,
+    terms: Terms,
+    /// The age of an answer that nothing was found, once one needed it: of the ipcache of all
+    /// clusters.
+    age_of_none: Option<SourceAge>,
+}
+
+/// What is left to send of a batch, and its room.
+struct Sending {
+    scanner: Scanner,
+    _held: Held,
+    /// Gone once its end was sent.
+    batch: Option<Batch>,
+}
+
+/// Lookups of up to 10,000 addresses, all in one snapshot.
+///
+/// The answers are those of single lookups, in the order of the request, each with its age. A
+/// text that is not an address gets an item with `error`. meshkeep sends the answer while it
+/// computes it.
+#[utoipa::path(post, path = "/v1/ipcache/lookup", operation_id = "lookupIps", tag = "ipcache", params(ItemQuery),
+    request_body(content = LookupRequest, description = "The addresses."),
+    responses((status = 200, description = "One item for each address, in the order of the request.", body = LookupList)))]
+pub(crate) async fn lookup_ips(
+    State(state): State<ApiState>,
+    query: Parameters<ItemQuery>,
+    scanner: Scanner,
+    body: Result<Json<LookupRequest>, JsonRejection>,
+) -> Result<Response, Problem> {
+    let Json(LookupRequest { ips }) = body.map_err(|rejection| bad_body(&rejection))?;
+    if ips.len() > BATCH_LENGTH_MAX {
+        return Err(Problem::parameter("ips", format!("{} addresses are too many: ask for at most {BATCH_LENGTH_MAX} at once", ips.len())));
+    }
+    let terms = query.values.terms()?;
+    let (reading, ips) = (state.handle.reading().await?, Arc::<[String]>::from(ips));
+    let held = scanner::hold(&scanner).await?;
+    let batch = || Batch { reading: reading.clone(), ips: Arc::clone(&ips), next: 0, used: Used::default(), terms, age_of_none: None };
+    if terms.has_age() {
+        // which sources it uses is known once all is found, and a refusal has to come before the first byte
+        let mut batch = batch();
+        let sources = scanner.run(move |slice| batch.look(slice)).await;
+        terms.check(&sources)?;
+    }
+    let sending = Sending { scanner, _held: held, batch: Some(batch()) };
+    // fused, for the layer that compresses asks once more after the end
+    Ok(json(Body::from_stream(stream::unfold(sending, Sending::next).fuse())))
+}
+
+impl Batch {
+    /// Finds out which sources all lookups use.
+    fn look(&mut self, slice: &mut Slice) -> ControlFlow<Vec<SourceMeta>> {
+        while let Some(text) = self.ips.get(self.next) {
+            if slice.is_over() {
+                return ControlFlow::Continue(());
+            }
+            slice.look();
+            self.next += 1;
+            if let Some(found) = self.lookup(text) {
+                self.used.add(&found);
+            }
+        }
+        ControlFlow::Break(self.used.sources(&self.reading))
+    }
+
+    fn lookup(&self, text: &str) -> Option<Vec<LookupMatch>> {
+        let ip: IpAddr = text.parse().ok()?;
+        Some(self.reading.lookup(ip.to_canonical()))
+    }
+
+    /// The next bytes, and whether they are the last.
+    fn advance(&mut self, slice: &mut Slice) -> Result<(Vec<u8>, bool), serde_json::Error> {
+        let mut bytes = Vec::with_capacity(CHUNK_BYTES);
+        if self.next == 0 {
+            bytes.extend_from_slice(b"{\"items\":[");
+        }
+        while let Some(text) = self.ips.get(self.next) {
+            if slice.is_over() || bytes.len() >= CHUNK_BYTES {
+                return Ok((bytes, false));
+            }
+            slice.look();
+            if self.next > 0 {
+                bytes.push(b',');
+            }
+            let found = self.lookup(text);
+            let item = match &found {
+                Some(found) => LookupItem::new(text, found, age_of(found, &self.reading, self.terms, &mut self.age_of_none)),
+                None => LookupItem::failed(text),
+            };
+            serde_json::to_writer(&mut bytes, &item)?;
+            self.next += 1;
+            if let Some(found) = &found {
+                self.used.add(found);
+            }
+        }
+        let sources = self.used.sources(&self.reading);
+        bytes.extend_from_slice(b"],\"meta\":");
+        let meta = ListMeta::new(self.reading.position().to_string(), &sources, self.terms);
+        serde_json::to_writer(&mut bytes, &meta)?;
+        bytes.push(b'}');
+        Ok((bytes, true))
+    }
+}
+
+/// The age of one answer.
+fn age_of(found: &[LookupMatch], reading: &Reading, terms: Terms, of_none: &mut Option<SourceAge>) -> Option<SourceAge> {
+    match found.first() {
+        _ if !terms.wants_sources() => None,
+        Some(first) => Some(SourceAge::from(&reading.source_of(&first.record))),
+        None if of_none.is_some() => of_none.clone(),
+        None => {
+            let mut used = Used::default();
+            used.add(found);
+            *of_none = SourceAge::of_all(&used.sources(reading));
+            of_none.clone()
+        }
+    }
+}
+
+impl Sending {
+    /// The next bytes, made once the socket takes them.
+    async fn next(mut self) -> Option<(Result<Bytes, serde_json::Error>, Self)> {
+        let batch = self.batch.take()?;
+        let (made, batch) = self.scanner.slice(batch, Batch::advance).await;
+        let made = made.map(|(bytes, is_last)| {
+            self.batch = (!is_last).then_some(batch);
+            Bytes::from(bytes)
+        });
+        Some((made, self))
+    }
+}
+
+fn bad_body(rejection: &JsonRejection) -> Problem {
+    const EXAMPLE: &str = r#"{"ips":["10.1.2.40","fd00::1"]}"#;
+    let (code, detail) = match rejection {
+        JsonRejection::MissingJsonContentType(_) => {
+            (Code::UnsupportedMediaType, format!("say what the body is with Content-Type: application/json, and send {EXAMPLE}"))
+        }
+        JsonRejection::JsonSyntaxError(_) => (Code::BadRequest, format!("the body is no JSON: send {EXAMPLE}")),
+        JsonRejection::JsonDataError(_) => (
+            Code::BadRequest,
+            format!("the body is JSON of another shape: send {EXAMPLE}, one member ips with a list of texts and nothing else"),
+        ),
+        other if other.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            (Code::TooLarge, format!("a body may have {BODY_BYTES_MAX} bytes at most: ask in several requests"))
+        }
+        other if BodyOverdue::caused(other) => (Code::BodyOverdue, format!("the body did not come in time: send {EXAMPLE} again")),
+        _ => (Code::BadRequest, format!("the body did not come whole: send {EXAMPLE} again")),
+    };
+    Problem::new(code, detail)
+}

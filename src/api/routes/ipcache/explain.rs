@@ -1,0 +1,167 @@
+//! The whole story of an address: everything that covers it, what wins and why, what is behind it, and what looks wrong.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+
+use super::hints::{hints as of_miss, is_for, of_rejected};
+use crate::admission::Scanner;
+use crate::api::dto::meta::{Terms, origin_name};
+use crate::api::paging::pages::one;
+use crate::api::problem::Problem;
+use crate::api::query::{ItemQuery, Parameters};
+use crate::api::routes::bad_path;
+use crate::api::state::ApiState;
+use crate::dto::meta::ItemMeta;
+use crate::dto::objects::{IpcacheEntry, Node};
+use crate::dto::problems::{BackedService, ExplainedEntry, Explanation, Hint};
+use crate::findings::{Surveyed, about, namespace_and_name};
+use crate::handle::{Finding, LookupMatch, Merit, Reading, Survey, Verdict, Weakness};
+use crate::model::{ClusterName, Kind, Record};
+
+/// What an explanation reads.
+const KINDS: [Kind; 5] = [Kind::Ip, Kind::Identity, Kind::Node, Kind::Service, Kind::EndpointSlice];
+
+/// How many rejected values an explanation names: those of several clusters say the same.
+const REJECTED_MAX: usize = 20;
+
+/// Explanation of an address.
+///
+/// All entries of all clusters that cover the address, the entry that an agent would use and
+/// the reason, the identity and its labels, the node, the services that have it as a backend,
+/// and the findings about it. `hints` has possible reasons why the address has no entry of its
+/// own, or an outdated one.
+#[utoipa::path(get, path = "/v1/explain/{ip}", operation_id = "explainIp", tag = "ipcache",
+    params(("ip" = String, Path, description = "The address, IPv4 or IPv6."), ItemQuery),
+    responses((status = 200, description = "The explanation; `match` is null if no entry covers the address.", body = Explanation)))]
+pub(crate) async fn explain_ip(
+    State(state): State<ApiState>,
+    path: Result<Path<String>, PathRejection>,
+    query: Parameters<ItemQuery>,
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
+    let ip: IpAddr = text.parse().map_err(|_| Problem::parameter("ip", format!("{text:?} is not an IP address")))?;
+    let terms = query.values.terms()?;
+    let reading = state.handle.reading().await?;
+    let surveyed = state.findings.surveyor.survey(&reading).await;
+    // as many entries as clusters claim the address, and as many services as it backs
+    one(&scanner, move || explanation(&reading, &surveyed, ip, terms)).await
+}
+
+fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, terms: Terms) -> Result<Explanation, Problem> {
+    let survey = surveyed.survey.as_ref();
+    let found = reading.explain(ip.to_canonical());
+    let winner = found.iter().find(|(_, verdict)| matches!(verdict, Verdict::Wins(_))).map(|(found, _)| found);
+    let sources = sources(reading, &found);
+    terms.check(&sources)?;
+    let meta = match winner {
+        Some(winner) => ItemMeta::of(&reading.source_of(&winner.record), reading.position(), &sources, terms),
+        None => ItemMeta::nowhere(reading.position(), &sources, terms),
+    };
+    let node = winner.and_then(|winner| hosting_node(reading, winner));
+    let mut concerns = concerns(&found);
+    concerns.extend(survey.zip(node.as_ref()).into_iter().flat_map(|(survey, node)| of_pod_cidrs(survey, node, ip.to_canonical())));
+    let concerns: Vec<Finding> = concerns.into_iter().collect();
+    let rejected = reading.rejected_at(ip.to_canonical());
+    let is_rejected = rejected.iter().any(|record| is_for(ip.to_canonical(), record));
+    let mut hints: Vec<Hint> = rejected.iter().filter_map(|record| of_rejected(ip.to_canonical(), record)).take(REJECTED_MAX).collect();
+    let miss = reading.miss(ip.to_canonical(), found.iter().map(|(found, _)| found));
+    hints.extend(miss.iter().flat_map(|miss| of_miss(miss, is_rejected)));
+    Ok(Explanation {
+        ip: ip.to_string(),
+        found: winner.and_then(IpcacheEntry::joined),
+        entries: found.iter().filter_map(|(found, verdict)| explained(reading, found, verdict)).collect(),
+        hints,
+        node: node.as_deref().and_then(Node::of),
+        services: survey.map(|survey| backed(survey, ip.to_canonical())).unwrap_or_default(),
+        problems: survey.map(|survey| about(&concerns, survey, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
+        complete: surveyed.is_complete && survey.is_some_and(Survey::has_all_backends),
+        meta,
+    })
+}
+
+fn explained(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Option<ExplainedEntry> {
+    let entry = IpcacheEntry::joined(found)?;
+    let (verdict, reason) = match verdict {
+        Verdict::Wins(merit) => ("wins", merit_of(merit)),
+        Verdict::Shadowed => ("shadowed", "a host entry for the address stands before a CIDR of full length".to_owned()),
+        Verdict::LessSpecific(winner) => ("lessSpecific", format!("{winner} is more specific")),
+        Verdict::Outranked(cluster, weakness) => ("outranked", told(cluster, *weakness)),
+    };
+    let origin = origin_name(reading.source_of(&found.record).origin);
+    Some(ExplainedEntry { entry, verdict: verdict.into(), reason, origin: origin.into() })
+}
+
+/// Why an agent uses an entry.
+fn merit_of(merit: &Merit) -> String {
+    match merit {
+        Merit::Only => "the only entry that covers the address".to_owned(),
+        Merit::MostSpecific => "the most specific entry that covers the address".to_owned(),
+        Merit::Host => "a host entry stands before a CIDR of full length".to_owned(),
+        Merit::Stronger(cluster, weakness) => match weakness {
+            Weakness::Remote => format!("of the own cluster: what agents know of it, {cluster} does not overwrite"),
+            Weakness::Derived => format!("announced by its cluster itself, while that of {cluster} is derived from a node"),
+            Weakness::Refused => format!("{cluster} has the same prefix, but its newest bytes could not be used: see /v1/rejected"),
+            Weakness::Older => format!("the newest for its prefix: {cluster} wrote it earlier"),
+        },
+    }
+}
+
+/// Why the entry of a cluster stands before another one for its prefix.
+fn told(cluster: &ClusterName, weakness: Weakness) -> String {
+    match weakness {
+        Weakness::Remote => format!("{cluster} is the own cluster: what agents know of it, no other cluster overwrites"),
+        Weakness::Derived => "what a cluster announces itself stands before what is derived from a node".to_owned(),
+        Weakness::Refused => format!("its newest bytes could not be used, and {cluster} has the same prefix: see /v1/rejected"),
+        Weakness::Older => format!("{cluster} wrote the same prefix later"),
+    }
+}
+
+/// Where the answer comes from; what nothing covers comes from the ipcache of all clusters.
+fn sources(reading: &Reading, found: &[(LookupMatch, Verdict)]) -> Vec<crate::handle::SourceMeta> {
+    let clusters: BTreeSet<&ClusterName> = found.iter().map(|(found, _)| &found.record.key.cluster).collect();
+    if clusters.is_empty() {
+        return reading.cluster_names().iter().map(|cluster| reading.source(cluster, Kind::Ip)).collect();
+    }
+    clusters.into_iter().flat_map(|cluster| reading.sources(cluster, KINDS)).collect()
+}
+
+/// The node that has the entry's host address, of the same cluster if there is one.
+fn hosting_node(reading: &Reading, found: &LookupMatch) -> Option<Arc<Record>> {
+    let host_ip = found.record.object.as_deref()?.as_ip()?.host_ip?;
+    let nodes: Vec<Arc<Record>> = reading.nodes_at(host_ip).collect();
+    nodes.iter().find(|node| node.key.cluster == found.record.key.cluster).or(nodes.first()).cloned()
+}
+
+/// What may be wrong about entries that cover an address.
+fn concerns(found: &[(LookupMatch, Verdict)]) -> BTreeSet<Finding> {
+    let mut concerns = BTreeSet::new();
+    for (found, _) in found {
+        let Some(entry) = found.record.object.as_deref().and_then(|object| object.as_ip()) else { continue };
+        let cluster = &found.record.key.cluster;
+        concerns.insert(Finding::DuplicateAddress(entry.prefix));
+        concerns.insert(Finding::DanglingIdentity(cluster.clone(), entry.identity));
+        concerns.extend(entry.host_ip.map(|host_ip| Finding::DanglingHostIp(cluster.clone(), host_ip)));
+    }
+    concerns
+}
+
+/// What is wrong about the pod CIDRs of a node that an address is in.
+fn of_pod_cidrs(survey: &Survey, node: &Record, ip: IpAddr) -> Vec<Finding> {
+    let cidrs = node.object.as_deref().and_then(|object| object.as_node()).into_iter().flat_map(|node| node.pod_cidrs());
+    cidrs.filter(|net| net.contains(&ip)).flat_map(|net| survey.about_pod_cidr(net, &node.key.cluster)).collect()
+}
+
+fn backed(survey: &Survey, ip: IpAddr) -> Vec<BackedService> {
+    let service = |key: &crate::model::EntryKey| {
+        let (namespace, name) = namespace_and_name(key)?;
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        Some(BackedService { kind: key.kind.api_name().into(), cluster: key.cluster.to_string(), namespace, name })
+    };
+    survey.backed_by(ip).filter_map(service).collect()
+}

@@ -1,0 +1,127 @@
+//! Why an address has no entry of its own, or an old one, as text.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::api::query::network;
+use crate::dto::problems::Hint;
+use crate::dto::text::rfc3339;
+use crate::handle::Miss;
+use crate::model::{ClusterName, DeleteReason, EntryKey, ObjectPrefix, Record, Tombstone};
+
+/// How many clusters a hint names, as many as `meta.sources` does (docs/use/api/lookups-and-explain.md).
+const CLUSTERS_NAMED_MAX: usize = 20;
+
+/// How many deleted entries of one address are told: one of each sort of three clusters. Of more the newest say it.
+const GONE_MAX: usize = 6;
+
+/// What may explain a miss, the most telling first.
+///
+/// `is_rejected`: some cluster announces exactly this address, with a value that was rejected.
+pub(super) fn hints(miss: &Miss, is_rejected: bool) -> Vec<Hint> {
+    let mut hints: Vec<Hint> = miss.rejected_nodes.iter().map(|(count, first)| of_rejected_nodes(*count, first)).collect();
+    hints.extend(miss.pod_cidrs.iter().map(|(net, node)| of_pod_cidr(&net.to_string(), node, is_rejected)));
+    hints.extend(miss.gone.iter().take(GONE_MAX).map(of_tombstone));
+    let never_read = |names: &str| format!("{names}: never read, so whether the address belongs there is not known; see /v1/clusters");
+    hints.extend(of_clusters("neverRead", &miss.never_read, never_read));
+    let restored = |names: &str| format!("{names}: known from the store only, as it was before the start; see /v1/clusters");
+    hints.extend(of_clusters("restored", &miss.restored, restored));
+    hints.extend(miss.nearest.iter().map(|(prefix, record)| of_nearest(*prefix, record)));
+    hints
+}
+
+/// What was rejected for an address, or for a range around it.
+pub(super) fn of_rejected(ip: IpAddr, record: &Record) -> Option<Hint> {
+    let rejection = record.rejection.as_ref()?;
+    let (cluster, name) = (&record.key.cluster, &record.key.name);
+    let what = if is_for(ip, record) { "it".to_owned() } else { format!("the range {name} around it") };
+    let outcome = if record.object.is_some() { "the last good value stays in use" } else { "it is not used" };
+    Some(Hint {
+        kind: "rejected".into(),
+        detail: format!("{cluster} announces {what}, but the value was rejected, {outcome}: {}", rejection.reason),
+        clusters: vec![cluster.to_string()],
+        prefix: network(name).map(|net| net.to_string()),
+        key: Some(record.key.to_string()),
+        time: Some(rfc3339(rejection.last_seen)),
+        ..Hint::default()
+    })
+}
+
+/// Whether an entry is for exactly one address.
+pub(super) fn is_for(ip: IpAddr, record: &Record) -> bool {
+    network(&record.key.name) == Some(ip.into())
+}
+
+fn of_rejected_nodes(count: usize, first: &Record) -> Hint {
+    let (cluster, node) = (&first.key.cluster, &first.key.name);
+    let reason = first.rejection.as_ref().map(|rejection| format!(": {}", rejection.reason)).unwrap_or_default();
+    let nodes = match count {
+        1 => format!("node {cluster}/{node} was rejected, so its addresses and pod CIDRs are not known"),
+        _ => format!("{count} nodes of {cluster} were rejected, so their addresses and pod CIDRs are not known; the first is {node}"),
+    };
+    Hint {
+        kind: "rejected".into(),
+        detail: format!("{nodes}{reason}"),
+        clusters: vec![cluster.to_string()],
+        node: Some(node.to_string()),
+        key: Some(first.key.to_string()),
+        ..Hint::default()
+    }
+}
+
+fn of_pod_cidr(net: &str, node: &EntryKey, is_rejected: bool) -> Hint {
+    let why = if is_rejected { "" } else { ", and none announces it; see whether its endpoint is ready" };
+    Hint {
+        kind: "podCIDR".into(),
+        detail: format!("in pod CIDR {net} of node {}/{}: a pod would have it there{why}", node.cluster, node.name),
+        clusters: vec![node.cluster.to_string()],
+        prefix: Some(net.to_owned()),
+        node: Some(node.name.to_string()),
+        ..Hint::default()
+    }
+}
+
+fn of_tombstone(gone: &Tombstone) -> Hint {
+    let (cluster, time) = (&gone.key.cluster, rfc3339(gone.time));
+    let node = gone.key.derived_from();
+    let what = node.map_or_else(|| format!("{cluster} had an entry for it"), |node| format!("node {cluster}/{node} had it"));
+    let why = match gone.reason {
+        DeleteReason::Deleted => "it was deleted",
+        DeleteReason::ClusterRemoved => "the cluster was removed from the mesh",
+    };
+    Hint {
+        kind: "deleted".into(),
+        detail: format!("{what} until {time}, when {why}"),
+        clusters: vec![cluster.to_string()],
+        node: node.map(str::to_owned),
+        key: Some(gone.key.to_string()),
+        time: Some(time),
+        ..Hint::default()
+    }
+}
+
+fn of_clusters(kind: &'static str, clusters: &[ClusterName], words: impl Fn(&str) -> String) -> Option<Hint> {
+    let named: Vec<String> = clusters.iter().take(CLUSTERS_NAMED_MAX).map(ToString::to_string).collect();
+    let more = clusters.len() - named.len();
+    let names = if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") };
+    let more_clusters = Some(more).filter(|more| *more > 0);
+    (!named.is_empty()).then(|| Hint { kind: kind.into(), detail: words(&names), clusters: named, more_clusters, ..Hint::default() })
+}
+
+fn of_nearest(prefix: ObjectPrefix, record: &Arc<Record>) -> Hint {
+    let cluster = &record.key.cluster;
+    let shown = if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() };
+    let object = record.object.as_deref().and_then(|object| object.as_ip());
+    let pod = object.filter(|entry| !entry.pod_name.is_empty()).map(|entry| format!(" ({}/{})", entry.namespace, entry.pod_name));
+    let node = record.key.derived_from();
+    let node_said = node.map(|node| format!(" (node {node})"));
+    Hint {
+        kind: "nearest".into(),
+        detail: format!("the nearest that is known: {shown} of {cluster}{}", pod.or(node_said).unwrap_or_default()),
+        clusters: vec![cluster.to_string()],
+        prefix: Some(prefix.net.to_string()),
+        node: node.map(str::to_owned),
+        key: Some(record.key.to_string()),
+        ..Hint::default()
+    }
+}

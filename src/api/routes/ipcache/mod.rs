@@ -1,0 +1,100 @@
+//! The ipcache: lists, exact entries and lookups by longest prefix.
+
+pub(crate) mod batch;
+pub(crate) mod explain;
+mod hints;
+mod used;
+
+use std::net::IpAddr;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+
+use crate::admission::Scanner;
+use crate::api::paging::pages::{page, records};
+use crate::api::problem::{Code, Problem};
+use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, clusters, network};
+use crate::api::routes::bad_path;
+use crate::api::state::ApiState;
+use crate::dto::IpcacheList;
+use crate::dto::lookup::LookupAnswer;
+use crate::dto::meta::ItemMeta;
+use crate::dto::objects::{IpcacheAnswer, IpcacheEntry};
+use crate::model::{Kind, Question};
+use used::{IPCACHE_KINDS, Used};
+
+/// The ipcache entries of all clusters: announced entries, then entries derived from nodes.
+///
+/// Host entries and CIDRs, unresolved, in key order. `cidr=`, `identity=` and `node=` use an
+/// index.
+#[utoipa::path(get, path = "/v1/ipcache", operation_id = "listIpcache", tag = "ipcache", params(IpcacheQuery),
+    responses((status = 200, description = "A page of entries.", body = IpcacheList)))]
+pub(crate) async fn list_ipcache(
+    State(state): State<ApiState>,
+    query: Parameters<IpcacheQuery>,
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    page(&state.handle, scanner, query, |listing, _| Ok((listing.meta(&IPCACHE_KINDS)?, records(listing, Kind::Ip, IpcacheEntry::of)?)))
+        .await
+}
+
+/// The entry for exactly one prefix.
+///
+/// An address means the prefix of full length. If there are several entries (of other clusters,
+/// or a host entry and a CIDR of full length), host entries come first, then the order of a
+/// lookup applies. The rest is in `others`.
+#[utoipa::path(get, path = "/v1/ipcache/{*prefix}", operation_id = "getIpcacheEntry", tag = "ipcache",
+    params(("prefix" = String, Path, description = "An address or a CIDR. Its slash may be percent-encoded."), SharedItemQuery),
+    responses((status = 200, description = "The entry.", body = IpcacheAnswer)))]
+pub(crate) async fn get_ipcache_entry(
+    State(state): State<ApiState>,
+    path: Result<Path<String>, PathRejection>,
+    query: Parameters<SharedItemQuery>,
+) -> Result<Json<IpcacheAnswer>, Problem> {
+    let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
+    let net = network(&text).ok_or_else(|| Problem::parameter("prefix", format!("{text:?} is not an address or CIDR")))?;
+    let (wanted, terms) = (clusters(&query.values.cluster)?, query.values.terms()?);
+    let reading = state.handle.reading_for(Question::Network(net)).await?;
+    let found = reading.ips_at(net).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster));
+    let mut entries: Vec<_> = found
+        .filter_map(|record| {
+            let entry = IpcacheEntry::of(&record)?;
+            Some((record, entry))
+        })
+        .collect();
+    entries.sort_by_key(|(record, entry)| (!entry.host, reading.rank(record)));
+    let sources: Vec<_> = entries.iter().map(|(record, _)| reading.source_of(record)).collect();
+    terms.check(&sources)?;
+    let mut entries = entries.into_iter();
+    let missing =
+        || Problem::new(Code::NotFound, format!("no cluster has an entry {net}: /v1/ipcache/lookup?ip= finds what covers an address"));
+    let (record, entry) = entries.next().ok_or_else(missing)?;
+    let meta = ItemMeta::of_record(&reading, &record, terms)?;
+    Ok(Json(IpcacheAnswer { entry, others: entries.map(|(_, entry)| entry).collect(), meta }))
+}
+
+/// The entry that an agent would use for an address.
+///
+/// The entry with the longest prefix. If several entries have this prefix, the first of these
+/// rules that distinguishes them decides: an entry of the own cluster (if it is mirrored) wins,
+/// then an announced entry over one derived from a node, then an entry whose newest value is
+/// valid, then the newest entry.
+#[utoipa::path(get, path = "/v1/ipcache/lookup", operation_id = "lookupIp", tag = "ipcache", params(LookupQuery),
+    responses((status = 200, description = "The result; `match` is null if no entry covers the address.", body = LookupAnswer)))]
+pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<LookupQuery>) -> Result<Json<LookupAnswer>, Problem> {
+    let (ip, terms) = (&query.values.ip, query.values.terms()?);
+    let ip: IpAddr = ip.parse().map_err(|_| Problem::parameter("ip", format!("{ip:?} is not an IP address")))?;
+    let reading = state.handle.reading_for(Question::Covering(ip.to_canonical())).await?;
+    let found = reading.lookup(ip.to_canonical());
+    let mut used = Used::default();
+    used.add(&found);
+    let sources = used.sources(&reading);
+    terms.check(&sources)?;
+    let meta = match found.first() {
+        Some(first) => ItemMeta::of(&reading.source_of(&first.record), reading.position(), &sources, terms),
+        None => ItemMeta::nowhere(reading.position(), &sources, terms),
+    };
+    Ok(Json(LookupAnswer::new(ip, &found, meta)))
+}

@@ -1,0 +1,151 @@
+//! What Prometheus scrapes.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use crate::api::tests::fixture::{Fixture, cluster, identity, key, paris_status, put};
+use crate::api::tests::streaming::streams::Client;
+use crate::model::{Change, ClusterStatus, Command, Kind, Phase};
+
+async fn scrape(fixture: &Fixture) -> BTreeMap<String, String> {
+    let answer = fixture.get("/metrics").await;
+    assert_eq!((answer.status.as_u16(), answer.header("content-type")), (200, "text/plain; version=0.0.4; charset=utf-8"));
+    let text = String::from_utf8(answer.bytes).unwrap();
+    let (mut families, mut kinds) = (Vec::new(), Vec::new());
+    let mut samples = BTreeMap::new();
+    for line in text.lines() {
+        match line.strip_prefix("# TYPE ").map(|rest| rest.split_once(' ').unwrap()) {
+            Some((family, kind)) => {
+                let is_ours = family.starts_with("meshkeep_") || family.starts_with("process_");
+                assert!(is_ours && family.ends_with("_total") == (kind == "counter"), "{line}");
+                families.push(family.to_owned());
+                kinds.push(kind.to_owned());
+            }
+            None if line.starts_with("# HELP ") => {}
+            None => {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                let base = name.split('{').next().unwrap();
+                let suffixes: &[&str] = if kinds.last().unwrap() == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+                assert!(suffixes.iter().any(|suffix| base.strip_suffix(suffix) == families.last().map(String::as_str)), "{line}");
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+                assert_eq!(samples.insert(name.to_owned(), value.to_owned()), None, "{line}");
+            }
+        }
+    }
+    let distinct: std::collections::BTreeSet<&String> = families.iter().collect();
+    assert_eq!(distinct.len(), families.len(), "a family must come once");
+    samples
+}
+
+#[tokio::test]
+async fn the_state_of_everything_is_scraped() {
+    let fixture = Fixture::new();
+    fixture.get("/v1/nodes/paris/none").await;
+    let samples = scrape(&fixture).await;
+    for (name, value) in [
+        ("meshkeep_loaded", "1"),
+        ("meshkeep_clusters{phase=\"live\"}", "1"),
+        ("meshkeep_clusters{phase=\"waitingForFiles\"}", "1"),
+        ("meshkeep_clusters{phase=\"backingOff\"}", "0"),
+        ("meshkeep_cluster_entries{target_cluster=\"paris\",kind=\"node\"}", "2"),
+        ("meshkeep_cluster_restored_entries{target_cluster=\"tokyo\",kind=\"node\"}", "1"),
+        ("meshkeep_cluster_confirmed{target_cluster=\"tokyo\",kind=\"node\"}", "0"),
+        ("meshkeep_remote_cluster_failures{target_cluster=\"paris\"}", "0"),
+        ("meshkeep_remote_cluster_readiness_status{target_cluster=\"paris\"}", "0"),
+        ("meshkeep_cluster_phase{target_cluster=\"paris\",phase=\"live\"}", "1"),
+        ("meshkeep_cluster_phase{target_cluster=\"paris\",phase=\"listing\"}", "0"),
+        ("meshkeep_http_request_duration_seconds_count{route=\"/v1/nodes/{cluster}/{name}\",status=\"404\"}", "1"),
+        ("meshkeep_objects{kind=\"ipcache\"}", "9"),
+        ("meshkeep_rejected_entries", "1"),
+        ("meshkeep_problems{kind=\"rejectedValues\",severity=\"warning\"}", "1"),
+        ("meshkeep_problems{kind=\"storeUnwritable\",severity=\"critical\"}", "0"),
+        ("meshkeep_global_services", "1"),
+        ("meshkeep_store_state{state=\"healthy\"}", "1"),
+        ("meshkeep_store_state{state=\"failing\"}", "0"),
+        ("meshkeep_store_restored_entries", "3"),
+        ("meshkeep_feed_head_sequence", "113"),
+        ("meshkeep_feed_tombstones", "0"),
+        ("meshkeep_streams{encoding=\"sse\"}", "0"),
+    ] {
+        assert_eq!(samples.get(name).map(String::as_str), Some(value), "{name}");
+    }
+    assert!(samples.contains_key("meshkeep_cluster_age_seconds{target_cluster=\"paris\",kind=\"ipcache\"}"));
+    fixture.unload();
+    assert_eq!(scrape(&fixture).await["meshkeep_loaded"], "0");
+}
+
+#[tokio::test]
+async fn what_streams_do_is_counted() {
+    let fixture = Fixture::new();
+    let mut stream = Client::open(&fixture, "/v1/events", &[("last-event-id", "nonsense")]).await;
+    stream.until("synced").await;
+    let app = key(Kind::Identity, "paris", "70000");
+    fixture.change(put(app.clone(), identity(70_000, "a"), 40)).await;
+    fixture.change(put(app.clone(), identity(70_000, "b"), 41)).await;
+    fixture.change(Change::Delete { key: app }).await;
+    stream.until("delete").await;
+    fixture.get("/v1/changes?after=v1.00000000deadbeef.1").await;
+    let samples = scrape(&fixture).await;
+    for (name, value) in [
+        ("meshkeep_streams{encoding=\"sse\"}", "1"),
+        ("meshkeep_streams{encoding=\"ndjson\"}", "0"),
+        ("meshkeep_stream_resets_total{reason=\"malformed\"}", "1"),
+        ("meshkeep_stream_resets_total{reason=\"foreignEpoch\"}", "1"),
+        ("meshkeep_stream_resets_total{reason=\"expired\"}", "0"),
+        ("meshkeep_stream_replays_total", "0"),
+        ("meshkeep_stream_lag_changes", "0"),
+        ("meshkeep_feed_tombstones", "1"),
+        ("meshkeep_queue_high_water_mark{queue=\"commit\"}", "1"),
+        ("meshkeep_cluster_changes_total{target_cluster=\"paris\",kind=\"identity\",change=\"upsert\"}", "2"),
+        ("meshkeep_cluster_changes_total{target_cluster=\"paris\",kind=\"identity\",change=\"delete\"}", "1"),
+    ] {
+        assert_eq!(samples.get(name).map(String::as_str), Some(value), "{name}");
+    }
+    // the last of the three may be seen before it is counted
+    let published: u64 = samples["meshkeep_publish_duration_seconds_count"].parse().unwrap();
+    assert!(published >= 2, "{published}");
+    let waited: u64 = samples["meshkeep_queue_high_water_mark{queue=\"stream_waiting_bytes\"}"].parse().unwrap();
+    assert!(waited > 1_000, "{waited}");
+    let sent: u64 = samples["meshkeep_stream_sent_bytes_total"].parse().unwrap();
+    assert!(sent > 1_000, "{sent}");
+    drop(stream);
+    assert_eq!(scrape(&fixture).await["meshkeep_streams{encoding=\"sse\"}"], "0");
+}
+
+#[tokio::test]
+async fn a_cluster_that_was_never_read_has_a_phase_and_no_age_but_infinity() {
+    let fixture = Fixture::new();
+    let osaka = ClusterStatus { phase: Phase::BackingOff, ..ClusterStatus::new(Instant::now()) };
+    fixture.tell([("paris", paris_status()), ("osaka", osaka)]);
+    let mut signal = fixture.handle.signal().await.unwrap();
+    signal.borrow_and_update();
+    fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff, cause: 0 }).await;
+    signal.changed().await.unwrap();
+    let samples = scrape(&fixture).await;
+    for (name, value) in [
+        ("meshkeep_cluster_phase{target_cluster=\"osaka\",phase=\"backingOff\"}", "1"),
+        ("meshkeep_cluster_age_seconds{target_cluster=\"osaka\",kind=\"node\"}", "+Inf"),
+        ("meshkeep_kvstore_initial_sync_completed{scope=\"nodes/v1\",source_cluster=\"osaka\",action=\"read\"}", "0"),
+        ("meshkeep_remote_clusters", "2"),
+    ] {
+        assert_eq!(samples.get(name).map(String::as_str), Some(value), "{name}");
+    }
+    assert!(samples.contains_key("meshkeep_cluster_phase_seconds{target_cluster=\"osaka\"}"));
+    let resident: f64 = samples["process_resident_memory_bytes"].parse().unwrap();
+    let started: f64 = samples["process_start_time_seconds"].parse().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!(resident > 1e6 && (0.0..3_600.0).contains(&(now - started)), "{resident} {}", now - started);
+}
+
+#[tokio::test]
+async fn the_page_about_metrics_has_each_of_them_and_no_other() {
+    let page = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/metrics.md")).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let told: BTreeMap<&str, &str> =
+        rows.filter(|(_, rest)| rest.matches(" | ").count() >= 2).map(|(name, rest)| (name, rest.split(' ').next().unwrap())).collect();
+    let fixture = Fixture::new();
+    fixture.handle.reflects(crate::handle::Reflection::default);
+    let text = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
+    let found: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    assert_eq!(told, found, "docs/operate/metrics.md, and what is there");
+}

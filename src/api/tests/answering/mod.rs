@@ -1,0 +1,10 @@
+//! Single answers, errors, metrics and the OpenAPI document.
+
+mod answers;
+mod documents;
+mod errors;
+mod meta;
+mod metrics;
+mod probes;
+pub(super) mod problems;
+mod reflection;

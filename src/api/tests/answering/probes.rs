@@ -1,0 +1,103 @@
+//! Probes, as Kubernetes asks its own components.
+
+use std::time::{Duration, Instant};
+
+use crate::api::tests::fixture::{Fixture, cluster, mesh, paris_status};
+use crate::handle::ClusterFiles;
+use crate::model::{ClusterStatus, Command, DirectoryState, Phase};
+
+/// Two clusters that have files; the second cannot be reached.
+async fn with_a_cluster_out_of_reach() -> Fixture {
+    let fixture = Fixture::new();
+    let mut osaka = ClusterStatus::new(Instant::now());
+    osaka.phase = Phase::BackingOff;
+    osaka.last_error = Some("cannot connect to https://osaka.mesh:2379:\nconnection refused".to_owned());
+    osaka.next_retry = Some(Instant::now() + Duration::from_secs(30));
+    fixture.tell([("paris", paris_status()), ("osaka", osaka)]);
+    fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff, cause: 0 }).await;
+    fixture
+}
+
+async fn asked(fixture: &Fixture, uri: &str) -> (u16, String) {
+    let answer = fixture.get(uri).await;
+    (answer.status.as_u16(), String::from_utf8(answer.bytes).unwrap())
+}
+
+#[tokio::test]
+async fn parameters_that_are_not_known_mean_nothing() {
+    let fixture = Fixture::new();
+    for uri in ["/livez?timeout=5s", "/readyz?synched", "/healthz?synced=&a=1&a=2", "/livez?%FF=%FF&=&&"] {
+        assert_eq!(asked(&fixture, uri).await, (200, "ok".to_owned()), "{uri}");
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_fails_names_its_last_error() {
+    let fixture = with_a_cluster_out_of_reach().await;
+    let all = "[+]store ok\n[+]storing ok\n[+]shutdown ok\n[+]directory ok\n[+]clusters ok\n\
+               [-]cluster/osaka failed: backingOff: cannot connect to https://osaka.mesh:2379: connection refused\n\
+               [+]cluster/paris ok\nreadyz check failed\n";
+    assert_eq!(asked(&fixture, "/readyz?synced&verbose").await, (503, all.to_owned()));
+    assert_eq!(asked(&fixture, "/readyz").await, (200, "ok".to_owned()));
+}
+
+/// A cluster that has a file and is not read is no synced mesh, and one that is read by the file that it had before is.
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_a_cluster_that_is_not_synced() {
+    let fixture = Fixture::new();
+    fixture.tell([("paris", paris_status())]);
+    let invalid = ["lisbon", "paris"].map(|file| (file.to_owned(), "denied:\nby whom".to_owned())).into();
+    fixture.directory.send_replace(DirectoryState { readable: true, error: None, invalid });
+    let (status, told) = asked(&fixture, "/readyz?synced").await;
+    assert!(
+        status == 503 && told.contains("[-]cluster/lisbon failed: its file is not used: denied: by whom\n[+]cluster/paris ok\n"),
+        "{told}"
+    );
+    assert_eq!(asked(&fixture, "/readyz?synced&exclude=cluster/lisbon").await, (200, "ok".to_owned()));
+}
+
+#[tokio::test]
+async fn a_check_that_is_excluded_does_not_count() {
+    let fixture = with_a_cluster_out_of_reach().await;
+    assert_eq!(asked(&fixture, "/readyz?synced&exclude=cluster/osaka").await, (200, "ok".to_owned()));
+    let all = "[+]store ok\n[+]storing excluded: ok\n[+]shutdown ok\n[+]directory ok\n[+]clusters ok\n[+]cluster/osaka excluded: ok\n[+]cluster/paris ok\n\
+               warn: some checks cannot be excluded: there are none of these names\nreadyz check passed\n";
+    let uri = "/readyz?synced&verbose&exclude=cluster%2Fosaka&exclude=storing&exclude=cluster/kyoto";
+    assert_eq!(asked(&fixture, uri).await, (200, all.to_owned()));
+    let (status, told) = asked(&fixture, "/readyz?synced&exclude=cluster/paris").await;
+    assert!(status == 503 && told.contains("[+]cluster/paris excluded: ok\n") && told.contains("[-]cluster/osaka"), "{told}");
+    assert_eq!(asked(&fixture, "/livez?exclude=ping&verbose").await.1, "[+]ping excluded: ok\nlivez check passed\n");
+}
+
+#[tokio::test]
+async fn without_any_cluster_nothing_is_synced_and_no_pod_is_restarted() {
+    let files = ClusterFiles { directory: "/etc/clustermesh".into(), ..ClusterFiles::default() };
+    let fixture = Fixture::of_own(mesh(), Some(cluster("paris"))).with_cluster_files(files.clone());
+    // the own cluster, by --local-etcd, is no remote one
+    for told in [vec![], vec![("paris", paris_status())]] {
+        fixture.tell(told);
+        let (status, report) = asked(&fixture, "/readyz?synced").await;
+        let reason = "[-]clusters failed: /etc/clustermesh has no client file of a cluster beside that of paris, the own cluster, which does not count\n";
+        assert!(status == 503 && report.contains(reason), "{report}");
+        for probe in ["/readyz", "/livez"] {
+            assert_eq!(asked(&fixture, probe).await, (200, "ok".to_owned()));
+        }
+    }
+    let invalid = [("lisbon".to_owned(), "it is empty".to_owned())].into();
+    fixture.directory.send_replace(DirectoryState { readable: true, error: None, invalid });
+    let report = asked(&fixture, "/readyz?synced").await.1;
+    assert!(
+        report.contains("[-]clusters failed: the only client file in /etc/clustermesh, lisbon, cannot be used: it is empty\n"),
+        "{report}"
+    );
+    fixture.directory.send_replace(DirectoryState {
+        readable: false,
+        error: Some("No such file or directory".to_owned()),
+        ..DirectoryState::default()
+    });
+    let report = asked(&fixture, "/readyz?synced").await.1;
+    assert!(report.contains("[-]clusters failed: /etc/clustermesh cannot be read: No such file or directory\n"), "{report}");
+    let fixture = Fixture::new().with_cluster_files(ClusterFiles { may_be_none: true, ..files });
+    fixture.tell([]);
+    assert_eq!(asked(&fixture, "/readyz?synced").await.0, 200);
+}

@@ -1,0 +1,548 @@
+//! Explanations of addresses, and findings that come and go with the changes that they rest on.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::api::tests::fixture::{Fixture, cluster, identity, key, node, pod, put};
+use crate::commit::PersistState;
+use crate::handle::{ClusterFiles, Look};
+use crate::model::{
+    Backend, Change, ClusterStatus, Command, Cursor, DirectoryState, EtcdClusterId, Heartbeat, IpEntry, Kind, MissingConfig,
+    MissingConfigState, Node, Object, ObjectPrefix, Phase, Revision, Scope, Sequence, Service, WentBack,
+};
+use crate::view::View;
+
+fn cidr(net: &str, identity: u32, host: &str) -> Object {
+    let Object::Ip(entry) = pod("10.0.0.1", identity, host) else { panic!("a pod is an ip entry") };
+    let prefix = ObjectPrefix { net: net.parse().unwrap(), host: false };
+    Object::Ip(IpEntry { prefix, namespace: String::new(), pod_name: String::new(), ..entry })
+}
+
+fn service(backend: &str) -> Object {
+    let backend = Backend { ip: backend.parse().unwrap(), ports: [].into(), hostname: String::new(), zone: None };
+    Object::Service(Service { namespace: "shop".into(), name: "cart".into(), cluster_id: 1, backends: vec![backend], ..Service::default() })
+}
+
+/// Two clusters of which every kind was read.
+fn mesh(puts: Vec<Change>) -> Fixture {
+    Fixture::of(view(&puts))
+}
+
+pub(in crate::api::tests) fn view(puts: &[Change]) -> View {
+    let mut view = View::starting_at(Sequence(0));
+    for name in ["paris", "tokyo"] {
+        for kind in Kind::ALL {
+            let scope = Scope { cluster: cluster(name), kind };
+            let (etcd_cluster_id, revision) = (EtcdClusterId(1), Revision(9));
+            let cursor = Cursor { etcd_cluster_id, revision, cached: true, last_put: None, last_delete: None, canary: None };
+            let is_of = |change: &&Change| matches!(change, Change::Put { key, .. } if key.cluster == cluster(name) && key.kind == kind);
+            let changes = puts.iter().filter(is_of).cloned().collect();
+            view.apply(Command::Apply { scope, changes, cursor: Some(cursor) }, SystemTime::UNIX_EPOCH);
+        }
+    }
+    view
+}
+
+fn ids(list: &Value) -> Vec<&str> {
+    list["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn an_explanation_has_every_entry_and_says_why_one_wins() {
+    let fixture = mesh(vec![
+        put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 1),
+        put(key(Kind::Node, "tokyo", "worker"), node("worker", "172.18.2.2", "a"), 1),
+        put(key(Kind::Identity, "paris", "68352"), identity(68_352, "cart"), 1),
+        put(key(Kind::Service, "paris", "shop/cart"), service("10.1.2.40"), 1),
+        put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 131_073, "172.18.2.2"), 1),
+        put(key(Kind::Ip, "paris", "10.1.2.40/32"), cidr("10.1.2.40/32", 2, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "paris", "10.1.2.0/24"), cidr("10.1.2.0/24", 2, "172.18.1.9"), 1),
+        put(key(Kind::Ip, "paris", "10.9.0.0/16"), cidr("10.9.0.0/16", 2, "172.18.1.2"), 1),
+    ]);
+    // written last, though its cluster comes first
+    fixture.change(put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 2)).await;
+    let story = fixture.json("/v1/explain/10.1.2.40").await;
+    let entries: Vec<Value> = story["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| json!([entry["prefix"], entry["host"], entry["cluster"], entry["verdict"], entry["reason"]]))
+        .collect();
+    assert_eq!(
+        Value::from(entries),
+        json!([
+            ["10.1.2.40/32", true, "paris", "wins", "the newest for its prefix: tokyo wrote it earlier"],
+            ["10.1.2.40/32", true, "tokyo", "outranked", "paris wrote the same prefix later"],
+            ["10.1.2.40/32", false, "paris", "shadowed", "a host entry for the address stands before a CIDR of full length"],
+            ["10.1.2.0/24", false, "paris", "lessSpecific", "10.1.2.40/32 is more specific"],
+            // what is derived from the nodes' pod CIDRs, the newest first
+            ["10.1.2.0/24", false, "tokyo", "outranked", "what a cluster announces itself stands before what is derived from a node"],
+            ["10.1.2.0/24", false, "paris", "outranked", "what a cluster announces itself stands before what is derived from a node"],
+        ])
+    );
+    assert_eq!((&story["match"]["identity"], &story["match"]["labels"]["k8s:app"]), (&json!(68_352), &json!("cart")));
+    assert_eq!(
+        (&story["match"]["nodeName"], &story["node"]["name"], &story["node"]["cluster"]),
+        (&json!("worker"), &json!("worker"), &json!("paris"))
+    );
+    assert_eq!(story["services"], json!([{ "kind": "service", "cluster": "paris", "namespace": "shop", "name": "cart" }]));
+    let problems: Vec<&str> = story["problems"].as_array().unwrap().iter().map(|finding| finding["id"].as_str().unwrap()).collect();
+    assert_eq!(
+        problems,
+        ["danglingHostIP/paris/172.18.1.9", "danglingIdentity/tokyo/131073", "duplicateAddress/host/10.1.2.40", "overlappingPodCIDR/paris"]
+    );
+    let lookup = fixture.json("/v1/ipcache/lookup?ip=10.1.2.40").await;
+    assert_eq!(lookup["match"], story["match"], "a lookup answers what wins");
+
+    let nothing = fixture.json("/v1/explain/192.0.2.1").await;
+    assert_eq!((&nothing["match"], &nothing["entries"], &nothing["problems"]), (&Value::Null, &json!([]), &json!([])));
+    assert_eq!(fixture.get("/v1/explain/nowhere").await.status.as_u16(), 400);
+}
+
+/// What covers an address, with the verdicts, and the cluster that a lookup and the exact entry answer.
+async fn verdicts(fixture: &Fixture) -> (Value, [Value; 2]) {
+    let story = fixture.json("/v1/explain/10.1.2.40").await;
+    let entries = story["entries"].as_array().unwrap().iter().map(|entry| json!([entry["cluster"], entry["verdict"], entry["reason"]]));
+    let lookup = fixture.json("/v1/ipcache/lookup?ip=10.1.2.40").await;
+    let exact = fixture.json("/v1/ipcache/10.1.2.40").await;
+    (entries.collect(), [lookup["match"]["cluster"].clone(), exact["cluster"].clone()])
+}
+
+/// Agents have entries of their own cluster from Kubernetes or its kvstore, which what another cluster says does not overwrite.
+#[tokio::test]
+async fn no_other_cluster_takes_an_address_from_the_own_one() {
+    let own = put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 131_073, "172.18.2.2"), 1);
+    let later = put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 2);
+    let won = json!(["tokyo", "wins", "of the own cluster: what agents know of it, paris does not overwrite"]);
+    let lost = json!(["paris", "outranked", "tokyo is the own cluster: what agents know of it, no other cluster overwrites"]);
+    let fixture = Fixture::of_own(view(std::slice::from_ref(&own)), Some(cluster("tokyo")));
+    fixture.change(later.clone()).await;
+    assert_eq!(verdicts(&fixture).await, (json!([won, lost]), [json!("tokyo"), json!("tokyo")]));
+    // nor does it matter that the own one only has a node there, whose pod CIDR covers the address
+    let range = json!(["tokyo", "lessSpecific", "10.1.2.40/32 is more specific"]);
+    let node = put(key(Kind::Node, "tokyo", "worker"), node("worker", "10.1.2.40", "a"), 1);
+    let fixture = Fixture::of_own(view(&[node]), Some(cluster("tokyo")));
+    fixture.change(later.clone()).await;
+    assert_eq!(verdicts(&fixture).await, (json!([won, lost, range]), [json!("tokyo"), json!("tokyo")]));
+    // of two others the later one has it
+    let fixture = Fixture::of_own(view(&[own]), Some(cluster("lyon")));
+    fixture.change(later).await;
+    assert_eq!(verdicts(&fixture).await.1, [json!("paris"), json!("paris")]);
+}
+
+/// What cannot be used takes nothing from anyone: an agent ignores it, or no longer has its key since it listed (docs/develop/protocol.md, trap 5).
+#[tokio::test]
+async fn bytes_that_cannot_be_used_win_no_address() {
+    let pod_of = |name: &str, host: &str, revision| put(key(Kind::Ip, name, "10.1.2.40"), pod("10.1.2.40", 2, host), revision);
+    let fixture = mesh(vec![pod_of("paris", "172.18.1.2", 1), pod_of("tokyo", "172.18.2.2", 1)]);
+    assert_eq!(verdicts(&fixture).await.1, [json!("tokyo"), json!("tokyo")]);
+    let Change::Put { key, source, .. } = pod_of("paris", "172.18.1.2", 2) else { panic!("a put is a put") };
+    let refused = Change::Put { key, source, value: b"{".as_slice().into(), decoded: Err("not JSON".into()) };
+    fixture.change(refused).await;
+    let why = "its newest bytes could not be used, and tokyo has the same prefix: see /v1/rejected";
+    let merit = "paris has the same prefix, but its newest bytes could not be used: see /v1/rejected";
+    let expected = json!([["tokyo", "wins", merit], ["paris", "outranked", why]]);
+    assert_eq!(verdicts(&fixture).await, (expected, [json!("tokyo"), json!("tokyo")]));
+    fixture.change(pod_of("paris", "172.18.1.2", 3)).await;
+    assert_eq!(verdicts(&fixture).await.1, [json!("paris"), json!("paris")]);
+}
+
+#[tokio::test]
+async fn findings_come_and_go_with_what_they_rest_on() {
+    let fixture = mesh(vec![
+        put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "paris", "10.1.2.41"), pod("10.1.2.41", 68_352, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 2, "172.18.2.2"), 1),
+        put(key(Kind::Node, "tokyo", "worker"), node("worker", "172.18.2.2", "a"), 1),
+    ]);
+    let all = fixture.json("/v1/problems").await;
+    let expected = ["danglingHostIP/paris/172.18.1.2", "danglingIdentity/paris/68352", "duplicateAddress/host/10.1.2.40"];
+    assert_eq!(ids(&all), expected);
+    let dangling = &all["items"][1];
+    assert_eq!(
+        (&dangling["kind"], &dangling["clusters"], &dangling["count"], &dangling["key"]),
+        (&json!("danglingIdentity"), &json!(["paris"]), &json!(2), &json!("cilium/cache/ip/v1/paris/10.1.2.40"))
+    );
+    // where it concerns several clusters, none of them is the one
+    assert_eq!((&dangling["cluster"], all["items"][2].get("cluster")), (&json!("paris"), None));
+    assert_eq!(ids(&fixture.json("/v1/problems?cluster=tokyo").await), ["duplicateAddress/host/10.1.2.40"]);
+    assert_eq!(ids(&fixture.json("/v1/problems?kind=danglingHostIP").await), ["danglingHostIP/paris/172.18.1.2"]);
+    let mut found = Vec::new();
+    let mut uri = "/v1/problems?limit=1".to_owned();
+    loop {
+        let page = fixture.json(&uri).await;
+        found.extend(ids(&page).iter().map(|id| (*id).to_owned()));
+        let Some(token) = page["nextPageToken"].as_str() else { break };
+        uri = format!("/v1/problems?limit=1&pageToken={token}");
+    }
+    assert_eq!(found, expected);
+
+    fixture.change(put(key(Kind::Identity, "paris", "68352"), identity(68_352, "cart"), 2)).await;
+    assert_eq!(ids(&fixture.json("/v1/problems").await), ["danglingHostIP/paris/172.18.1.2", "duplicateAddress/host/10.1.2.40"]);
+    fixture.change(put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 2)).await;
+    fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.1.2.40") }).await;
+    let overlap = fixture.json("/v1/problems").await;
+    assert_eq!(ids(&overlap), ["duplicateAddress/host/10.1.2.134", "overlappingPodCIDR/paris", "overlappingPodCIDR/tokyo"]);
+    assert_eq!((&overlap["items"][1]["clusters"], &overlap["items"][2]["count"]), (&json!(["paris", "tokyo"]), &json!(1)));
+    assert_eq!(ids(&fixture.json("/v1/problems?kind=overlappingPodCIDR&cluster=tokyo").await).len(), 2);
+}
+
+/// Traffic to a host has a tunnel whichever cluster the node is of.
+#[tokio::test]
+async fn a_host_that_is_a_node_of_another_cluster_is_not_dangling() {
+    let host = |name: &str| put(key(Kind::Node, "tokyo", name), node(name, "172.18.2.2", "a"), 1);
+    let entry = put(key(Kind::Ip, "paris", "10.9.2.40"), pod("10.9.2.40", 2, "172.18.2.2"), 1);
+    let fixture = mesh(vec![host("worker"), entry]);
+    assert_eq!(ids(&fixture.json("/v1/problems").await), Vec::<&str>::new());
+    assert_eq!(fixture.json("/v1/explain/10.9.2.40").await["node"]["cluster"], "tokyo");
+    fixture.change(Change::Delete { key: key(Kind::Node, "tokyo", "worker") }).await;
+    let dangling = fixture.json("/v1/problems").await;
+    assert_eq!(ids(&dangling), ["danglingHostIP/paris/172.18.2.2"]);
+    let detail = "paris has addresses behind host 172.18.2.2, which is no node of any cluster: traffic to them has no tunnel";
+    assert_eq!(dangling["items"][0]["detail"], detail);
+    fixture.change(host("other")).await;
+    assert_eq!(ids(&fixture.json("/v1/problems").await), Vec::<&str>::new());
+}
+
+/// The host may be one of its nodes. A cluster that takes longer than usual has a finding of its own, and hides no other.
+#[tokio::test]
+async fn no_host_dangles_while_the_nodes_of_another_cluster_are_read_for_the_first_time() {
+    let fixture = mesh(vec![put(key(Kind::Ip, "paris", "10.9.2.40"), pod("10.9.2.40", 2, "172.18.2.2"), 1)]);
+    fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::Listing, cause: 0 }).await;
+    // the writer applies commands in order: once this one is visible, so is the phase
+    fixture.change(put(key(Kind::Ip, "paris", "10.9.2.41"), pod("10.9.2.41", 2, "172.18.2.2"), 2)).await;
+    let osaka = |phase: Phase, seconds: u64| {
+        let mut status = ClusterStatus::new(Instant::now());
+        (status.phase, status.phase_since) = (phase, Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap());
+        [("osaka", status)]
+    };
+    for (phase, seconds, expected) in [
+        (Phase::Listing, 500, None),
+        (Phase::Listing, 601, Some("danglingHostIP/paris/172.18.2.2")),
+        (Phase::ReadingConfig, 59, None),
+        (Phase::ReadingConfig, 61, Some("danglingHostIP/paris/172.18.2.2")),
+        (Phase::BackingOff, 0, Some("danglingHostIP/paris/172.18.2.2")),
+    ] {
+        fixture.tell(osaka(phase, seconds));
+        let found = fixture.json("/v1/problems?kind=danglingHostIP").await;
+        assert_eq!(ids(&found).first(), expected.as_ref(), "{phase:?} {seconds}");
+        let says = |finding: &Value| finding["detail"].as_str().unwrap().contains("(the nodes of osaka were never read)");
+        assert!(found["items"].as_array().unwrap().iter().all(says), "{found}");
+    }
+}
+
+/// The texts of an explanation's hints of one kind.
+fn hint_details<'a>(story: &'a Value, kind: &str) -> Vec<&'a str> {
+    let hints = story["hints"].as_array().into_iter().flatten().filter(|hint| hint["kind"] == kind);
+    hints.map(|hint| hint["detail"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn an_explanation_says_that_a_value_was_rejected_and_why() {
+    let rejected = |kind, cluster_name: &str, name: &str| {
+        let Change::Put { source, .. } = put(key(kind, cluster_name, name), pod("10.0.0.1", 2, "172.18.1.2"), 2) else { panic!("a put") };
+        Change::Put {
+            key: key(kind, cluster_name, name),
+            source,
+            value: b"{".as_slice().into(),
+            decoded: Err("ID 7 is out of range".into()),
+        }
+    };
+    let fixture = mesh(vec![
+        put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 1),
+        put(key(Kind::Ip, "paris", "10.1.2.41"), pod("10.1.2.41", 2, "172.18.1.2"), 1),
+        rejected(Kind::Ip, "paris", "10.1.2.40"),
+        rejected(Kind::Ip, "tokyo", "10.7.0.0/16"),
+        rejected(Kind::Ip, "paris", "fd00::1"),
+    ]);
+    // it has the node's pod CIDR around it
+    let story = fixture.json("/v1/explain/10.1.2.40").await;
+    let why = "paris announces it, but the value was rejected, it is not used: ID 7 is out of range";
+    assert_eq!((&story["match"]["prefix"], hint_details(&story, "rejected")), (&json!("10.1.2.0/24"), vec![why]));
+    assert_eq!(hint_details(&story, "podCIDR"), ["in pod CIDR 10.1.2.0/24 of node paris/worker: a pod would have it there"]);
+    assert_eq!(story["hints"][0]["key"], "cilium/cache/ip/v1/paris/10.1.2.40");
+    // another address of the range is really announced by none
+    let other = fixture.json("/v1/explain/10.1.2.42").await;
+    assert!(hint_details(&other, "rejected").is_empty() && hint_details(&other, "podCIDR")[0].contains("none announces it"), "{other}");
+    // nothing around it can be used
+    let range = fixture.json("/v1/explain/10.7.9.9").await;
+    let why = "tokyo announces the range 10.7.0.0/16 around it, but the value was rejected, it is not used: ID 7 is out of range";
+    assert_eq!((&range["match"], hint_details(&range, "rejected")), (&Value::Null, vec![why]));
+    assert_eq!(hint_details(&fixture.json("/v1/explain/fd00::1").await, "rejected").len(), 1);
+    // of one that had a good value that one is in use, and it is said that it is old
+    fixture.change(rejected(Kind::Ip, "paris", "10.1.2.41")).await;
+    let old = fixture.json("/v1/explain/10.1.2.41").await;
+    let why = "paris announces it, but the value was rejected, the last good value stays in use: ID 7 is out of range";
+    assert_eq!((&old["match"]["prefix"], hint_details(&old, "rejected")), (&json!("10.1.2.41/32"), vec![why]));
+    // an address may be of a node whose value was rejected
+    fixture.change(rejected(Kind::Node, "tokyo", "worker-9")).await;
+    let story = fixture.json("/v1/explain/203.0.113.9").await;
+    let why = "node tokyo/worker-9 was rejected, so its addresses and pod CIDRs are not known: ID 7 is out of range";
+    assert_eq!(hint_details(&story, "rejected"), [why]);
+}
+
+/// Nobody is told that nothing is wrong before everything was looked at, and what was known stays while that is done again.
+#[tokio::test(start_paused = true)]
+async fn an_answer_says_whether_everything_was_looked_at() {
+    let pod_of = |name: &str, host: &str| put(key(Kind::Ip, name, "10.1.2.40"), pod("10.1.2.40", 2, host), 1);
+    let (fixture, sender) = mesh(vec![pod_of("paris", "172.18.1.2"), pod_of("tokyo", "172.18.2.2")]).with_survey();
+    let answer = fixture.json("/v1/problems").await;
+    assert_eq!((&answer["complete"], ids(&answer).len()), (&json!(false), 0));
+    let story = fixture.json("/v1/explain/10.1.2.40").await;
+    assert_eq!((&story["complete"], &story["match"]["cluster"]), (&json!(false), &json!("tokyo")));
+
+    let mut look = Look::at(fixture.handle.try_reading().unwrap());
+    let survey = loop {
+        look = match look.advance() {
+            ControlFlow::Break(survey) => break survey,
+            ControlFlow::Continue(look) => look,
+        };
+    };
+    sender.send_replace(Some(survey));
+    let answer = fixture.json("/v1/problems").await;
+    let found = ["danglingHostIP/paris/172.18.1.2", "danglingHostIP/tokyo/172.18.2.2", "duplicateAddress/host/10.1.2.40"];
+    assert_eq!((&answer["complete"], ids(&answer)), (&json!(true), found.to_vec()));
+    // what was over before the survey knows is not told of
+    fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.1.2.40") }).await;
+    let answer = fixture.json("/v1/problems").await;
+    assert_eq!((&answer["complete"], ids(&answer)), (&json!(false), found[..2].to_vec()));
+}
+
+/// As some versions announced them on every node (cilium/cilium#46179): one fact is one finding, with what to do.
+#[tokio::test]
+async fn that_an_etcd_went_back_is_told_for_an_hour() {
+    for (minutes, expected) in [(59, &["revisionWentBack/paris"][..]), (60, &[])] {
+        let last = Instant::now().checked_sub(Duration::from_secs(minutes * 60)).unwrap();
+        let fixture = Fixture::of_paris(|status| status.went_back = Some(WentBack { error: "went back".to_owned(), last, count: 3 }));
+        let told = fixture.json("/v1/problems?kind=revisionWentBack").await;
+        assert_eq!(ids(&told), expected, "{told}");
+    }
+}
+
+#[tokio::test]
+async fn made_up_pod_cidrs_of_many_nodes_are_one_finding_of_their_cluster() {
+    let cidrs: Vec<ipnet::IpNet> = (0..=255).map(|second| format!("10.{second}.0.0/16").parse().unwrap()).collect();
+    let worker = |number: u8| {
+        let Object::Node(made) = node(&format!("worker-{number}"), &format!("172.18.1.{number}"), "a") else { panic!("a node is a node") };
+        let node = Node { ipv4_pod_cidr: None, health_ips: Vec::new(), secondary_pod_cidrs: cidrs.clone(), ..*made };
+        put(key(Kind::Node, "paris", &node.name.clone()), Object::Node(Box::new(node)), 1)
+    };
+    let fixture = mesh((0..40).map(worker).collect());
+    let found = fixture.json("/v1/problems").await;
+    assert_eq!(ids(&found), ["overlappingNodePodCIDR/paris"]);
+    let finding = &found["items"][0];
+    assert_eq!((&finding["clusters"], &finding["count"]), (&json!(["paris"]), &json!(256)));
+    let detail = finding["detail"].as_str().unwrap();
+    assert!(
+        detail.starts_with("pod CIDRs of paris belong to several of its nodes, or overlap another's: 10.0.0.0/16 (40 nodes), "),
+        "{detail}"
+    );
+    assert!(detail.contains(" and 251 more; ") && finding["advice"].as_str().unwrap().contains("cilium/cilium#46179"), "{finding}");
+}
+
+/// The findings of a fixture, each with its severity.
+async fn found(fixture: &Fixture) -> Vec<(String, String)> {
+    let list = fixture.json("/v1/problems").await;
+    let items = list["items"].as_array().unwrap();
+    assert!(items.iter().all(|item| !item["advice"].as_str().unwrap().is_empty() && item["since"].is_string()), "{list}");
+    items.iter().map(|item| (item["id"].as_str().unwrap().to_owned(), item["severity"].as_str().unwrap().to_owned())).collect()
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_cluster_or_with_meshkeep_itself_is_told_with_how_bad_it_is() {
+    let days = |days: u64| Some(SystemTime::now() + Duration::from_secs(days * 86_400));
+    let failed = |status: &mut ClusterStatus, phase, failed_in| {
+        (status.phase, status.failed_in, status.last_error) = (phase, Some(failed_in), Some("connection refused".to_owned()));
+    };
+    let minutes_ago = Instant::now().checked_sub(Duration::from_secs(180)).unwrap();
+    type Case = (Box<dyn Fn(&mut ClusterStatus)>, &'static [(&'static str, &'static str)]);
+    let cases: Vec<Case> = vec![
+        (Box::new(|_| {}), &[]),
+        (Box::new(move |status| failed(status, Phase::BackingOff, Phase::Connecting)), &[("clusterUnreachable/paris", "critical")]),
+        (Box::new(move |status| failed(status, Phase::Connecting, Phase::Connecting)), &[("clusterUnreachable/paris", "critical")]),
+        (Box::new(move |status| failed(status, Phase::Listing, Phase::Connecting)), &[]),
+        (Box::new(move |status| failed(status, Phase::Connecting, Phase::Listing)), &[("clusterUnreadable/paris", "critical")]),
+        (Box::new(|status| status.phase = Phase::WaitingForCanary), &[]),
+        (
+            Box::new(move |status| (status.phase, status.phase_since) = (Phase::WaitingForCanary, minutes_ago)),
+            &[("clusterStuck/paris", "warning")],
+        ),
+        (Box::new(move |status| (status.phase, status.phase_since) = (Phase::Listing, minutes_ago)), &[]),
+        (Box::new(|status| status.file_error = Some("not YAML".to_owned())), &[("clusterFileInvalid/paris", "critical")]),
+        (Box::new(|status| status.file_slips = Some("it says \"cert-fil\"".to_owned())), &[("clusterFileMisspelt/paris", "warning")]),
+        (Box::new(move |status| status.certificate_expiry = days(31)), &[]),
+        (Box::new(move |status| status.certificate_expiry = days(29)), &[("certificateExpiring/paris", "warning")]),
+        (Box::new(move |status| status.certificate_expiry = days(6)), &[("certificateExpiring/paris", "critical")]),
+        (Box::new(move |status| status.certificate_expiry = days(0)), &[("certificateExpiring/paris", "critical")]),
+        (Box::new(|status| status.progress_unanswered = true), &[("progressUnanswered/paris", "info")]),
+    ];
+    let fixture = mesh(Vec::new());
+    for (number, (change, expected)) in cases.into_iter().enumerate() {
+        fixture.paris_is(change);
+        let found = found(&fixture).await;
+        let found: Vec<(&str, &str)> = found.iter().map(|(id, severity)| (id.as_str(), severity.as_str())).collect();
+        assert_eq!(found, expected, "case {number}");
+    }
+    fixture.paris_is(|_| {});
+    let invalid = [("lisbon".to_owned(), "it is empty".to_owned())].into();
+    fixture.directory.send_replace(DirectoryState { readable: false, error: Some("denied".to_owned()), invalid });
+    fixture.persistence.send_replace(PersistState::Failing { error: "no space left on device".to_owned() });
+    let bad = put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 2, "172.18.2.2"), 1);
+    let Change::Put { key, source, .. } = bad else { panic!("a put is a put") };
+    fixture.change(Change::Put { key, source, value: b"{".as_slice().into(), decoded: Err("not JSON".into()) }).await;
+    let all: Vec<String> = found(&fixture).await.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(all, ["clusterFileInvalid/lisbon", "directoryUnreadable", "rejectedValues/tokyo", "storeUnwritable"]);
+    assert_eq!(ids(&fixture.json("/v1/problems?severity=warning").await), ["rejectedValues/tokyo"]);
+    assert_eq!(ids(&fixture.json("/v1/problems?severity=critical&cluster=lisbon").await), ["clusterFileInvalid/lisbon"]);
+    for wrong in ["kind=nonsense", "severity=bad"] {
+        assert_eq!(fixture.get(&format!("/v1/problems?{wrong}")).await.status.as_u16(), 400, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_waits_for_a_canary_says_for_which_in_its_finding_and_in_its_state() {
+    let fixture = mesh(Vec::new());
+    let reason = "waiting for the canary cilium/synced/paris/cilium/state/ip/v1 (ipcache)";
+    let minutes_ago = Instant::now().checked_sub(Duration::from_secs(180)).unwrap();
+    for failed_in in [None, Some(Phase::Listing)] {
+        fixture.paris_is(|status| {
+            (status.phase, status.phase_since, status.failed_in) = (Phase::WaitingForCanary, minutes_ago, failed_in);
+            status.last_error = Some(reason.to_owned());
+        });
+        let detail = fixture.json("/v1/problems").await["items"][0]["detail"].clone();
+        assert!(detail.as_str().unwrap().contains(reason), "{detail}");
+        assert_eq!(fixture.json("/v1/clusters/paris").await["lastError"], reason);
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_without_a_config_names_whose_etcd_it_is_and_one_that_had_a_config_is_given_a_minute() {
+    let fixture = mesh(Vec::new());
+    let told = async |seconds: u64, had_config: bool, denied: bool, others: &[&str]| {
+        let others = others.iter().map(|other| cluster(other)).collect();
+        let since = Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+        let missing = MissingConfig { denied, others, ..MissingConfig::default() };
+        fixture.paris_is(|status| {
+            // a connection that failed in between changes nothing
+            (status.phase, status.failed_in, status.config_gone) = (Phase::BackingOff, Some(Phase::ReadingConfig), had_config);
+            status.missing_config = Some(MissingConfigState { since, missing });
+        });
+        found(&fixture).await
+    };
+    let missing = [("clusterConfigMissing/paris".to_owned(), "critical".to_owned())];
+    let lost = [("clusterConfigLost/paris".to_owned(), "warning".to_owned())];
+    assert_eq!(told(0, false, false, &["rome"]).await, missing);
+    assert_eq!(told(0, false, true, &[]).await, missing);
+    assert_eq!(told(0, false, false, &[]).await, []);
+    assert_eq!(told(61, false, false, &[]).await, missing);
+    assert_eq!(told(0, true, false, &["rome"]).await, lost);
+    assert_eq!(told(61, true, false, &["rome"]).await, missing);
+    let finding = fixture.json("/v1/problems").await["items"][0].clone();
+    assert_eq!(finding["detail"], "paris is not read: this etcd describes rome, not paris; what is held of it stays as it is");
+}
+
+#[tokio::test]
+async fn no_cluster_at_all_is_critical_after_a_while_and_names_the_directory() {
+    let files = |wait| ClusterFiles { directory: "/etc/clustermesh".into(), wait, ..ClusterFiles::default() };
+    let (patient, fixture) = (mesh(Vec::new()), mesh(Vec::new()));
+    let patient = patient.with_cluster_files(files(Duration::from_secs(60)));
+    let fixture = fixture.with_cluster_files(files(Duration::ZERO));
+    for fixture in [&patient, &fixture] {
+        fixture.tell([]);
+    }
+    assert_eq!(found(&patient).await, []);
+    assert_eq!(patient.json("/v1/status").await["directory"]["noClusters"], "/etc/clustermesh has no client file of a cluster");
+    assert_eq!(found(&fixture).await, [("noClusters".to_owned(), "critical".to_owned())]);
+    let finding = fixture.json("/v1/problems?kind=noClusters").await["items"][0].clone();
+    assert_eq!(finding["detail"], "there is no remote cluster to mirror: /etc/clustermesh has no client file of a cluster");
+    fixture.directory.send_replace(DirectoryState {
+        readable: false,
+        error: Some("No such file or directory".to_owned()),
+        ..DirectoryState::default()
+    });
+    let finding = fixture.json("/v1/problems?kind=noClusters").await["items"][0].clone();
+    assert_eq!(finding["detail"], "there is no remote cluster to mirror: /etc/clustermesh cannot be read: No such file or directory");
+    // one whose file cannot be used does not count, one with a usable file does
+    fixture.directory.send_replace(DirectoryState { readable: true, ..DirectoryState::default() });
+    fixture.paris_is(|status| status.file_error = Some("not YAML".to_owned()));
+    let ids = |found: Vec<(String, String)>| found.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+    assert_eq!(ids(found(&fixture).await), ["clusterFileInvalid/paris", "noClusters"]);
+    fixture.paris_is(|_| {});
+    assert_eq!(found(&fixture).await, []);
+}
+
+#[tokio::test]
+async fn a_silent_writer_behind_a_living_etcd_is_told_and_makes_its_data_old() {
+    let fixture = mesh(Vec::new());
+    let beat = |revision| Heartbeat { etcd_cluster_id: EtcdClusterId(0xabc), revision: Revision(revision), written: None };
+    let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+    let silent_for = |seconds, errors: &'static [&'static str]| {
+        fixture.paris_is(move |status| {
+            status.writer.note_connection(Some(beat(7)), ago(seconds + 30));
+            status.writer.note_heartbeat(beat(8), ago(seconds));
+            // the connection is renewed, and its etcd has the same heartbeat
+            status.writer.note_connection(Some(beat(8)), ago(1));
+            status.writer.etcd_errors = errors.iter().map(|error| (*error).to_owned()).collect();
+        });
+    };
+    let told = |severity: &str| vec![("writerSilent/paris".to_owned(), severity.to_owned())];
+    silent_for(119, &[]);
+    assert_eq!(found(&fixture).await, []);
+    let age = async || fixture.json("/v1/clusters/paris").await["ageSeconds"].as_f64().unwrap();
+    assert!(age().await < 60.0);
+    silent_for(121, &[]);
+    assert_eq!((found(&fixture).await, age().await >= 121.0), (told("warning"), true));
+    assert_eq!(fixture.get("/v1/nodes?cluster=paris&maxAge=100").await.status.as_u16(), 503);
+    let meta = fixture.json("/v1/nodes?cluster=paris").await["meta"].clone();
+    assert_eq!((meta["sources"][0]["cluster"].as_str(), meta["sources"][0]["lastHeartbeat"].is_string()), (Some("paris"), true), "{meta}");
+    silent_for(601, &["NOSPACE"]);
+    assert_eq!(found(&fixture).await, told("critical"));
+    let finding = fixture.json("/v1/problems?kind=writerSilent").await["items"][0].clone();
+    let says = |member: &str, text: &str| assert!(finding[member].as_str().unwrap().contains(text), "{finding}");
+    says("detail", "the etcd reports NOSPACE");
+    says("advice", "etcdctl alarm disarm");
+}
+
+/// The hints of a story, each as its kind and what it names.
+fn hints(story: &Value) -> Vec<Value> {
+    let hints = story["hints"].as_array().cloned().unwrap_or_default();
+    hints.iter().map(|hint| json!([hint["kind"], hint["clusters"], hint["prefix"], hint["node"], hint["key"]])).collect()
+}
+
+#[tokio::test]
+async fn an_explanation_of_a_miss_says_whose_the_address_would_be_what_it_was_and_who_could_not_say() {
+    let fixture = mesh(vec![
+        put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 1),
+        put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "tokyo", "10.9.0.7"), pod("10.9.0.7", 68_352, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "tokyo", "10.9.0.9"), pod("10.9.0.9", 68_352, "172.18.1.2"), 1),
+    ]);
+    assert_eq!(hints(&fixture.json("/v1/explain/10.1.2.40").await), Vec::<Value>::new(), "it has an entry");
+    for name in ["paris", "tokyo"] {
+        for kind in [Kind::Node, Kind::Ip] {
+            fixture.command(Command::Confirm(Scope { cluster: cluster(name), kind })).await;
+        }
+    }
+    fixture.change(Change::Delete { key: key(Kind::Ip, "paris", "10.1.2.40") }).await;
+    let story = fixture.json("/v1/explain/10.1.2.40").await;
+    assert_eq!(story["match"]["prefix"], "10.1.2.0/24");
+    assert_eq!(story["entries"][0]["reason"], "the only entry that covers the address");
+    let key_of = "cilium/cache/ip/v1/paris/10.1.2.40";
+    let expected = [json!(["podCIDR", ["paris"], "10.1.2.0/24", "worker", null]), json!(["deleted", ["paris"], null, null, key_of])];
+    assert_eq!(hints(&story), expected);
+    let (gone, time) = (&story["hints"][1]["detail"], story["hints"][1]["time"].as_str().unwrap());
+    assert_eq!(gone, &json!(format!("paris had an entry for it until {time}, when it was deleted")));
+    // nothing covers it: the nearest, and a cluster of which nothing is known
+    fixture.command(Command::Phase { cluster: cluster("oslo"), phase: Phase::Connecting, cause: 0 }).await;
+    fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.9.0.9") }).await;
+    let expected = [json!(["neverRead", ["oslo"], null, null, null]), {
+        json!(["nearest", ["tokyo"], "10.9.0.7/32", null, "cilium/cache/ip/v1/tokyo/10.9.0.7"])
+    }];
+    assert_eq!(hints(&fixture.json("/v1/explain/10.9.0.3").await), expected);
+    // a node's address that went
+    fixture.change(Change::Delete { key: key(Kind::Node, "paris", "worker") }).await;
+    let was = hints(&fixture.json("/v1/explain/172.18.1.2").await);
+    assert_eq!(was[0], json!(["deleted", ["paris"], null, "worker", "cilium/cache/nodes/v1/paris/worker#172.18.1.2"]));
+}

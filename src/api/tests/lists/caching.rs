@@ -1,0 +1,221 @@
+//! Answers that a client has already are not sent again, and never called unchanged where they have changed.
+
+use axum::body::Body;
+use axum::http::{Method, Request};
+use serde_json::json;
+
+use crate::api::tests::fixture::{Answer, Fixture, cluster, identity, key, node, pod, put};
+use crate::model::{Change, Command, Kind, Phase, Revision, Scope, SourceStamp};
+
+/// What the mirror alone says.
+const COUNTED: [&str; 19] = [
+    "/v1/nodes",
+    "/v1/nodes?cluster=tokyo&fields=name",
+    "/v1/nodes/paris/paris-worker-1",
+    "/v1/services",
+    "/v1/services/paris/shop/cart",
+    "/v1/global-services",
+    "/v1/global-services/shop/cart",
+    "/v1/service-exports",
+    "/v1/endpoint-slices",
+    "/v1/identities",
+    "/v1/identities/68352",
+    "/v1/identities/68352/ips",
+    "/v1/ipcache",
+    "/v1/ipcache/10.1.2.40",
+    "/v1/ipcache/lookup?ip=10.1.2.40",
+    "/v1/ipcache/lookup?ip=192.0.2.1",
+    "/v1/entries",
+    "/v1/entries/cilium/cache/identities/v1/tokyo/id/68352",
+    "/v1/ipcache?limit=1&meta=full",
+];
+
+/// What says more than that, and documents.
+const OTHERS: [&str; 14] = [
+    "/v1/status",
+    "/v1/config",
+    "/v1/clusters",
+    "/v1/clusters/paris",
+    "/v1/rejected",
+    "/v1/problems",
+    "/v1/explain/10.1.2.40",
+    "/",
+    "/problems/notFound",
+    "/docs",
+    "/docs/style.css",
+    "/docs/script.js",
+    "/openapi.json",
+    "/openapi-3.0.json",
+];
+
+async fn holding(fixture: &Fixture, method: Method, uri: &str, tag: &str) -> Answer {
+    let request = Request::builder().method(method).uri(uri).header("if-none-match", tag).header("accept-encoding", "gzip");
+    fixture.send(request.body(Body::empty()).unwrap()).await
+}
+
+async fn tag(fixture: &Fixture, uri: &str) -> String {
+    let answer = fixture.get(uri).await;
+    assert_eq!(answer.status.as_u16(), 200, "{uri}");
+    answer.header("etag").to_owned()
+}
+
+async fn tags(fixture: &Fixture) -> Vec<String> {
+    let mut tags = Vec::new();
+    for uri in COUNTED {
+        tags.push(tag(fixture, uri).await);
+    }
+    tags
+}
+
+#[tokio::test]
+async fn what_a_client_has_is_not_sent_again_and_costs_no_look() {
+    let fixture = Fixture::new();
+    for uri in COUNTED.into_iter().chain(OTHERS) {
+        let tag = tag(&fixture, uri).await;
+        assert!(tag.starts_with("W/\"") && tag.ends_with('"') && tag.len() == 20, "{uri}: {tag:?}");
+        let before = fixture.scans.spent().rows;
+        for method in [Method::GET, Method::HEAD] {
+            let again = holding(&fixture, method.clone(), uri, &format!("\"other\", {tag}")).await;
+            assert_eq!((again.status.as_u16(), again.bytes.len(), again.header("etag")), (304, 0, &*tag), "{method} {uri}");
+            let headers = ["cache-control", "vary", "content-type"].map(|name| again.header(name).to_owned());
+            assert_eq!(headers, ["no-cache", "Accept, Accept-Encoding", ""], "{method} {uri}");
+        }
+        if COUNTED.contains(&uri) {
+            assert_eq!(fixture.scans.spent().rows, before, "{uri}");
+        }
+        for method in [Method::GET, Method::HEAD] {
+            let other = holding(&fixture, method.clone(), uri, "W/\"0123456789abcdef\"").await;
+            assert_eq!((other.status.as_u16(), other.header("etag")), (200, &*tag), "{method} {uri}");
+            assert_eq!((other.header("cache-control"), other.header("vary")), ("no-cache", "Accept, Accept-Encoding"), "{uri}");
+        }
+    }
+}
+
+/// What happens, by which command, and which answers tell of it.
+type Case<'a> = (&'a str, Command, &'a dyn Fn(&str) -> bool);
+
+/// Puts, deletes, what the source has lost, revisions, origins and phases; each moves what it is part of and nothing else.
+#[tokio::test]
+async fn a_tag_moves_with_what_the_answer_tells_and_with_nothing_else() {
+    let fixture = Fixture::new();
+    let paris = |kind| Scope { cluster: cluster("paris"), kind };
+    let apply = |change| Command::Apply { scope: paris(Kind::Node), changes: vec![change], cursor: None };
+    let worker =
+        |zone: &str, revision| put(key(Kind::Node, "paris", "paris-worker-1"), node("paris-worker-1", "172.18.1.2", zone), revision);
+    let of_nodes =
+        |uri: &str| (uri.starts_with("/v1/nodes") && !uri.contains("tokyo")) || uri.starts_with("/v1/ipcache") || uri.ends_with("/ips");
+    let of_identities = |uri: &str| (uri.starts_with("/v1/identities") && !uri.ends_with("/ips")) || uri.contains("/lookup");
+    let of_paris = |uri: &str| !uri.contains("cluster=tokyo");
+    let cases: Vec<Case<'_>> = vec![
+        ("a put", apply(worker("b", 30)), &of_nodes),
+        ("the same again", apply(worker("b", 30)), &|_| false),
+        ("equal bytes with another revision", apply(stamped(worker("b", 30), 31)), &of_nodes),
+        ("held", apply(Change::Hold { key: key(Kind::Node, "paris", "paris-worker-1") }), &of_nodes),
+        (
+            "an identity",
+            Command::Apply {
+                scope: paris(Kind::Identity),
+                changes: vec![put(key(Kind::Identity, "paris", "68352"), identity(68_352, "new"), 32)],
+                cursor: None,
+            },
+            &of_identities,
+        ),
+        (
+            "a delete",
+            Command::Apply {
+                scope: paris(Kind::Identity),
+                changes: vec![Change::Delete { key: key(Kind::Identity, "paris", "68353") }],
+                cursor: None,
+            },
+            &of_identities,
+        ),
+        ("confirmed once more", Command::Confirm(paris(Kind::Node)), &|_| false),
+        ("another phase", Command::Phase { cluster: cluster("paris"), phase: Phase::SourceLost, cause: 0 }, &of_paris),
+        ("the same phase", Command::Phase { cluster: cluster("paris"), phase: Phase::SourceLost, cause: 0 }, &|_| false),
+        ("another origin", Command::Confirm(Scope { cluster: cluster("tokyo"), kind: Kind::Identity }), &of_identities),
+    ];
+    let mut before = tags(&fixture).await;
+    for (number, (name, command, expected)) in cases.into_iter().enumerate() {
+        fixture.command(command).await;
+        // behind it, so that it is seen: of a kind that few tell of
+        fixture.change(mark(number)).await;
+        let after = tags(&fixture).await;
+        for ((uri, before), after) in COUNTED.iter().zip(&before).zip(&after) {
+            if ["/v1/service-exports", "/v1/global-services", "/v1/entries"].iter().any(|shown| uri.starts_with(shown)) {
+                continue;
+            }
+            assert_eq!(before != after, expected(uri), "{name}: {uri}");
+        }
+        before = after;
+    }
+}
+
+/// A service export that could not be used.
+fn mark(number: usize) -> Change {
+    let key = key(Kind::ServiceExport, "tokyo", &format!("shop/{number}"));
+    Change::Put { key, value: b"{".as_slice().into(), decoded: Err("not JSON".into()), source: SourceStamp::default() }
+}
+
+fn stamped(change: Change, revision: i64) -> Change {
+    let Change::Put { key, value, decoded, mut source } = change else { unreachable!("only puts have a revision") };
+    source.mod_revision = Revision(revision);
+    Change::Put { key, value, decoded, source }
+}
+
+#[tokio::test]
+async fn another_form_query_or_moment_is_another_tag() {
+    let fixture = Fixture::new();
+    let lines = Request::get("/v1/nodes").header("accept", "application/x-ndjson").body(Body::empty()).unwrap();
+    let of_lines = fixture.send(lines).await.header("etag").to_owned();
+    let mut tags = vec![of_lines];
+    for uri in ["/v1/nodes", "/v1/nodes?limit=1", "/v1/nodes?fields=name", "/v1/nodes?cluster=paris", "/v1/nodes?meta=full"] {
+        tags.push(tag(&fixture, uri).await);
+    }
+    tags.sort_unstable();
+    tags.dedup();
+    assert_eq!(tags.len(), 6);
+    // ages are no part of it
+    let clusters = tag(&fixture, "/v1/clusters").await;
+    fixture.change(put(key(Kind::Identity, "oslo", "5"), identity(5, "x"), 1)).await;
+    assert_ne!(tag(&fixture, "/v1/clusters").await, clusters);
+}
+
+#[tokio::test]
+async fn what_is_too_old_or_not_there_is_not_called_unchanged() {
+    let fixture = Fixture::new();
+    for uri in ["/v1/nodes?maxAge=1000000000", "/v1/ipcache/lookup?ip=10.1.2.40&maxAge=1000000000"] {
+        let tag = tag(&fixture, uri).await;
+        assert_eq!(holding(&fixture, Method::GET, uri, &tag).await.status.as_u16(), 304);
+    }
+    let old = "/v1/nodes?maxAge=0";
+    assert_eq!(holding(&fixture, Method::GET, old, "*").await.status.as_u16(), 503);
+    assert_eq!(holding(&fixture, Method::GET, "/v1/nodes/paris/nobody", "*").await.status.as_u16(), 404);
+    assert_eq!(holding(&fixture, Method::GET, "/v1/nodes", "*").await.status.as_u16(), 304);
+    // the same tag for another age would be a lie
+    let tag = tag(&fixture, "/v1/nodes").await;
+    assert_eq!(holding(&fixture, Method::GET, old, &tag).await.status.as_u16(), 503);
+    assert_eq!(holding(&fixture, Method::GET, "/v1/nodes?colour=red", &tag).await.status.as_u16(), 400);
+}
+
+#[tokio::test]
+async fn what_is_of_its_moment_has_no_tag() {
+    let fixture = Fixture::new();
+    for uri in ["/metrics", "/livez", "/v1/changes?snapshot=true", "/v1/nodes/paris/nobody", "/v1/nothing"] {
+        assert_eq!(fixture.get(uri).await.header("etag"), "", "{uri}");
+    }
+    fixture.unload();
+    let loading = holding(&fixture, Method::GET, "/v1/nodes/paris/paris-worker-1", "*").await;
+    assert_eq!((loading.status.as_u16(), loading.header("etag")), (503, ""));
+    assert_eq!(fixture.json("/v1/status").await["loaded"], json!(false));
+}
+
+/// What was restored, and is seen at the source for the first time.
+#[tokio::test]
+async fn a_record_that_is_confirmed_is_not_what_it_was() {
+    let fixture = Fixture::new();
+    let uri = "/v1/ipcache?cluster=tokyo";
+    let before = tag(&fixture, uri).await;
+    let address = || key(Kind::Ip, "tokyo", "10.1.2.40");
+    fixture.change(put(address(), pod("10.1.2.40", 68_352, "172.18.2.2"), 6)).await;
+    assert_ne!(tag(&fixture, uri).await, before);
+}

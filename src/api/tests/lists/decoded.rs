@@ -1,0 +1,133 @@
+//! Values that are large once they are decoded: they wait for memory or are refused, and touch nothing else. A service that never fits is an item
+//! that says so.
+
+use std::time::{Duration, SystemTime};
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::api::tests::fixture::{Fixture, key, put};
+use crate::commit::DecodedBudget;
+use crate::model::{Change, Command, EndpointSlice, Kind, LabelSet, Object, Scope, Sequence, Service, SliceEndpoint};
+use crate::view::View;
+use crate::wire::tests::slice_object;
+
+/// A slice of `shop/cart` with endpoints of nothing, 2 B each in its message and 10 B as they are counted.
+fn slice(cluster: &str, name: &str, endpoints: usize, revision: i64) -> Change {
+    let slice = EndpointSlice {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        labels: LabelSet::from([("kubernetes.io/service-name".to_owned(), "cart".to_owned())]),
+        address_type: "IPv4".to_owned(),
+        endpoints: vec![SliceEndpoint::default(); endpoints],
+        ..EndpointSlice::default()
+    };
+    put(key(Kind::EndpointSlice, cluster, &format!("shop/{name}")), slice_object(&slice), revision)
+}
+
+fn view(changes: impl IntoIterator<Item = Change>) -> View {
+    let mut view = View::starting_at(Sequence(0));
+    for change in changes {
+        let Change::Put { key, .. } = &change else { continue };
+        let scope = Scope { cluster: key.cluster.clone(), kind: key.kind };
+        view.apply(Command::Apply { scope, changes: vec![change], cursor: None }, SystemTime::now());
+    }
+    view
+}
+
+/// Slices of paris, by name and number of endpoints.
+pub(in crate::api::tests) fn with_slices(slices: &[(&str, usize)]) -> View {
+    view(slices.iter().map(|(name, endpoints)| slice("paris", name, *endpoints, 7)))
+}
+
+/// `shop/cart`, of which paris has little and tokyo more than half a MiB, and `till/desk`, which both share.
+fn with_large_service() -> Fixture {
+    let desk = |name| {
+        let service = Service { namespace: "till".to_owned(), name: "desk".to_owned(), shared: true, ..Service::default() };
+        put(key(Kind::Service, name, "till/desk"), Object::Service(service), 8)
+    };
+    let slices = [slice("paris", "a", 10_000, 7), slice("tokyo", "b", 30_000, 7), slice("tokyo", "c", 30_000, 7)];
+    let view = view(slices.into_iter().chain([desk("paris"), desk("tokyo")]));
+    Fixture::of(view).with_decoded(DecodedBudget::new(512 << 10))
+}
+
+fn names(page: &Value) -> Vec<&str> {
+    page["items"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_slice_without_room_is_refused_with_a_reason_and_a_page_ends_before_it() {
+    let fixture = Fixture::of(with_slices(&[("a", 1), ("b", 90_000), ("c", 1)])).with_decoded(DecodedBudget::new(512 << 10));
+    let answer = fixture.get("/v1/endpoint-slices/paris/shop/b").await;
+    let (status, body) = (answer.status, answer.json());
+    assert_eq!((status, body["code"].as_str()), (StatusCode::SERVICE_UNAVAILABLE, Some("noRoom")), "{body}");
+    assert!(body["detail"].as_str().unwrap().contains("--decoded-max-bytes"), "{body}");
+    assert_eq!(fixture.get("/v1/endpoint-slices/paris/shop/a").await.status, StatusCode::OK);
+    let page = fixture.json("/v1/endpoint-slices").await;
+    assert_eq!(names(&page), ["a"], "{page}");
+    let next = page["nextPageToken"].as_str().unwrap();
+    assert_eq!(fixture.get(&format!("/v1/endpoint-slices?pageToken={next}")).await.status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn a_service_that_never_fits_is_an_item_that_says_so_and_the_list_goes_on() {
+    let fixture = with_large_service();
+    let page = fixture.json("/v1/global-services").await;
+    assert_eq!((names(&page), page.get("nextPageToken")), (vec!["cart", "desk"], None), "{page}");
+    let (large, other) = (&page["items"][0], &page["items"][1]);
+    assert_eq!(other["clusters"].as_array().unwrap().len(), 2);
+    let told = &large["tooLarge"];
+    assert_eq!((&told["cluster"], &told["bytesMax"]), (&json!("tokyo"), &json!(512 << 10)));
+    assert_eq!(told["key"], json!("cilium/cache/endpointslices/v1/tokyo/shop/b"));
+    assert!(told["bytes"].as_u64().unwrap() > 700_000, "{told}");
+    let reason = told["reason"].as_str().unwrap();
+    assert!(reason.contains("tokyo") && reason.contains("--decoded-max-bytes"), "{reason}");
+    assert_eq!((&large["namespace"], &large["clusters"], &large["backends"]), (&json!("shop"), &json!([]), &json!([])));
+    // alone, with the reason and its sources
+    let alone = fixture.json("/v1/global-services/shop/cart").await;
+    assert_eq!((&alone["tooLarge"], alone["meta"]["sourceCount"].as_u64()), (told, Some(2)), "{alone}");
+    // a list of some members, or as lines, has it too
+    let cut = fixture.json("/v1/global-services?fields=name,backends.ip").await;
+    assert_eq!(cut["items"], json!([{ "name": "cart", "backends": [], "tooLarge": told }, { "name": "desk", "backends": [] }]));
+    let chosen = fixture.json("/v1/global-services?affinity=local&from=paris").await;
+    assert_eq!((&chosen["items"][0]["tooLarge"], chosen["items"][0].get("selection")), (told, None));
+    // filters look at what is known without its slices; a service of other clusters is passed over
+    assert_eq!(names(&fixture.json("/v1/global-services?cluster=paris&namespace=shop").await), ["cart"]);
+    assert_eq!(names(&fixture.json("/v1/global-services?cluster=oslo").await), [""; 0]);
+    assert_eq!(names(&fixture.json("/v1/global-services?conflict=any").await), [""; 0]);
+    assert_eq!(names(&fixture.json("/v1/global-services?labelSelector=app%3Dcart").await), ["cart"]);
+}
+
+/// The finding names the cluster and the key; it is over when the cluster has fewer endpoints.
+#[tokio::test]
+async fn a_service_that_never_fits_is_a_finding() {
+    let fixture = with_large_service();
+    let found = fixture.json("/v1/problems?kind=serviceTooLarge").await;
+    let finding = &found["items"][0];
+    assert_eq!((&finding["id"], &finding["severity"]), (&json!("serviceTooLarge/shop/cart"), &json!("critical")), "{found}");
+    assert_eq!((&finding["clusters"], &finding["key"]), (&json!(["tokyo"]), &json!("cilium/cache/endpointslices/v1/tokyo/shop/b")));
+    assert!(finding["detail"].as_str().unwrap().contains("524288"), "{finding}");
+    fixture.change(slice("tokyo", "b", 10, 9)).await;
+    wait_for_findings(&fixture, 0).await;
+    assert_eq!(fixture.json("/v1/global-services/shop/cart").await.get("tooLarge"), None);
+    fixture.change(slice("tokyo", "d", 90_000, 10)).await;
+    wait_for_findings(&fixture, 1).await;
+}
+
+/// Asks until there are so many findings: an answer waits only 100 ms for the newest ones, and decoding these slices can take longer.
+async fn wait_for_findings(fixture: &Fixture, count: usize) {
+    let ask = async { while fixture.json("/v1/problems?kind=serviceTooLarge").await["items"].as_array().unwrap().len() != count {} };
+    tokio::time::timeout(Duration::from_secs(60), ask).await.unwrap();
+}
+
+/// Room is given back: one after the other all are served.
+#[tokio::test]
+async fn what_fits_is_served_however_often_it_is_asked_for() {
+    let fixture = Fixture::of(with_slices(&[("a", 90_000), ("b", 90_000)])).with_decoded(DecodedBudget::new(1 << 20));
+    let asked = (0..8).map(|_| fixture.get("/v1/endpoint-slices/paris/shop/a"));
+    let answers = futures_util::future::join_all(asked).await;
+    assert!(answers.iter().all(|answer| answer.status == StatusCode::OK));
+    // the two together have no room
+    let service = fixture.json("/v1/global-services/shop/cart").await;
+    assert_eq!(service["tooLarge"]["cluster"], json!("paris"), "{service}");
+}

@@ -1,0 +1,93 @@
+//! In which form each path answers, and what it says where none is accepted.
+
+use axum::body::Body;
+use axum::http::{Method, Request};
+use serde_json::{Value, json};
+
+use crate::api::OpenapiForm;
+use crate::api::render::accept::offered;
+use crate::api::tests::fixture::{Answer, Fixture};
+
+async fn accepting(fixture: &Fixture, method: Method, uri: &str, accept: &str) -> Answer {
+    let request = Request::builder().method(method).uri(uri).header("accept", accept);
+    fixture.send(request.header("content-type", "application/json").body(Body::from(r#"{"ips":["10.1.2.40"]}"#)).unwrap()).await
+}
+
+#[test]
+fn the_document_names_the_forms_that_are_offered() {
+    let document: Value = serde_json::from_str(crate::api::openapi_json(OpenapiForm::New)).unwrap();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let content = item["get"]["responses"]["200"]["content"].as_object().unwrap();
+        let mut documented: Vec<&str> = content.keys().map(String::as_str).collect();
+        let mut forms: Vec<&str> = offered(path).iter().map(|form| form.media_type()).collect();
+        documented.sort_unstable();
+        forms.sort_unstable();
+        // what is asked of probes is always answered
+        assert_eq!(if forms.is_empty() { vec!["text/plain"] } else { forms }, documented, "{path}");
+        assert_eq!(item["get"]["responses"]["406"].is_object(), path.starts_with("/v1"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_accepted_is_told_what_there_is() {
+    let fixture = Fixture::new();
+    let only = |form: &str| format!("this path answers in {form}: accept that, or send no Accept");
+    let list = "this path answers in application/json or application/x-ndjson: accept one of them".to_owned();
+    for (uri, accept, detail) in [
+        ("/v1/nodes", "text/html", list.clone()),
+        ("/v1/identities/68352/ips", "application/json;q=0", list.clone()),
+        ("/v1/problems", "application/x-ndjson;q=0.0, text/csv", list),
+        ("/v1/nodes/paris/paris-worker-1", "application/x-ndjson", only("application/json")),
+        ("/v1/ipcache/10.1.2.40", "application/x-ndjson", only("application/json")),
+        ("/v1/ipcache/lookup?ip=10.1.2.40", "text/plain", only("application/json")),
+        ("/v1/changes", "application/x-ndjson", only("application/json")),
+        ("/v1/status", "text/html", only("application/json")),
+        ("/v1/entries/cilium/cache/identities/v1/tokyo/id/68352", "application/json", only("application/octet-stream")),
+        ("/openapi.json", "application/yaml", only("application/json")),
+        ("/metrics", "application/json", only("text/plain")),
+        ("/", "application/json", only("text/html")),
+        ("/docs", "application/json", only("text/html")),
+        ("/docs/style.css", "text/html", only("text/css")),
+        ("/docs/script.js", "text/css", only("text/javascript")),
+        ("/problems/notFound", "application/json", only("text/html")),
+        ("/v1/events", "application/json", "this path answers in text/event-stream or application/x-ndjson: accept one of them".to_owned()),
+    ] {
+        let answer = accepting(&fixture, Method::GET, uri, accept).await;
+        let told = (answer.status.as_u16(), answer.json()["code"].clone(), answer.json()["detail"].clone());
+        assert_eq!(told, (406, json!("notAcceptable"), json!(detail)), "{uri}");
+        assert_eq!(answer.header("content-type"), "application/problem+json");
+        assert_eq!(answer.header("vary"), "Accept, Accept-Encoding", "{uri}");
+        let head = accepting(&fixture, Method::HEAD, uri, accept).await;
+        assert_eq!((head.status.as_u16(), head.bytes.len()), (406, 0), "{uri}");
+    }
+    assert_eq!(accepting(&fixture, Method::POST, "/v1/ipcache/lookup", "text/csv").await.status.as_u16(), 406);
+}
+
+/// The method and the path come first, and a probe is never refused for a header.
+#[tokio::test]
+async fn what_is_not_there_is_not_refused_for_its_form() {
+    let fixture = Fixture::new();
+    for (method, uri, status) in [
+        (Method::GET, "/v1/nothing", 404),
+        (Method::DELETE, "/v1/nodes", 405),
+        (Method::POST, "/v1/nodes", 405),
+        (Method::GET, "/livez", 200),
+        (Method::GET, "/readyz", 200),
+        (Method::GET, "/healthz", 200),
+    ] {
+        assert_eq!(accepting(&fixture, method, uri, "text/csv").await.status.as_u16(), status, "{uri}");
+    }
+}
+
+#[tokio::test]
+async fn answers_name_what_they_vary_with_compressed_or_not() {
+    let fixture = Fixture::new();
+    for uri in ["/v1/nodes", "/v1/nodes/paris/paris-worker-1", "/v1/nodes/paris/nobody", "/openapi.json", "/", "/metrics"] {
+        for encoding in ["identity", "gzip"] {
+            let request = Request::get(uri).header("accept-encoding", encoding).body(Body::empty()).unwrap();
+            let answer = fixture.send(request).await;
+            let vary: Vec<_> = answer.headers.get_all("vary").iter().collect();
+            assert_eq!(vary, ["Accept, Accept-Encoding"], "{uri}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Lists: pages, lines, fields, forms and caching.
+
+mod caching;
+mod decoded;
+mod fields;
+mod forms;
+mod global_services;
+mod identities;
+mod lines;
+pub(super) mod pages;
+mod paging;

@@ -1,0 +1,151 @@
+//! What a client learns from a probe that may read nothing else, and the header that every answer has.
+
+use std::time::{Duration, Instant};
+
+use reqwest::{Client, Response};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::sockets::{Certificates, local, set_provider};
+use crate::api::tests::fixture::{Fixture, cluster, paris_status};
+use crate::api::{ApiOptions, Bound};
+use crate::model::{ClusterStatus, Command, Phase};
+
+const TOKEN: &str = "sesame";
+
+/// Every question that a probe answers at length.
+const PROBES: [&str; 6] =
+    ["/readyz?synced", "/readyz?synced&verbose", "/readyz?verbose", "/healthz?verbose", "/livez?verbose", "/livez?verbose&exclude=ping"];
+
+/// A face with a cluster that cannot be reached, its address for probes alone, and that of the etcd face.
+struct Faces {
+    main: String,
+    health: String,
+    etcd: String,
+    client: Client,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+    _fixture: Fixture,
+}
+
+impl Faces {
+    async fn start(options: ApiOptions) -> Self {
+        set_provider();
+        let fixture = Fixture::new();
+        let mut osaka = ClusterStatus::new(Instant::now());
+        osaka.phase = Phase::BackingOff;
+        osaka.last_error = Some("cannot connect to https://osaka.mesh:2379: connection refused".to_owned());
+        fixture.tell([("paris", paris_status()), ("osaka", osaka)]);
+        fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff, cause: 0 }).await;
+        let options = ApiOptions { health_listen: Some(local()), etcd_listen: Some(local()), ..options };
+        let bound = Bound::bind(&[local()], &options).await.unwrap();
+        let (main, health, etcd) = (bound.addresses()[0].clone(), bound.health_address().unwrap(), bound.etcd_address().unwrap());
+        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        tasks.spawn(bound.serve(fixture.handle.clone(), stop.clone(), Duration::from_secs(30)));
+        let client = Client::builder().no_proxy().danger_accept_invalid_certs(true).build().unwrap();
+        Self { main, health, etcd, client, stop, tasks, _fixture: fixture }
+    }
+
+    async fn ask(&self, url: &str, token: Option<&str>) -> (u16, String) {
+        let request = self.client.get(url);
+        let answer = token.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+
+    async fn stopped(mut self) {
+        self.stop.cancel();
+        tokio::time::timeout(Duration::from_secs(5), self.tasks.join_next()).await.expect("must end in time");
+    }
+}
+
+fn token_file(directory: &tempfile::TempDir) -> std::path::PathBuf {
+    let path = directory.path().join("token");
+    std::fs::write(&path, TOKEN).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn an_anonymous_client_of_a_probe_learns_yes_or_no() {
+    let directory = tempfile::tempdir().unwrap();
+    let faces = Faces::start(ApiOptions { token_file: Some(token_file(&directory)), ..ApiOptions::default() }).await;
+    for path in PROBES {
+        let brief = if path.contains("synced") { (503, "not ok".to_owned()) } else { (200, "ok".to_owned()) };
+        for (face, token) in [(&faces.main, None), (&faces.main, Some("open")), (&faces.health, None), (&faces.health, Some(TOKEN))] {
+            assert_eq!(faces.ask(&format!("{face}{path}"), token).await, brief, "{face}{path} {token:?}");
+        }
+        let (status, told) = faces.ask(&format!("{}{path}", faces.main), Some(TOKEN)).await;
+        assert!(status == brief.0 && told.lines().count() > 1, "{path}: {told}");
+    }
+    let (_, told) = faces.ask(&format!("{}/readyz?synced", faces.main), Some(TOKEN)).await;
+    assert!(told.contains("[-]cluster/osaka failed: backingOff: cannot connect to https://osaka.mesh:2379"), "{told}");
+    faces.stopped().await;
+}
+
+/// A certificate of the client is asked for in the handshake; the address for probes has no TLS.
+#[tokio::test]
+async fn where_certificates_are_asked_for_the_address_for_probes_is_as_brief() {
+    let certificates = Certificates::new();
+    let faces = Faces::start(ApiOptions { tls: Some(certificates.files(true)), ..ApiOptions::default() }).await;
+    assert_eq!(faces.ask(&format!("{}/readyz?synced&verbose", faces.health), None).await, (503, "not ok".to_owned()));
+    faces.stopped().await;
+}
+
+#[tokio::test]
+async fn where_everybody_on_the_machine_may_read_everything_probes_say_why() {
+    let faces = Faces::start(ApiOptions::default()).await;
+    for face in [&faces.main, &faces.health] {
+        let (status, told) = faces.ask(&format!("{face}/readyz?synced"), None).await;
+        assert!(status == 503 && told.contains("[-]cluster/osaka failed"), "{face}: {told}");
+        // a page in a browser, by a name that leads here
+        let rebound = faces.client.get(format!("{face}/readyz?synced")).header("host", "evil.example").send().await.unwrap();
+        assert_eq!((rebound.status().as_u16(), rebound.text().await.unwrap()), (503, "not ok".to_owned()), "{face}");
+    }
+    faces.stopped().await;
+}
+
+#[tokio::test]
+async fn every_answer_forbids_to_guess_its_type() {
+    fn assert_typed(what: &str, answer: &Response) {
+        let found = answer.headers().get("x-content-type-options").map(|value| value.to_str().unwrap());
+        assert_eq!(found, Some("nosniff"), "{what}: {}", answer.status());
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let faces = Faces::start(ApiOptions { token_file: Some(token_file(&directory)), ..ApiOptions::default() }).await;
+    let of_main = [
+        "/v1/status",
+        "/v1/nodes",
+        "/v1/nodes/paris/nobody",
+        "/v1/nodes?nodez=1",
+        "/v1/events?snapshot=true",
+        "/v1/changes",
+        "/v1/log",
+        "/v1/entries/cilium/cache/identities/v1/tokyo/id/68352",
+        "/nowhere",
+        "/",
+        "/docs",
+        "/docs/style.css",
+        "/problems",
+        "/openapi.json",
+        "/metrics",
+        "/livez",
+        "/readyz?synced",
+        "/assets/nothing",
+    ];
+    for path in of_main {
+        for token in [TOKEN, "open"] {
+            let answer = faces.client.get(format!("{}{path}", faces.main)).bearer_auth(token).send().await.unwrap();
+            assert_typed(path, &answer);
+        }
+    }
+    let lines = faces.client.get(format!("{}/v1/nodes", faces.main)).bearer_auth(TOKEN).header("accept", "application/x-ndjson");
+    assert_typed("lines", &lines.send().await.unwrap());
+    assert_typed("a method", &faces.client.delete(format!("{}/v1/nodes", faces.main)).bearer_auth(TOKEN).send().await.unwrap());
+    assert_typed("a host", &faces.client.get(format!("{}/v1/nodes", faces.main)).header("host", "evil.example").send().await.unwrap());
+    for path in ["/livez", "/readyz", "/healthz", "/metrics", "/v1/nodes", "/readyz?synced"] {
+        assert_typed(path, &faces.client.get(format!("{}{path}", faces.health)).send().await.unwrap());
+    }
+    for path in ["/version", "/health", "/metrics", "/nowhere"] {
+        assert_typed(path, &faces.client.get(format!("{}{path}", faces.etcd)).send().await.unwrap());
+    }
+    faces.stopped().await;
+}

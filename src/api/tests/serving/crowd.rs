@@ -1,0 +1,86 @@
+//! What takes long holds up nothing that is quick.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::task::{JoinSet, yield_now};
+
+use super::disconnect::figure;
+use super::sockets::{Running, get, local};
+use crate::api::ApiOptions;
+use crate::api::tests::fixture::{Fixture, identity, key, put};
+use crate::api::tests::lists::pages::pods;
+use crate::model::Kind;
+
+/// How many pods there are: looking at all of them takes a hundred times as long as an answer that is quick.
+const PODS: u32 = 50_000;
+
+/// What looks at all pods, and finds none.
+const WORST: [&str; 2] = ["/v1/ipcache?namespace=none&limit=1", "/v1/changes?snapshot=true&namespace=none"];
+
+#[tokio::test]
+async fn what_may_take_long_has_turns_and_what_is_short_has_none() {
+    let fixture = Fixture::new();
+    for uri in ["/v1/changes?snapshot=true", "/v1/problems", "/v1/explain/10.1.2.3", "/v1/ipcache", "/v1/status"] {
+        let before = fixture.scans.spent().time;
+        assert_eq!(fixture.get(uri).await.status.as_u16(), 200, "{uri}");
+        assert!(fixture.scans.spent().time > before, "{uri}");
+    }
+    let before = fixture.scans.spent().time;
+    for uri in ["/livez", "/v1/ipcache/lookup?ip=10.1.2.3", "/v1/changes"] {
+        assert_eq!(fixture.get(uri).await.status.as_u16(), 200, "{uri}");
+    }
+    assert_eq!(fixture.scans.spent().time, before);
+}
+
+#[tokio::test]
+async fn an_answer_of_changes_that_waits_holds_no_place() {
+    let fixture = Fixture::new();
+    let next = fixture.json("/v1/changes?snapshot=true").await["nextPosition"].as_str().unwrap().to_owned();
+    let before = fixture.scans.spent().time;
+    let uri = format!("/v1/changes?after={next}&waitSeconds=60");
+    let mut waiting = std::pin::pin!(fixture.json(&uri));
+    let is_left = async {
+        while fixture.scans.spent().time == before || fixture.scans.count() > 0 {
+            yield_now().await;
+        }
+    };
+    tokio::select! {
+        answer = waiting.as_mut() => panic!("nothing has changed: {answer}"),
+        left = tokio::time::timeout(Duration::from_secs(10), is_left) => left.expect("the place must be left"),
+    }
+    let before = fixture.scans.spent().time;
+    let change = fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "late"), 200));
+    let (answer, ()) = tokio::join!(waiting, change);
+    assert_eq!(answer["events"][0]["type"], "upsert", "{answer}");
+    assert_eq!(fixture.scans.spent().time, before, "one change is told on the spot");
+}
+
+/// Twenty clients over real sockets that ask for the worst, each on its own connection.
+#[tokio::test]
+async fn probes_and_lookups_are_answered_before_any_scan_is_over() {
+    let running = Running::of(Fixture::of(pods(PODS)), &[local()], &ApiOptions::default()).await;
+    let url = running.addresses[0].clone();
+    let (mut clients, over) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
+    for uri in WORST.into_iter().cycle().take(20) {
+        let (uri, over) = (format!("{url}{uri}"), Arc::clone(&over));
+        clients.spawn(async move {
+            let answer = get(uri).await.unwrap().text().await.unwrap();
+            over.fetch_add(1, Ordering::Relaxed);
+            answer
+        });
+    }
+    // this question is one of them
+    while figure(&url, "meshkeep_scans").await < 21 {
+        assert_eq!(over.load(Ordering::Relaxed), 0, "scans that were over first");
+    }
+    for number in 0..50 {
+        assert_eq!(get(format!("{url}/livez")).await.unwrap().status().as_u16(), 200);
+        let found = get(format!("{url}/v1/ipcache/lookup?ip=10.1.7.{number}")).await.unwrap().text().await.unwrap();
+        assert!(found.contains("\"shop\""), "{found}");
+    }
+    assert_eq!(over.load(Ordering::Relaxed), 0, "scans that were over first");
+    clients.shutdown().await;
+    running.stopped().await;
+}

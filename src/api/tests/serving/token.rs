@@ -1,0 +1,82 @@
+//! What is answered where a token is needed: refused in a way that a program and a person understand, and whole with the token.
+
+use reqwest::{Client, Response};
+
+use super::sockets::{Running, local, set_provider};
+use crate::api::ApiOptions;
+
+const TOKEN: &str = "open sesame";
+
+/// What browsers send (here Firefox).
+const OF_A_BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+
+/// A sidecar that asks for a token.
+async fn guarded(directory: &std::path::Path) -> Running {
+    let token_file = directory.join("token");
+    std::fs::write(&token_file, TOKEN).unwrap();
+    Running::start(&[local()], &ApiOptions { token_file: Some(token_file), ..ApiOptions::default() }).await
+}
+
+fn client() -> Client {
+    set_provider();
+    Client::builder().no_proxy().build().unwrap()
+}
+
+fn header<'a>(answer: &'a Response, name: &str) -> &'a str {
+    answer.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn whoever_has_no_token_is_told_what_to_do_in_a_form_that_they_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = guarded(directory.path()).await;
+    let (client, url) = (client(), &running.addresses[0]);
+    for path in ["/docs", "/openapi.json", "/v1/nodes", "/problemsolver", "/nowhere/<script>"] {
+        let ask = |accept: &str| client.get(format!("{url}{path}")).header("accept", accept).send();
+        let page = ask(OF_A_BROWSER).await.unwrap();
+        assert_eq!((page.status().as_u16(), header(&page, "www-authenticate"), header(&page, "vary")), (401, "Bearer", "Accept"), "{path}");
+        assert_eq!((header(&page, "content-type"), header(&page, "cache-control")), ("text/html; charset=utf-8", "no-store"), "{path}");
+        assert_eq!(header(&page, "content-security-policy"), "default-src 'none'");
+        let text = page.text().await.unwrap();
+        assert!(text.contains("<h1>A bearer token is needed</h1>") && text.contains("Authorization: Bearer"), "{text}");
+        assert!(!text.contains("<script") && !text.contains("nowhere"), "what was asked for is not part of it: {text}");
+        for accept in ["*/*", "application/json", "application/problem+json"] {
+            let problem = ask(accept).await.unwrap();
+            assert_eq!((problem.status().as_u16(), header(&problem, "www-authenticate")), (401, "Bearer"), "{path}");
+            assert_eq!(header(&problem, "content-type"), "application/problem+json", "{path} {accept}");
+            let problem: serde_json::Value = problem.json().await.unwrap();
+            assert_eq!(problem["detail"], "send the token of --token-file as `Authorization: Bearer …`");
+            assert_eq!(problem["type"], "/problems/unauthorized");
+        }
+    }
+    // what the type leads to is for whoever is refused
+    for path in ["/problems", "/problems/unauthorized"] {
+        let page = client.get(format!("{url}{path}")).send().await.unwrap();
+        assert_eq!(page.status().as_u16(), 200, "{path}");
+        assert!(page.text().await.unwrap().contains("unauthorized"));
+        let elsewhere = client.get(format!("{url}{path}")).header("host", "evil.example").send().await.unwrap();
+        assert_eq!(elsewhere.status().as_u16(), 421, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn with_the_token_the_docs_are_whole_and_all_of_them_come_from_here() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = guarded(directory.path()).await;
+    let (client, url) = (client(), &running.addresses[0]);
+    let ask = async |path: &str| {
+        let request = client.get(format!("{url}{path}")).bearer_auth(TOKEN).header("accept", OF_A_BROWSER);
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 200, "{path}");
+        answer.text().await.unwrap()
+    };
+    let page = ask("/docs").await;
+    let quoted: Vec<&str> = page.split(['"', '\'']).collect();
+    let links = quoted.windows(2).filter(|pair| pair[0].ends_with("href=") || pair[0].ends_with("src=")).map(|pair| pair[1]);
+    let links: std::collections::BTreeSet<&str> = links.filter(|link| !link.starts_with('#')).collect();
+    assert!(["/docs/style.css", "/docs/script.js"].iter().all(|asset| links.contains(asset)), "{links:?}");
+    for link in links {
+        assert!(link.starts_with('/') && !link.starts_with("//"), "{link} is elsewhere");
+        ask(link).await;
+    }
+}

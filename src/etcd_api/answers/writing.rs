@@ -1,0 +1,211 @@
+//! Answers as they go over the wire, written piece by piece as they are found: a list of a million keys is one message of 330 MB, which is never made as
+//! a whole, neither as structures nor as one run of bytes. Only what answers of ranges and transactions are made of (`etcdserverpb/rpc.proto`).
+
+use std::mem::take;
+
+use crate::etcd_api::revisions::revision;
+use crate::model::RawRecord;
+use etcd_client::proto::PbResponseHeader;
+
+/// Usual size of a piece in bytes; one value can be larger.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What is shorter is put together with what comes before it.
+const SHORT: usize = 4 << 10;
+
+/// What gRPC has before each message: whether it is compressed, and how long it is.
+const FRAME_BYTES: usize = 5;
+
+/// Fields of `RangeResponse`.
+const KVS: u32 = 2;
+const MORE: u32 = 3;
+const COUNT: u32 = 4;
+
+/// Fields of `TxnResponse`.
+const SUCCEEDED: u32 = 2;
+const RESPONSES: u32 = 3;
+
+/// The header, in all answers.
+const HEADER: u32 = 1;
+
+/// The answer of a range inside `ResponseOp`, and inside `RangeStreamResponse`.
+const RANGE: u32 = 1;
+
+/// The answer of a transaction inside `ResponseOp`.
+const TXN: u32 = 4;
+
+/// A message that is being written.
+#[derive(Debug, Default)]
+pub(in crate::etcd_api) struct Writing {
+    pieces: Vec<Vec<u8>>,
+    length: usize,
+}
+
+/// Where a message inside another begins, whose length is known at its end.
+#[derive(Debug)]
+pub(in crate::etcd_api) struct Mark {
+    piece: usize,
+    before: usize,
+}
+
+impl Writing {
+    /// Returns the current piece, with space for more bytes.
+    fn tail(&mut self, bytes: usize) -> &mut Vec<u8> {
+        self.length += bytes;
+        let is_full = self.pieces.last().is_none_or(|piece| !piece.is_empty() && piece.len() + bytes > PIECE_BYTES);
+        if is_full {
+            // the first piece is usually small, and grows
+            let capacity = if self.pieces.is_empty() { bytes } else { PIECE_BYTES.max(bytes) };
+            self.pieces.push(Vec::with_capacity(capacity));
+        }
+        let last = self.pieces.len() - 1;
+        &mut self.pieces[last]
+    }
+
+    /// How many bytes there are.
+    pub(in crate::etcd_api) const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The head of the answer.
+    pub(in crate::etcd_api) fn header(&mut self, header: &PbResponseHeader) {
+        let fields = [(1, header.cluster_id), (2, header.member_id), (3, header.revision.cast_unsigned()), (4, header.raft_term)];
+        let length = fields.iter().map(|(number, value)| number_length(*number, *value)).sum();
+        let out = self.tail(bytes_length(HEADER, length));
+        put_length(out, HEADER, length);
+        fields.into_iter().for_each(|(number, value)| put_number(out, number, value));
+    }
+
+    /// One key of a range.
+    pub(in crate::etcd_api) fn key_value(&mut self, record: &RawRecord, keys_only: bool) {
+        let value: &[u8] = if keys_only { &[] } else { &record.value };
+        let numbers = [
+            (2, revision(record.create_sequence).cast_unsigned()),
+            (3, revision(record.last_sequence).cast_unsigned()),
+            (4, record.version),
+        ];
+        let optional = |number: u32, bytes: &[u8]| if bytes.is_empty() { 0 } else { bytes_length(number, bytes.len()) };
+        let length = optional(1, record.key.as_bytes())
+            + numbers.iter().map(|(number, value)| number_length(*number, *value)).sum::<usize>()
+            + optional(5, value);
+        let out = self.tail(bytes_length(KVS, length));
+        put_length(out, KVS, length);
+        put_bytes(out, 1, record.key.as_bytes());
+        numbers.into_iter().for_each(|(number, value)| put_number(out, number, value));
+        put_bytes(out, 5, value);
+    }
+
+    /// The end of a range: whether there are more keys than were asked for, and how many there are.
+    pub(in crate::etcd_api) fn end_of_range(&mut self, more: bool, count: i64) {
+        let fields = [(MORE, u64::from(more)), (COUNT, count.cast_unsigned())];
+        self.numbers(&fields);
+    }
+
+    /// Which branch of a transaction was chosen.
+    pub(in crate::etcd_api) fn succeeded(&mut self, succeeded: bool) {
+        self.numbers(&[(SUCCEEDED, u64::from(succeeded))]);
+    }
+
+    fn numbers(&mut self, fields: &[(u32, u64)]) {
+        let length = fields.iter().map(|(number, value)| number_length(*number, *value)).sum();
+        let out = self.tail(length);
+        fields.iter().for_each(|(number, value)| put_number(out, *number, *value));
+    }
+
+    /// Begins a message inside this one.
+    pub(in crate::etcd_api) fn open(&mut self) -> Mark {
+        let mark = Mark { piece: self.pieces.len(), before: self.length };
+        self.pieces.extend([Vec::new(), Vec::new()]);
+        mark
+    }
+
+    /// Ends the answer of a range inside that of a transaction.
+    pub(in crate::etcd_api) fn close_range(&mut self, mark: &Mark) {
+        self.close(mark, &[RANGE, RESPONSES]);
+    }
+
+    /// Ends the answer of a transaction inside that of another.
+    pub(in crate::etcd_api) fn close_txn(&mut self, mark: &Mark) {
+        self.close(mark, &[TXN, RESPONSES]);
+    }
+
+    /// Ends a chunk of a list.
+    pub(in crate::etcd_api) fn close_chunk(&mut self, mark: &Mark) {
+        self.close(mark, &[RANGE]);
+    }
+
+    /// Writes what stands before a message: the number of its field, those of the fields around it, and how long each is.
+    fn close(&mut self, mark: &Mark, numbers: &[u32]) {
+        let (mut length, mut before) = (self.length - mark.before, Vec::new());
+        for number in numbers {
+            let mut prefix = Vec::with_capacity(before.len() + bytes_length(*number, 0) + 10);
+            put_length(&mut prefix, *number, length);
+            length += prefix.len();
+            prefix.append(&mut before);
+            before = prefix;
+        }
+        self.length += before.len();
+        self.pieces[mark.piece] = before;
+    }
+
+    /// The whole message as gRPC frames it, in pieces.
+    pub(in crate::etcd_api) fn framed(self) -> Vec<Vec<u8>> {
+        let length = u32::try_from(self.length).unwrap_or(u32::MAX);
+        let frame = [&[0], &length.to_be_bytes()[..]].concat();
+        let (mut pieces, mut last) = (Vec::with_capacity(self.pieces.len() + 1), frame);
+        last.reserve_exact(self.pieces.first().map_or(0, Vec::len));
+        debug_assert_eq!(last.len(), FRAME_BYTES);
+        for piece in self.pieces {
+            if piece.len() < SHORT && last.len() + piece.len() <= PIECE_BYTES {
+                last.extend_from_slice(&piece);
+            } else {
+                pieces.push(take(&mut last));
+                last = piece;
+            }
+        }
+        pieces.push(last);
+        pieces.iter_mut().for_each(Vec::shrink_to_fit);
+        pieces
+    }
+}
+
+const fn varint_length(value: u64) -> usize {
+    // 7 bits a byte, one at least
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value.to_le_bytes()[0] | 0x80);
+        value >>= 7;
+    }
+    out.push(value.to_le_bytes()[0]);
+}
+
+fn number_length(number: u32, value: u64) -> usize {
+    if value == 0 { 0 } else { varint_length(u64::from(number) << 3) + varint_length(value) }
+}
+
+/// A number; zero is what a reader takes it for that finds none.
+fn put_number(out: &mut Vec<u8>, number: u32, value: u64) {
+    if value != 0 {
+        put_varint(out, u64::from(number) << 3);
+        put_varint(out, value);
+    }
+}
+
+fn bytes_length(number: u32, length: usize) -> usize {
+    varint_length(u64::from(number) << 3) + varint_length(length as u64) + length
+}
+
+fn put_length(out: &mut Vec<u8>, number: u32, length: usize) {
+    put_varint(out, u64::from(number) << 3 | 2);
+    put_varint(out, length as u64);
+}
+
+fn put_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        put_length(out, number, bytes.len());
+        out.extend_from_slice(bytes);
+    }
+}

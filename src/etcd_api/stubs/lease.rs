@@ -1,0 +1,61 @@
+//! `Lease`: stubs that harm nobody. Agents before 1.18 hold a lease on every etcd that they read and put nothing on it; an answer without time to
+//! live, or "not found", would make them believe that what they wrote is gone (docs/develop/protocol.md §9.2).
+
+use etcd_client::proto::{
+    PbLeaseGrantRequest, PbLeaseGrantResponse, PbLeaseKeepAliveRequest, PbLeaseKeepAliveResponse, PbLeaseLeasesRequest,
+    PbLeaseLeasesResponse, PbLeaseRevokeRequest, PbLeaseRevokeResponse, PbLeaseService, PbLeaseTimeToLiveRequest,
+    PbLeaseTimeToLiveResponse,
+};
+use futures_util::{StreamExt, stream};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::admission::StreamPermit;
+use crate::etcd_api::answers::Messages;
+use crate::etcd_api::face::{Face, client_of, header_at};
+
+/// What every keep-alive is granted, as nothing is kept of leases: the shorter of the two that Cilium asks for, in seconds (docs/develop/protocol.md §7.3),
+/// so that nobody who asked for less keeps alive too seldom.
+const KEPT_ALIVE_FOR: i64 = 25;
+
+#[tonic::async_trait]
+impl PbLeaseService for Face {
+    type LeaseKeepAliveStream = Messages<PbLeaseKeepAliveResponse>;
+
+    async fn lease_grant(&self, request: Request<PbLeaseGrantRequest>) -> Result<Response<PbLeaseGrantResponse>, Status> {
+        let PbLeaseGrantRequest { id, ttl } = request.into_inner();
+        let id = if id == 0 { i64::from(rand::random::<u32>()) + 1 } else { id };
+        Ok(Response::new(PbLeaseGrantResponse { header: self.header_now().await?, id, ttl, error: String::new() }))
+    }
+
+    async fn lease_revoke(&self, _: Request<PbLeaseRevokeRequest>) -> Result<Response<PbLeaseRevokeResponse>, Status> {
+        Ok(Response::new(PbLeaseRevokeResponse { header: self.header_now().await? }))
+    }
+
+    async fn lease_keep_alive(
+        &self,
+        request: Request<Streaming<PbLeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let (handle, stop) = (self.handle.clone(), self.options.stop.clone());
+        let place = self.stream(client_of(&request))?;
+        let answer = move |(mut requests, place): (Streaming<PbLeaseKeepAliveRequest>, StreamPermit)| {
+            let (handle, stop) = (handle.clone(), stop.clone());
+            async move {
+                let request = stop.run_until_cancelled(requests.next()).await??.ok()?;
+                let reading = handle.try_reading()?;
+                let header = Some(header_at(&reading));
+                Some((Ok(PbLeaseKeepAliveResponse { header, id: request.id, ttl: KEPT_ALIVE_FOR }), (requests, place)))
+            }
+        };
+        Ok(Response::new(Box::pin(stream::unfold((request.into_inner(), place), answer))))
+    }
+
+    /// There is no such lease: nothing hangs on any.
+    async fn lease_time_to_live(&self, request: Request<PbLeaseTimeToLiveRequest>) -> Result<Response<PbLeaseTimeToLiveResponse>, Status> {
+        let (id, header) = (request.into_inner().id, self.header_now().await?);
+        Ok(Response::new(PbLeaseTimeToLiveResponse { header, id, ttl: -1, granted_ttl: 0, keys: Vec::new() }))
+    }
+
+    async fn lease_leases(&self, _: Request<PbLeaseLeasesRequest>) -> Result<Response<PbLeaseLeasesResponse>, Status> {
+        Ok(Response::new(PbLeaseLeasesResponse { header: self.header_now().await?, leases: Vec::new() }))
+    }
+}
