@@ -7,7 +7,7 @@ use super::source::{SourceFile, read_sources};
 use super::{SOURCES, expect_none, is_word};
 
 /// Path of a module from the crate's root.
-type Module = Vec<String>;
+pub(super) type Module = Vec<String>;
 
 /// Imports between modules of one parent, each with an example.
 type Imports = BTreeMap<Module, BTreeMap<Module, String>>;
@@ -57,7 +57,7 @@ fn circles(files: &[&SourceFile]) -> Vec<String> {
 }
 
 /// Returns the module of a file. In `crates/` it begins with the name of the crate.
-fn module_of(path: &str) -> Module {
+pub(super) fn module_of(path: &str) -> Module {
     let in_crate = path.strip_prefix("crates/").and_then(|rest| rest.split_once("/src/"));
     let (root, below) = in_crate.map_or((None, path.trim_start_matches("src/")), |(name, below)| (Some(name), below));
     let below = below.trim_end_matches(".rs").trim_end_matches("/mod");
@@ -66,12 +66,12 @@ fn module_of(path: &str) -> Module {
 
 /// Returns the root of the crate that a module is in. The names of crates in `crates/` have a `-`,
 /// which no module has.
-fn crate_root(module: &Module) -> Module {
+pub(super) fn crate_root(module: &Module) -> Module {
     module.iter().take(1).filter(|name| name.contains('-')).cloned().collect()
 }
 
 /// Returns the module that a path in another module refers to.
-fn resolved(from: &Module, path: &[String], modules: &BTreeSet<Module>) -> Option<Module> {
+pub(super) fn resolved(from: &Module, path: &[String], modules: &BTreeSet<Module>) -> Option<Module> {
     let mut at: Module = if path[0] == "crate" { crate_root(from) } else { from.clone() };
     for name in path {
         match name.as_str() {
@@ -90,7 +90,7 @@ fn resolved(from: &Module, path: &[String], modules: &BTreeSet<Module>) -> Optio
 }
 
 /// Returns the paths that begin with `crate`, `super` or `self`, one per element of a group.
-fn paths(code: &str) -> Vec<Vec<String>> {
+pub(super) fn paths(code: &str) -> Vec<Vec<String>> {
     let starts = ["crate::", "super::", "self::"].into_iter().flat_map(|start| code.match_indices(start));
     let begins = |at: usize| !code[..at].ends_with(|before| is_word(before) || before == ':');
     starts.filter(|(at, _)| begins(*at)).flat_map(|(at, _)| tree(&code[at..]).0).collect()

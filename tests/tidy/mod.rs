@@ -4,6 +4,7 @@
 mod circles;
 mod deploy;
 mod documents;
+mod folders;
 mod kinds;
 mod map;
 mod source;
