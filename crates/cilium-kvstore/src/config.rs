@@ -19,14 +19,12 @@ use crate::{Endpoint, TLS_FILE_BYTES_MAX};
 /// ```
 /// use cilium_kvstore::{ClientCertificate, EtcdConfig};
 ///
-/// let config = EtcdConfig {
-///     trusted_ca_file: Some("/var/lib/etcd-secrets/ca.crt".into()),
-///     client_certificate: Some(ClientCertificate {
-///         certificate_file: "/var/lib/etcd-secrets/tls.crt".into(),
-///         key_file: "/var/lib/etcd-secrets/tls.key".into(),
-///     }),
-///     ..EtcdConfig::new("https://clustermesh-apiserver.kube-system.svc:2379")
-/// };
+/// let mut config = EtcdConfig::new("https://clustermesh-apiserver.kube-system.svc:2379");
+/// config.trusted_ca_file = Some("/var/lib/etcd-secrets/ca.crt".into());
+/// config.client_certificate = Some(ClientCertificate {
+///     certificate_file: "/var/lib/etcd-secrets/tls.crt".into(),
+///     key_file: "/var/lib/etcd-secrets/tls.key".into(),
+/// });
 /// assert_eq!(config.referenced_files().len(), 3);
 /// ```
 #[derive(Clone, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The names that all of Cilium's keys begin with, and how keys are put together (`pkg/kvstore/kvstore.go`).
 
+use std::time::Duration;
+
 /// What all keys begin with.
 pub const BASE_PREFIX: &str = "cilium";
 /// What a cluster says of itself.
@@ -12,6 +14,8 @@ pub const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config";
 pub const SYNCED_PREFIX: &str = "cilium/synced";
 /// The heartbeat, written each minute.
 pub const HEARTBEAT_PATH: &str = "cilium/.heartbeat";
+/// Interval at which Cilium's operator writes the heartbeat.
+pub const HEARTBEAT_WRITE_INTERVAL: Duration = Duration::from_secs(60);
 /// Locks that are taken for a moment, to see whether etcd can still agree on something.
 pub const INIT_LOCK_PATH: &str = "cilium/.initlock";
 

@@ -1,9 +1,112 @@
-//! A client for Cilium's kvstore: one connection to one etcd process, what can be asked over it, and sessions that outlive it.
+//! A client for Cilium's kvstore: the etcd in which Cilium's agents, operators and ClusterMesh keep
+//! identities, nodes, services and IP addresses.
 //!
-//! A [`Connection`] only reads: lists in pages, watches, single keys. Every reply of a connection comes from the process that gave the first
-//! one. A broken connection stays broken: a wiped etcd can come back with the same cluster id, so that a silent reconnect could not be noticed.
-//! A [`Session`] opens the next connection, over the endpoints in turn, and writes: leases, locks, operations, users. Above a session there are
-//! stores ([`store`]) and the allocator of identities ([`allocator`]).
+//! It does what Cilium's Go packages `pkg/kvstore`, `pkg/kvstore/store`, `pkg/allocator` and
+//! `pkg/kvstore/allocator` do, over the same keys, with the same locks, leases and defaults.
+//!
+//! | to do this | use |
+//! |---|---|
+//! | read and write keys, with leases, locks and transactions | [`Session`] |
+//! | follow a prefix over reconnects | [`Session::list_and_watch`] |
+//! | keep a prefix equal to a set of values, or follow one | [`store`] |
+//! | allocate identities and collect unused ones | [`allocator`] |
+//! | read one etcd process exactly: pages, watches, revisions | [`Connection`] |
+//! | find out why an etcd cannot be reached | [`examine`] |
+//! | build Cilium's keys | [`keys`] |
+//!
+//! # A session
+//! A [`Session`] connects in the background, again after each failure, and keeps what outlives a
+//! connection: leases, locks and watches.
+//!
+//! ```
+//! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = etcd::Etcd::start()?;
+//! # let url = server.url();
+//! use cilium_kvstore::{EtcdConfig, Life, Session, SessionOptions};
+//! use tokio_util::sync::CancellationToken;
+//!
+//! let config = EtcdConfig::new(url);
+//! let session = Session::start(config, SessionOptions::default(), CancellationToken::new());
+//! session.connected().await?;
+//!
+//! // the key expires 15 minutes after this process has ended
+//! let key = b"cilium/state/nodes/v1/paris/worker-1";
+//! session.update(key, b"{}", Life::Leased).await?;
+//! assert!(!session.create_only(key, b"other", Life::Leased).await?);
+//! assert_eq!(session.list_prefix(b"cilium/state/nodes/v1/").await?.len(), 1);
+//! session.close().await;
+//! # Ok(()) }
+//! ```
+//!
+//! # Locks
+//! A lock is etcd's own mutex below a path, as Cilium takes it. An operation under a lock succeeds
+//! only while the lock is held.
+//!
+//! ```
+//! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = etcd::Etcd::start()?;
+//! # let url = server.url();
+//! use cilium_kvstore::{EtcdConfig, Life, Session, SessionOptions};
+//! # use tokio_util::sync::CancellationToken;
+//! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
+//!
+//! let lock = session.lock_path(b"cilium/state/example").await?;
+//! session.update_if_locked(b"cilium/state/example", b"1", Life::Lasting, &lock).await?;
+//! lock.unlock().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # List and watch
+//! The events begin with all keys of the prefix. A watch that ends begins again with a new list, and
+//! keys that this list lacks are reported as deleted.
+//!
+//! ```
+//! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = etcd::Etcd::start()?;
+//! # let url = server.url();
+//! use cilium_kvstore::{EtcdConfig, EventKind, Life, Session, SessionOptions};
+//! # use tokio_util::sync::CancellationToken;
+//! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
+//!
+//! session.update(b"cilium/state/ip/v1/default/10.0.0.1", b"{}", Life::Lasting).await?;
+//! let mut watcher = session.list_and_watch(b"cilium/state/ip/v1/", 64);
+//! let kinds = [watcher.next().await, watcher.next().await].map(|event| event.map(|event| event.kind));
+//! assert_eq!(kinds, [Some(EventKind::Create), Some(EventKind::ListDone)]);
+//! # Ok(()) }
+//! ```
+//!
+//! # One connection
+//! Every reply of a [`Connection`] comes from the process that gave the first one. A broken
+//! connection stays broken: a wiped etcd can come back with the same cluster id, so that a reader
+//! could not notice a silent reconnect.
+//!
+//! ```
+//! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = etcd::Etcd::start()?;
+//! # let url = server.url();
+//! use cilium_kvstore::{ClientOptions, Connection, EtcdConfig, WatchMessage, prefix_end};
+//!
+//! let config = EtcdConfig::new(url);
+//! let connection = Connection::open(&config, &config.endpoints()[0], &ClientOptions::default()).await?;
+//! let prefix = b"cilium/state/nodes/v1/";
+//! let mut list = connection.list(prefix);
+//! let mut revision = Default::default();
+//! while let Some(page) = list.next_page().await? {
+//!     println!("{} nodes at revision {}", page.key_values.len(), page.revision);
+//!     revision = page.revision;
+//! }
+//! let mut watch = connection.watch(prefix, Some(&prefix_end(prefix)), revision).await?;
+//! assert!(matches!(watch.next().await?, WatchMessage::Created { .. }));
+//! # Ok(()) }
+//! ```
+//!
+//! # What to do about an error
+//! [`KvstoreError::disposition`] says whether to try again, to list again or to wait for another
+//! configuration. [`KvstoreError::hint`] says what the operator can do.
 
 pub mod allocator;
 mod backoff;
@@ -38,5 +141,10 @@ pub use session::{
 pub use tls::{CertificateFacts, CertificateFile, TlsRefusal};
 pub use values::{Event, KeyValue, prefix_end};
 
-/// The largest certificate or key file that is read: a bundle of all public CAs has about 250 kB.
+/// The example of the README, as a doc test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// Maximum size of a certificate or key file, in bytes. A bundle of all public CAs has about 250 kB.
 const TLS_FILE_BYTES_MAX: u64 = 4 << 20;

@@ -1,11 +1,64 @@
-//! Identities: numbers for sets of labels, given out by many nodes over one store so that each set has one number and each number one set
-//! (Cilium's `pkg/allocator` and `pkg/kvstore/allocator`).
+//! The allocator of identities: many nodes that share a store give each set of labels one number, and
+//! each number to one set of labels (Cilium's `pkg/allocator` and `pkg/kvstore/allocator`).
 //!
-//! Owns: the pool of free numbers, what this node uses and how often, a copy of all numbers that follows the store, and the tasks that keep
-//! the store right. Receives: a [`Backend`], the store, of which [`EtcdBackend`] is the one over etcd. Emits: numbers, and [`Event`]s of
-//! those that come and go. Invariants: a number is given to a set of labels only under the lock of that set, and a node refers
-//! to it only while its entry names these labels; so a number cannot be collected between being found and being used. The pure part
-//! (`pool`, `local`, `cache`, `state`) does no IO and knows no time. Deliberately lacks: what labels mean.
+//! An [`Allocator`] keeps a copy of all numbers, counts the uses of this node, and writes again what
+//! the store loses of them. It works over a [`Backend`]; [`EtcdBackend`] is the one over an etcd. A
+//! number is allocated only under the lock of its labels, and a node refers to a number only while the
+//! entry of the number has these labels. So no collector deletes a number between the moment it is found
+//! and the moment it is used.
+//!
+//! ```
+//! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = etcd::Etcd::start()?;
+//! # let url = server.url();
+//! use cilium_kvstore::allocator::{Allocator, AllocatorKey, AllocatorOptions, EtcdBackend, IdRange};
+//! use cilium_kvstore::{EtcdConfig, Session, SessionOptions};
+//! # use tokio_util::sync::CancellationToken;
+//! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
+//!
+//! let node = |name| EtcdBackend::new(session.clone(), "cilium/state/identities/v1", name);
+//! let range = IdRange::new(256, 65_535).ok_or("not a range")?;
+//! let options = AllocatorOptions { range, ..AllocatorOptions::default() };
+//! let allocator = Allocator::start(node("10.0.0.1"), options)?;
+//!
+//! let labels = AllocatorKey::from_labels([("k8s:app", "cart"), ("k8s:env", "test")]);
+//! let first = allocator.allocate(&labels).await?;
+//! let second = allocator.allocate(&labels).await?;
+//! assert!(first.is_new && !second.is_new && first.id == second.id);
+//!
+//! // two uses, so two releases; the number exists until a collector deletes it
+//! assert!(!allocator.release(&labels).await?.last_use);
+//! assert!(allocator.release(&labels).await?.last_use);
+//! # allocator.delete().await;
+//! # Ok(()) }
+//! ```
+//!
+//! # Garbage collection
+//! A round of the collector deletes the numbers that no node refers to and that were unused in the
+//! round before too. Cilium's operator runs one every 15 minutes.
+//!
+//! ```
+//! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = etcd::Etcd::start()?;
+//! # let url = server.url();
+//! use std::num::NonZeroU32;
+//!
+//! use cilium_kvstore::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, IdRange, StaleIds};
+//! # use cilium_kvstore::{EtcdConfig, Life, Session, SessionOptions};
+//! # use tokio_util::sync::CancellationToken;
+//! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
+//! # session.update(b"cilium/state/identities/v1/id/300", b"k8s:app=old;", Life::Lasting).await?;
+//!
+//! let backend = EtcdBackend::new(session.clone(), "cilium/state/identities/v1", "operator");
+//! let collector = Allocator::for_collection(backend, AllocatorOptions::default())?;
+//! let what = Collected { range: IdRange::ALL, deletes_per_minute: NonZeroU32::new(2_500).ok_or("zero")? };
+//! let first = collector.run_gc(&StaleIds::new(), &what).await?;
+//! let second = collector.run_gc(&first.stale, &what).await?;
+//! assert_eq!((first.deleted.len(), second.deleted.len()), (0, 1));
+//! # Ok(()) }
+//! ```
 
 mod backend;
 mod cache;

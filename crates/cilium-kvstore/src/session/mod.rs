@@ -62,7 +62,9 @@ pub struct SessionOptions {
     pub revoke_on_close: bool,
     /// Whether each status check takes a lock for a moment, to see that etcd has a quorum.
     pub quorum_check: bool,
-    /// How many such checks in a row may fail before the connection counts as broken. Cilium (`--kvstore-max-consecutive-quorum-errors`): 2.
+    /// Whether each status check asks each endpoint for its status, and gives the connection up if none answers.
+    pub endpoint_check: bool,
+    /// How many checks of the quorum in a row may fail before the connection counts as broken. Cilium (`--kvstore-max-consecutive-quorum-errors`): 2.
     pub quorum_errors_max: u32,
     /// Whether single reads and lists are answered by the member that is asked, without asking the others: they may be old, and cost no quorum.
     pub serializable_reads: bool,
@@ -79,6 +81,7 @@ impl Default for SessionOptions {
             keys_per_lease_max: 1000,
             revoke_on_close: false,
             quorum_check: true,
+            endpoint_check: true,
             quorum_errors_max: 2,
             serializable_reads: false,
             cluster_size: None,
@@ -200,11 +203,6 @@ impl Session {
     /// meanwhile. Of several prefixes that a key begins with the longest counts.
     pub fn on_lease_lost(&self, prefix: &[u8], observer: impl Fn(&LostKeys) + Send + Sync + 'static) {
         self.shared.keys.observe(prefix, Some(Arc::new(observer)));
-    }
-
-    /// Sets the observer that is called when locks whose paths have this prefix lose their lease, in place of the one before.
-    pub fn on_lock_lease_lost(&self, prefix: &[u8], observer: impl Fn(&LostKeys) + Send + Sync + 'static) {
-        self.shared.locks.observe(prefix, Some(Arc::new(observer)));
     }
 
     /// Nobody is told any more.

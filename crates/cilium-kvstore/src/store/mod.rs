@@ -1,8 +1,55 @@
-//! Stores over a kvstore, three of them as Cilium has (`pkg/kvstore/store`): one that writes what it is told ([`SyncStore`]), one that follows a
-//! prefix over changing connections ([`WatchStore`]), and one of which every process that joins it owns some keys ([`SharedStore`]).
+//! Stores that keep a prefix of the kvstore in sync (Cilium's `pkg/kvstore/store`).
 //!
-//! Owns: which keys are wanted, which are still to be written, what was seen. Deliberately lacks: any meaning of values; a caller that needs one gives a
-//! [`Validate`].
+//! - A [`SyncStore`] writes a set of values, and a canary once all of them are written.
+//! - A [`WatchStore`] follows a prefix, also over one session after another.
+//! - A [`SharedStore`] belongs to several processes. Each owns some keys and knows all of them.
+//! - A [`SyncQueue`] is what a [`SyncStore`] writes with: it makes the keys of a [`Wanted`] set equal to etcd.
+//!
+//! A value is bytes. A caller that knows its form gives a [`Validate`], which rejects bad values.
+//!
+//! ```
+//! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = etcd::Etcd::start()?;
+//! # let url = server.url();
+//! use std::sync::Arc;
+//!
+//! use cilium_kvstore::store::{Observer, SyncStore, SyncStoreOptions, WatchStore};
+//! use cilium_kvstore::{EtcdConfig, Life, Session, SessionOptions};
+//! # use tokio_util::sync::CancellationToken;
+//! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
+//!
+//! struct Print;
+//!
+//! impl Observer for Print {
+//!     fn on_update(&self, name: &[u8], value: &Arc<[u8]>) {
+//!         println!("{} has {} bytes", String::from_utf8_lossy(name), value.len());
+//!     }
+//!     fn on_delete(&self, name: &[u8], _: &Arc<[u8]>) {
+//!         println!("{} was deleted", String::from_utf8_lossy(name));
+//!     }
+//! }
+//!
+//! let prefix = b"cilium/state/nodes/v1".to_vec();
+//! let written = SyncStore::start(&session, SyncStoreOptions {
+//!     prefix: prefix.clone(),
+//!     cluster: "paris".into(),
+//!     synced_key: None,
+//!     life: Life::Leased,
+//!     workers: 1,
+//! });
+//! written.upsert(b"paris/worker-1", *b"{}");
+//! written.synced(*b"");
+//! written.wait_until_synced().await;
+//!
+//! let followed = WatchStore::new(Arc::new(Print), None);
+//! tokio::select! {
+//!     () = followed.watch(&session, &prefix) => {}
+//!     () = followed.wait_until_synced() => {}
+//! }
+//! assert_eq!(followed.len(), 1);
+//! # Ok(()) }
+//! ```
 
 mod queue;
 mod shared;
