@@ -38,11 +38,6 @@ impl Remotes {
         RemoteCache { copy, remotes: self.clone() }
     }
 
-    /// What the first copy has that has it.
-    pub(super) fn find<T>(&self, ask: impl Fn(&Cache) -> Option<T>) -> Option<T> {
-        self.all().iter().find_map(|copy| ask(&copy.cache()))
-    }
-
     pub(super) fn for_each(&self, show: &mut impl FnMut(Id, &AllocatorKey)) {
         for copy in self.all().iter() {
             copy.cache().iter().for_each(|(id, key)| show(id, key));

@@ -238,25 +238,6 @@ impl<B: Backend> Allocator<B> {
         if known.is_some() { Ok(known) } else { self.shared.backend.get_by_id(id).await }
     }
 
-    /// The number of a key, by the copy, by those of remote stores, or else by the own store.
-    ///
-    /// # Errors
-    /// [`BackendError`].
-    pub async fn get_including_remote(&self, key: &AllocatorKey) -> Result<Option<Id>, BackendError> {
-        let known = self.shared.state().cache.id(key).or_else(|| self.shared.remotes.find(|cache| cache.id(key)));
-        if known.is_some() { Ok(known) } else { self.get_no_cache(key).await }
-    }
-
-    /// The key of a number, by the copy, by those of remote stores, or else by the own store.
-    ///
-    /// # Errors
-    /// [`BackendError`].
-    pub async fn get_by_id_including_remote(&self, id: Id) -> Result<Option<AllocatorKey>, BackendError> {
-        let known = self.shared.state().cache.key(id).cloned();
-        let known = known.or_else(|| self.shared.remotes.find(|cache| cache.key(id).cloned()));
-        if known.is_some() { Ok(known) } else { self.shared.backend.get_by_id(id).await }
-    }
-
     /// Shows every number of the copy and of those of remote stores. The copy waits meanwhile.
     pub fn for_each(&self, mut show: impl FnMut(Id, &AllocatorKey)) {
         self.shared.state().cache.iter().for_each(|(id, key)| show(id, key));

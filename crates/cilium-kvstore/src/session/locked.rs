@@ -1,7 +1,7 @@
 //! The operations under a lock: each a transaction that does nothing unless the lock is held.
 
 use etcd_client::proto::{PbTxnOpResponse, PbTxnResponse};
-use etcd_client::{DeleteOptions, GetOptions, Txn, TxnOp};
+use etcd_client::{GetOptions, Txn, TxnOp};
 
 use super::mutex::range;
 use super::operations::{absent, put_op};
@@ -93,22 +93,6 @@ impl Session {
             Ok(deleted(&reply)? > 0)
         };
         self.traced("delete_if_locked", key, deleting).await
-    }
-
-    /// [`Session::delete_prefix`] under a lock.
-    ///
-    /// # Errors
-    /// [`KvstoreError`]; `LockLost` if the lock is not held.
-    pub async fn delete_prefix_if_locked(&self, prefix: &[u8], lock: &KvLocker) -> Result<u64, KvstoreError> {
-        let deleting = async {
-            let operation = TxnOp::delete(prefix, Some(DeleteOptions::new().with_range(prefix_end(prefix))));
-            let (reply, revision) = self.locked(|| format!("deleting below {}", printable(prefix)), lock, operation).await?;
-            let count = deleted(&reply)?;
-            let connection = self.shared.connection(|| format!("deleting below {}", printable(prefix))).await?;
-            self.shared.release_deleted(&connection, prefix, count, revision).await;
-            Ok(count)
-        };
-        self.traced("delete_prefix_if_locked", prefix, deleting).await
     }
 
     async fn read_locked(&self, key: &[u8], options: GetOptions, lock: &KvLocker) -> Result<Vec<KeyValue>, KvstoreError> {
