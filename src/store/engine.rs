@@ -39,7 +39,7 @@ const PRIME_KEY: &[u8] = b"p";
 /// once. With ten, the tenth itself would copy the old value (docs/develop/measurements.md §1.1).
 const PRIME_COUNT: u8 = 9;
 
-/// The tree that sled always has; layout 1 is in it, and in all layouts the number of the layout.
+/// The tree that sled always has. It stores the number of the layout.
 const DEFAULT_TREE: &[u8] = b"__sled__default";
 
 /// sled's own default; larger segments brought nothing (docs/develop/measurements.md §1.1). It cannot change without a migration: sled refuses.

@@ -110,7 +110,6 @@ fn shares(engine: &Engine) -> Result<Vec<Share>, EngineError> {
         let name = match (slot.kind, &part) {
             (_, None) => "unreadable".to_owned(),
             (SlotKind::Chunk, Some(part)) => format!("chunks of {}", sort_of(&part.head.low)),
-            (SlotKind::Segment | SlotKind::Hot, Some(_)) => "log of layout 2".to_owned(),
             (SlotKind::Mark, Some(_)) => "mark".to_owned(),
             (SlotKind::Manifest, Some(_)) => "manifest".to_owned(),
         };

@@ -4,10 +4,10 @@
 //! read in full. Deliberately lacks: the lock, which is held before anything here runs, and single bad values (`load`).
 
 pub(super) mod cold;
-pub(super) mod layout2;
 pub(super) mod load;
 pub(super) mod losses;
 pub(super) mod recover;
+pub(super) mod upgrade;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -17,12 +17,13 @@ use std::sync::Arc;
 use self::cold::Cold;
 use self::load::{Loaded, begin_log, load_and_repair};
 use self::recover::{Found, Reading, recover};
+use self::upgrade::{UPGRADES, upgrade_from};
 use super::chunks::warm::Warm;
 use super::directory::aside::{self, SET_ASIDE};
 use super::directory::foreign::{self, Expected};
 use super::encoding::group::Changes;
 use super::engine::Engine;
-use super::engine::format::{FORMAT, read_mark, set_format};
+use super::engine::format::{FORMAT, read_mark, write_number};
 use super::engine::slots::Slots;
 use super::error::{EngineError, StoreError};
 use super::log::files::{Directory, Files, LOG_DIRECTORY};
@@ -30,9 +31,6 @@ use super::log::frames::{self, LogRead};
 use super::log::run::Run;
 use super::objects::packing::RANGES;
 use super::{ENGINE_DIRECTORY, Opened, SetAside};
-
-/// The first layout, which no release wrote.
-const FIRST_FORMAT: u64 = 1;
 
 /// A new store has a chunk for each range, the mark, and the manifest.
 const BEGUN_SLOTS: usize = RANGES.len() + 2;
@@ -76,8 +74,8 @@ pub(super) struct Recovered {
 enum Failure {
     /// It is fine, as far as anybody can tell, but this version cannot read it.
     Newer(u64),
-    /// It has the first layout.
-    First,
+    /// It has a layout of an older version that this one has no upgrade from.
+    Older(u64),
     /// It cannot be read.
     Damaged(String),
     /// Something that is not its own is among its files, which must not be touched through it.
@@ -117,8 +115,8 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -
             keep_reserve(data_directory);
             return Ok(recovered);
         }
-        Err(Failure::First) => {
-            ("first-layout", format!("it has format {FIRST_FORMAT}, which no release wrote and this version does not read"))
+        Err(Failure::Older(format)) => {
+            ("older-version", format!("it has format {format} of an older version, which this one does not read"))
         }
         Err(Failure::Environment(source)) => return Err(failed(source)),
         Err(Failure::Newer(format)) => {
@@ -135,7 +133,7 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -
         }
         Err(Failure::Environment(source)) => Err(failed(source)),
         Err(Failure::Damaged(reason) | Failure::Foreign(reason)) => Err(failed(EngineError::Damaged(reason))),
-        Err(Failure::Newer(_) | Failure::First) => Err(failed(EngineError::Damaged("a new store has another format".to_owned()))),
+        Err(Failure::Newer(_) | Failure::Older(_)) => Err(failed(EngineError::Damaged("a new store has another format".to_owned()))),
     }
 }
 
@@ -202,18 +200,15 @@ fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Reco
     let format = read_mark(&engine)?;
     let format_file = read_format_file(directory);
     let (mut warm, found, run) = match format {
-        Some(FORMAT) => {
-            layout2::remove_leftovers(directory)?;
-            recover_offering(engine, log?, offer)?
-        }
-        Some(layout2::OLD_FORMAT) => {
-            layout2::upgrade(&engine, directory, &*files)?;
+        Some(FORMAT) => recover_offering(engine, log?, offer)?,
+        Some(format) if format > FORMAT => return Err(Failure::Newer(format)),
+        Some(format) => {
+            if !upgrade_from(format, &engine, UPGRADES)? {
+                return Err(Failure::Older(format));
+            }
             drop(engine);
             return attempt(directory, offer);
         }
-        Some(FIRST_FORMAT) => return Err(Failure::First),
-        Some(format) if format > FORMAT => return Err(Failure::Newer(format)),
-        Some(format) => return Err(Failure::Damaged(format!("there never was a format {format}"))),
         None if format_file.is_some() => return Err(Failure::Damaged("its content is gone".to_owned())),
         None => {
             let (warm, run) = begin(engine, &*files)?;
@@ -250,7 +245,7 @@ fn begin(engine: Arc<Engine>, files: &dyn Files) -> Result<(Warm<Arc<Engine>>, R
     }
     let mut warm = Warm::begin(engine)?;
     let run = begin_log(&mut warm, &Changes::new(), files)?;
-    set_format(warm.slots())?;
+    write_number(warm.slots(), FORMAT)?;
     Ok((warm, run))
 }
 

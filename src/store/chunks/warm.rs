@@ -390,7 +390,6 @@ impl<S: Slots> Warm<S> {
                 stamp: self.room.next_stamp(),
                 first_group: folded,
                 last_group: folded,
-                floor: 0,
                 count: piece.count,
                 raw_bytes: piece.raw_bytes,
                 low: lows[at].to_vec(),

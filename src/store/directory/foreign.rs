@@ -23,12 +23,11 @@ pub(in crate::store) enum Expected {
 }
 
 /// The names of the engine's directory that this version or an earlier one writes; the engine's snapshots, `snap.*`, are files as well.
-const ENGINE_ENTRIES: [(&str, Expected); 6] = [
+const ENGINE_ENTRIES: [(&str, Expected); 5] = [
     ("db", Expected::File),
     ("conf", Expected::File),
     ("format", Expected::File),
     ("synced", Expected::File),
-    ("witness", Expected::File),
     ("blobs", Expected::Directory),
 ];
 

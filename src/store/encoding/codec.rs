@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::bytes::{Malformed, Reader, open, put_text, put_varint, seal, unseal};
+use super::bytes::{Malformed, Reader, put_text, put_varint, seal, unseal};
 use crate::model::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, Epoch, EpochSpan, EtcdClusterId,
     Kind, LeaseId, PutPoint, RawRecord, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
 };
 
-/// The form of every value in layout 1.
+/// The form of every value.
 const FORM: u8 = 1;
 
 /// The first byte of every entry's key.
@@ -34,9 +34,6 @@ pub(super) const FLOOR_KEY: &[u8] = b"mfloor";
 pub(in crate::store) const DERIVED_KEY: &[u8] = b"mderived";
 /// The key of the newest sequence that is stored with all before it.
 pub(super) const COVERED_KEY: &[u8] = b"mcovered";
-
-/// Stands in for a key where the witness's checksum is made.
-const WITNESS_KEY: &[u8] = b"witness";
 
 /// Where the names of derived entries begin. No source has such keys, and none sorts between these and the ip entries.
 const NODE_IPS: &str = "cilium/cache/node-ips/v1/";
@@ -416,7 +413,7 @@ pub(in crate::store) fn read_number(body: &[u8]) -> Result<u64, Malformed> {
     Ok(number)
 }
 
-/// Writes the number of the layout, sealed as all values of layout 1 are.
+/// Writes the number of the layout, sealed with its key.
 pub(in crate::store) fn write_format(format: u64) -> Vec<u8> {
     let mut out = vec![FORM];
     out.extend_from_slice(&format.to_le_bytes());
@@ -426,26 +423,6 @@ pub(in crate::store) fn write_format(format: u64) -> Vec<u8> {
 /// Reads it back.
 pub(in crate::store) fn read_format(stored: &[u8]) -> Result<u64, Malformed> {
     read_number(unseal(FORMAT_KEY, stored)?)
-}
-
-/// What the witness of layout 2 said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) struct Testimony {
-    /// Whether part of a group may be on disk.
-    pub(in crate::store) suspect: bool,
-    /// The number of the last group that is durable.
-    pub(in crate::store) group_number: u64,
-    /// The highest sequence that may have been handed out.
-    pub(in crate::store) sequence: Sequence,
-}
-
-/// Reads the witness file of layout 2.
-pub(in crate::store) fn read_witness(stored: &[u8]) -> Result<Testimony, Malformed> {
-    let mut reader = open(WITNESS_KEY, stored, FORM)?;
-    let suspect = reader.flags(1)? == 1;
-    let testimony = Testimony { suspect, group_number: reader.fixed()?, sequence: Sequence(reader.fixed()?) };
-    reader.finish()?;
-    Ok(testimony)
 }
 
 const fn bit(set: bool, flag: u8) -> u8 {

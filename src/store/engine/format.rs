@@ -14,8 +14,8 @@ pub(in crate::store) fn read_mark(engine: &Engine) -> Result<Option<u64>, Engine
     stored.map(|stored| codec::read_format(&stored)).transpose().map_err(|error| EngineError::Damaged(error.to_string()))
 }
 
-/// Says in the engine that it has the present layout.
-pub(in crate::store) fn set_format(engine: &Engine) -> Result<(), EngineError> {
-    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(FORMAT))?;
+/// Writes the number of a layout into the engine, and syncs it.
+pub(in crate::store) fn write_number(engine: &Engine, format: u64) -> Result<(), EngineError> {
+    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(format))?;
     engine.sync()
 }

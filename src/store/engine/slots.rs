@@ -17,10 +17,6 @@ pub(in crate::store) const VALUE_BYTES_MAX: usize = 130_000;
 pub(in crate::store) enum SlotKind {
     /// Part of the state: all that was stored in a range of keys, up to a group.
     Chunk,
-    /// Part of the log: several groups, merged.
-    Segment,
-    /// The end of the log: one group.
-    Hot,
     /// Notes about the log.
     Mark,
     /// Part of the manifest: where the state is.
@@ -29,14 +25,12 @@ pub(in crate::store) enum SlotKind {
 
 impl SlotKind {
     /// Every kind.
-    pub(in crate::store) const ALL: [Self; 5] = [Self::Chunk, Self::Segment, Self::Hot, Self::Mark, Self::Manifest];
+    pub(in crate::store) const ALL: [Self; 3] = [Self::Chunk, Self::Mark, Self::Manifest];
 
     /// The first letter of the slots' names.
     const fn letter(self) -> char {
         match self {
             Self::Chunk => 'c',
-            Self::Segment => 's',
-            Self::Hot => 'h',
             Self::Mark => 'm',
             Self::Manifest => 'x',
         }

@@ -8,11 +8,14 @@ use crate::store::encoding::bytes::{CHECKSUM_LENGTH, Malformed, Reader, put_text
 use crate::store::engine::slots::{Slot, Slots, VALUE_BYTES_MAX};
 use crate::store::error::EngineError;
 
-/// The form of everything in a slot of layout 2.
+/// The form of everything in a slot.
 const FORM: u8 = 2;
 
 /// The bytes of the checksum at the end and, generously, of the head's length and its numbers.
 const ENVELOPE_BYTES_MAX: usize = 128;
+
+/// A field of the head that has no meaning any more.
+const UNUSED: u64 = 0;
 
 /// An object with more parts was never written: 40,000 slots are 5 GB.
 const PARTS_MAX: u64 = 40_000;
@@ -26,8 +29,6 @@ pub(in crate::store) struct Head {
     pub(in crate::store) first_group: u64,
     /// The last group that is in it. Of a chunk: all groups up to this one are in it, as far as they touch its range.
     pub(in crate::store) last_group: u64,
-    /// Of the log: groups before this one are in the chunks.
-    pub(in crate::store) floor: u64,
     /// How many keys it has.
     pub(in crate::store) count: u64,
     /// The length of its keys and values before they were packed, in bytes.
@@ -78,7 +79,7 @@ fn write_part(head: &Head, number: usize, count: usize, body: &[u8], slot: Slot)
     put_varint(&mut out, count as u64);
     put_varint(&mut out, head.first_group);
     put_varint(&mut out, head.last_group);
-    put_varint(&mut out, head.floor);
+    put_varint(&mut out, UNUSED);
     put_varint(&mut out, head.count);
     put_varint(&mut out, head.raw_bytes);
     put_text(&mut out, &head.low);
@@ -146,11 +147,11 @@ fn read_head(bytes: &[u8]) -> Result<(Head, u64, u64), Malformed> {
     if number >= count || count > PARTS_MAX {
         return Err(Malformed::Field("parts"));
     }
+    let (first_group, last_group, _unused) = (reader.varint()?, reader.varint()?, reader.varint()?);
     let mut head = Head {
         stamp,
-        first_group: reader.varint()?,
-        last_group: reader.varint()?,
-        floor: reader.varint()?,
+        first_group,
+        last_group,
         count: reader.varint()?,
         raw_bytes: reader.varint()?,
         low: reader.bytes()?.to_vec(),

@@ -138,8 +138,8 @@ pub(in crate::store) fn begin_log<S: Slots>(warm: &mut Warm<S>, repairs: &Change
         warm.take_in(warm.group_number() + 1, repairs);
     }
     warm.fold_all()?;
-    // 0 is none, and 1 what an upgrade writes meanwhile
-    let id = rand::random_range(2..=u64::MAX);
+    // 0 is none
+    let id = rand::random_range(1..=u64::MAX);
     let mut run = Run::begin(id, warm.group_number() + 1, files).map_err(EngineError::Log)?;
     warm.adopt(id)?;
     run.clean(files).map_err(EngineError::Log)?;

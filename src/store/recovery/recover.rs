@@ -153,12 +153,10 @@ type KeyRange = (Key, End, Option<u64>);
 /// What the mark says.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::store) struct Mark {
-    /// The chunks have everything up to this group; in layout 2, the last group there was.
+    /// The chunks have everything up to this group.
     pub(in crate::store) group: u64,
-    /// In layout 2, the first group for which the log was needed.
-    pub(in crate::store) floor: u64,
-    /// The id of the log that goes with the store; none in layout 2.
-    pub(in crate::store) id: Option<u64>,
+    /// The id of the log that belongs to the store; 0 if a repair was broken off.
+    pub(in crate::store) id: u64,
 }
 
 /// What a start has read so far.
@@ -169,14 +167,10 @@ pub(in crate::store) struct Reading<S> {
     chunk_slots: Vec<Slot>,
     chunks: BTreeMap<u64, Object>,
     pub(in crate::store) mark: Option<Mark>,
-    /// Slots of the log of layout 2.
-    pub(super) old_log: Vec<Slot>,
     /// What the log has, oldest first.
     pub(in crate::store) log: Vec<LogRun>,
     /// The last group that the log has.
     pub(in crate::store) last: u64,
-    /// Whether the log is one of files, as in the present layout.
-    pub(super) has_files: bool,
     garbage: Vec<Slot>,
     pub(in crate::store) found: Found,
 }
@@ -212,17 +206,16 @@ impl<S: Slots> Reading<S> {
     /// Reads everything but the chunks and the log.
     pub(in crate::store) fn begin(slots: S) -> Result<Self, EngineError> {
         let mut warm = Warm::bare(slots);
-        let (mut chunk_slots, mut old_log, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut chunk_slots, mut others) = (Vec::new(), Vec::new());
         for slot in warm.slots().slots()? {
             warm.room().saw_slot(slot);
             match slot.kind {
                 SlotKind::Chunk => chunk_slots.push(slot),
-                SlotKind::Segment | SlotKind::Hot => old_log.push(slot),
                 SlotKind::Mark | SlotKind::Manifest => others.push(slot),
             }
         }
         let (chunks, mark, log, garbage, found) = (BTreeMap::new(), None, Vec::new(), Vec::new(), Found::default());
-        let mut reading = Self { warm, chunk_slots, chunks, mark, old_log, log, last: 0, has_files: false, garbage, found };
+        let mut reading = Self { warm, chunk_slots, chunks, mark, log, last: 0, garbage, found };
         let (mut manifest, mut manifest_damaged) = (BTreeMap::new(), false);
         for outcome in in_threads(&others, |slot| read_slot(reading.warm.slots(), *slot))? {
             let (slot, part, _) = outcome?;
@@ -234,7 +227,7 @@ impl<S: Slots> Reading<S> {
                 manifest.entry(part.head.stamp).or_insert_with(Object::default).take(slot, part);
             } else {
                 let id = part.body.as_deref().and_then(|body| body.try_into().ok()).map(u64::from_le_bytes);
-                reading.mark = Some(Mark { group: part.head.last_group, floor: part.head.floor, id });
+                reading.mark = Some(Mark { group: part.head.last_group, id: id.unwrap_or(0) });
             }
         }
         reading.take_manifest(manifest, manifest_damaged);
@@ -243,9 +236,8 @@ impl<S: Slots> Reading<S> {
 
     /// Takes in what the log has up to a group, and judges whether it goes with the store.
     pub(in crate::store) fn take_log(&mut self, log: LogRead, upto: u64) -> Result<Run, EngineError> {
-        let (folded, id) = self.mark.map_or((0, 0), |mark| (mark.group, mark.id.unwrap_or(0)));
+        let (folded, id) = self.mark.map_or((0, 0), |mark| (mark.group, mark.id));
         let run = Run::of(id, folded, log);
-        self.has_files = true;
         self.last = run.last.min(upto);
         self.warm.marked(id, folded);
         let doubts = &mut self.found.doubts;
@@ -265,12 +257,6 @@ impl<S: Slots> Reading<S> {
         self.found.damaged_count += unreadable;
         self.found.suspect_everywhere |= unreadable > 0;
         self.log = log;
-        // those of layout 2 are in the chunks
-        for slot in std::mem::take(&mut self.old_log) {
-            if self.warm.slots().get(slot)?.is_some() {
-                self.garbage.push(slot);
-            }
-        }
         Ok(run)
     }
 
@@ -333,7 +319,7 @@ impl<S: Slots> Reading<S> {
             return Err(EngineError::Damaged("its content is gone".to_owned()));
         }
         let highest = self.restore_chunks()?;
-        if self.has_files && self.last < highest && self.found.doubts.is_empty() {
+        if self.last < highest && self.found.doubts.is_empty() {
             self.found.doubts.push(format!("its log ends with group {}: those up to {highest} are lost", self.last));
         }
         self.restore_log()?;

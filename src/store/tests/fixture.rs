@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::faults::damage::copy_directory;
-use super::{Loaded, cluster, cluster_record, cursor, key, load, open, read, record, scope, tombstone};
-use crate::model::{Epoch, EpochSpan, Kind, Record, Sequence};
+use super::{Loaded, cluster, cluster_record, cursor, key, load, open, record, scope, tombstone};
+use crate::model::{Epoch, EpochSpan, Kind, Sequence};
 use crate::store::Group;
 
 /// Set to write the fixture of the present version anew, which only a new version may need.
@@ -19,7 +19,7 @@ fn fixture(layout: &str) -> PathBuf {
 /// A data directory with a copy of the store that a version wrote, and what it had beside.
 pub(super) fn copied(layout: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    for part in ["store", "log", "journal"].into_iter().filter(|part| fixture(layout).join(part).exists()) {
+    for part in ["store", "log"] {
         copy_directory(&fixture(layout).join(part), &directory.path().join(part));
     }
     directory
@@ -28,8 +28,8 @@ pub(super) fn copied(layout: &str) -> tempfile::TempDir {
 /// The kinds that version 1 began with.
 const KINDS: [Kind; 4] = [Kind::Identity, Kind::Ip, Kind::Node, Kind::Service];
 
-/// What the fixture holds: each of these kinds, every optional field present and absent.
-fn held() -> Loaded {
+/// What the fixture stores: each of these kinds, every optional field present and absent.
+pub(super) fn held() -> Loaded {
     let mut records = Vec::new();
     for kind in KINDS {
         for seed in 1..5_u64 {
@@ -54,19 +54,6 @@ fn held() -> Loaded {
         sequence_reserved: Sequence(1000),
         damaged_count: 0,
     }
-}
-
-/// What the store holds that was killed: the same, and noise that made its windows a segment.
-pub(super) fn held_by_the_killed() -> Loaded {
-    let mut held = held();
-    let mut noise = 1_u64;
-    let mut next = || {
-        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        noise.to_be_bytes()[0]
-    };
-    let value: Vec<u8> = (0..44_000).map(|_| next()).collect();
-    held.records.insert(4, Record { value: value.into(), ..record(key(Kind::Identity, "paris", "15/a"), 5, 0) });
-    held
 }
 
 fn write_fixture() {
@@ -104,42 +91,4 @@ fn a_store_of_layout_3_reads_back_whole() {
     assert_eq!((opened.set_aside, opened.created, opened.losses), (None, false, Vec::new()));
     drop(store);
     assert_eq!(load(directory.path()), held());
-}
-
-/// Everything but the positions of before.
-pub(super) fn without_positions(held: Loaded) -> Loaded {
-    Loaded { epochs: Vec::new(), ..held }
-}
-
-#[test]
-fn a_store_of_layout_2_is_upgraded_whole() {
-    for (layout, held) in [("0002-packed", held()), ("0002-packed/killed", held_by_the_killed())] {
-        let directory = copied(layout);
-        let (store, opened) = open(directory.path());
-        assert_eq!((opened.set_aside, opened.created, opened.losses), (None, false, Vec::new()));
-        assert_eq!(read(&store), without_positions(held.clone()));
-        drop(store);
-        assert_eq!(load(directory.path()), without_positions(held));
-        assert_eq!(names(directory.path()), ["log", "store"]);
-        assert_eq!(names(&directory.path().join("store")).iter().filter(|name| **name == "witness").count(), 0);
-        assert_eq!(std::fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 3\n");
-    }
-}
-
-#[test]
-fn a_store_of_layout_1_is_set_aside_and_told() {
-    let directory = copied("0001-plain");
-    let (store, opened) = open(directory.path());
-    let set_aside = opened.set_aside.unwrap();
-    assert_eq!(set_aside.reason, "it has format 1, which no release wrote and this version does not read");
-    assert!(set_aside.path.join("db").exists() && opened.created);
-    assert_eq!(read(&store), Loaded::default());
-}
-
-/// What is in a data directory beside the lock and the room that is kept.
-fn names(directory: &Path) -> Vec<String> {
-    let names = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.filter(|name| name != "lock" && name != "reserve").collect();
-    names.sort();
-    names
 }

@@ -8,10 +8,10 @@ mod fixture;
 mod lock;
 mod log;
 mod memory;
-mod migration;
 mod model;
 mod offline;
 mod order;
+mod upgrade;
 
 use std::path::Path;
 use std::sync::Arc;

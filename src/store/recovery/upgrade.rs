@@ -1,0 +1,27 @@
+//! Upgrades of a store from an older layout, in place and one layout at a time.
+//!
+//! No older layout was released so far, so [`UPGRADES`] is empty. A new layout adds its step here,
+//! and a store of the layout before it to `migrations/`.
+
+use crate::store::engine::Engine;
+use crate::store::engine::format::write_number;
+use crate::store::engine::slots::Slots as _;
+use crate::store::error::EngineError;
+
+/// The number of an older layout, and the step that brings its store to the next one. A start that
+/// was broken off runs the step again, so it must be able to begin with what it did before.
+pub(in crate::store) type Upgrade = (u64, fn(&Engine) -> Result<(), EngineError>);
+
+/// The steps from each older layout that this version can read.
+pub(super) const UPGRADES: &[Upgrade] = &[];
+
+/// Brings a store to the next layout. Returns false if there is no step from its layout.
+pub(in crate::store) fn upgrade_from(layout: u64, engine: &Engine, upgrades: &[Upgrade]) -> Result<bool, EngineError> {
+    let Some((_, step)) = upgrades.iter().find(|(from, _)| *from == layout) else { return Ok(false) };
+    tracing::info!("upgrading the store from layout {layout} to {}", layout + 1);
+    step(engine)?;
+    // the number changes last: until it is synced, a start begins the step anew
+    engine.sync()?;
+    write_number(engine, layout + 1)?;
+    Ok(true)
+}
