@@ -1,5 +1,10 @@
-//! Why a command fails, and the exit code that says so: 1 not found or not healthy, 2 used wrongly, 3 cannot be reached.
+//! Outcome of a command and its exit code: 0 fine; 1 failed, not found or not healthy; 2 used wrongly;
+//! 3 cannot be reached, or in use.
+//!
+//! Every command returns an [`Outcome`]. `?` turns any error into a [`Failure`] with exit code 1.
 
+use std::error::Error;
+use std::fmt::{self, Display};
 use std::process::ExitCode;
 
 /// The exit code where something is not there, or not well.
@@ -11,9 +16,11 @@ pub(super) const EXIT_USAGE: u8 = 2;
 /// The exit code where no sidecar answers.
 const EXIT_UNREACHABLE: u8 = 3;
 
-/// A command that failed.
-#[derive(Debug, thiserror::Error)]
-#[error("{text}")]
+/// Outcome of a command.
+pub(super) type Outcome = Result<Verdict, Failure>;
+
+/// A command that failed. It is no [`Error`] itself, so that every error can become one.
+#[derive(Debug)]
 pub(super) struct Failure {
     text: String,
     code: u8,
@@ -44,6 +51,42 @@ impl Failure {
     pub(super) fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl<E: Error> From<E> for Failure {
+    /// An error and its sources, with exit code 1.
+    fn from(error: E) -> Self {
+        Self::not_found(with_sources(&error))
+    }
+}
+
+/// Says what failed in front of an error.
+pub(super) trait OrFail<T> {
+    /// Turns an error into a [`Failure`] with exit code 1 whose text begins with `what`.
+    fn or_fail(self, what: impl Display) -> Result<T, Failure>;
+}
+
+impl<T, E: Error> OrFail<T> for Result<T, E> {
+    fn or_fail(self, what: impl Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure::not_found(format!("{what}: {}", with_sources(&error))))
+    }
+}
+
+/// The text of an error and of those that caused it.
+fn with_sources(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text
 }
 
 /// What a command found: well, or something that is not.

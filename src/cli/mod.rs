@@ -1,7 +1,8 @@
 //! The command line: one file for each command.
 //!
-//! Owns: the names of the commands and the exit codes: 0 fine, 1 failed, not found or not healthy, 2 used wrongly, 3 cannot be reached (for `store`: in
-//! use). Commands that ask a sidecar do so over its HTTP API, as anybody could. Deliberately lacks: the options of `serve` (`config` has them).
+//! Each command returns an `Outcome` (`failure`), from which its exit code follows. `queries` has the
+//! commands that ask a running sidecar over its HTTP API, `etcd` those that write to an etcd, and
+//! `local` the others. The options of `serve` are in `config`.
 
 mod etcd;
 mod failure;
@@ -19,7 +20,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
-use self::failure::{EXIT_USAGE, Failure, Verdict};
+use self::failure::{EXIT_USAGE, OrFail as _, Outcome};
 use self::queries::asker::ServerOptions;
 use crate::config::{Setting, Settings, UsageError};
 use crate::model::{in_words, printable, with_bare_urls, without_url_secrets};
@@ -33,6 +34,12 @@ const STACK_BYTES: usize = 8 << 20;
 
 /// The exit code of a process whose first thread panics (std).
 const EXIT_PANICKED: u8 = 101;
+
+/// What an error of a signal handler is about.
+const NO_SIGNALS: &str = "cannot receive signals";
+
+/// What an error at the start of the async runtime is about.
+const NO_RUNTIME: &str = "cannot start the async runtime";
 
 /// How long an end waits for whoever reads its error: a pipe holds 64 KiB (pipe(7)), so only behind a reader that sleeps.
 const PRINTING_MAX: Duration = Duration::from_secs(1);
@@ -121,57 +128,66 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         return run_with(&arguments, None);
     }
     // before anything else: nothing that follows, not even reading the arguments, may end by a signal
-    let start = match StartSignals::install() {
+    let start = match StartSignals::install().or_fail(NO_SIGNALS) {
         Ok(start) => start,
-        Err(error) => return end(Err(anyhow::Error::new(error).context("cannot receive signals"))),
+        Err(failure) => return finish(Err(failure)),
     };
     // the kernel hands a signal to the first thread, which therefore does nothing: one that reads from a network share without its server would
     // run no handler before that read returns
-    std::thread::scope(|scope| {
-        let working = std::thread::Builder::new().name("main".into()).stack_size(STACK_BYTES);
-        match working.spawn_scoped(scope, || run_with(&arguments, Some(&start))) {
-            Ok(working) => working.join().unwrap_or(ExitCode::from(EXIT_PANICKED)),
-            Err(error) => end(Err(anyhow::Error::new(error).context("cannot start a thread"))),
-        }
-    })
-}
-
-fn run_with(arguments: &[OsString], start: Option<&StartSignals>) -> ExitCode {
-    // whatever is created from here on is its owner's alone, also what sled creates; a unix socket gets its mode when it is bound
-    umask(Mode::RWXG | Mode::RWXO);
-    match (parse(arguments), start) {
-        (Ok((command, in_force)), Some(start)) => run_until_stopped(command, in_force, start),
-        (Ok((command, _)), None) => run_to_the_end(command),
-        (Err(error), _) => refuse(&error),
+    let working = std::thread::Builder::new().name("main".into()).stack_size(STACK_BYTES);
+    match working.spawn(move || run_with(&arguments, Some(start))).or_fail("cannot start a thread") {
+        Ok(working) => working.join().unwrap_or(ExitCode::from(EXIT_PANICKED)),
+        Err(failure) => finish(Err(failure)),
     }
 }
 
-/// Runs one of [`LONG_COMMANDS`].
-fn run_until_stopped(command: CliCommand, in_force: Vec<Setting>, start: &StartSignals) -> ExitCode {
+fn run_with(arguments: &[OsString], start: Option<StartSignals>) -> ExitCode {
+    // whatever is created from here on is its owner's alone, also what sled creates; a unix socket gets its mode when it is bound
+    umask(Mode::RWXG | Mode::RWXO);
+    match parse(arguments) {
+        Ok((command, in_force)) => finish(execute(command, in_force, start)),
+        Err(error) => refuse(&error),
+    }
+}
+
+/// Runs a command. A signal ends those that are not in [`LONG_COMMANDS`] as the system does.
+fn execute(command: CliCommand, in_force: Vec<Setting>, start: Option<StartSignals>) -> Outcome {
+    let start_signals = || start.map_or_else(StartSignals::install, Ok).or_fail(NO_SIGNALS);
     match command {
         CliCommand::Serve(settings) => {
             let warnings = warnings("serve", &settings);
-            end(local::serve::run(*settings, in_force, &warnings, None, start))
+            local::serve::run(*settings, in_force, &warnings, None, &start_signals()?)
         }
         CliCommand::Reflect(reflect) => {
             let warnings = warnings("reflect", &reflect.settings);
-            end(reflect.to.options().and_then(|options| local::serve::run(reflect.settings, in_force, &warnings, Some(options), start)))
+            let target = reflect.to.options()?;
+            local::serve::run(reflect.settings, in_force, &warnings, Some(target), &start_signals()?)
         }
-        CliCommand::Announce(options) => end(etcd::announce::run(options, start)),
-        CliCommand::Demo(options) => end(local::demo::run(&options, start)),
-        command => run_to_the_end(command),
+        CliCommand::Announce(options) => etcd::announce::run(options, &start_signals()?),
+        CliCommand::Demo(options) => local::demo::run(&options, &start_signals()?),
+        CliCommand::Status(asking) => block_on(queries::status::run(&asking.options, &asking.server)),
+        CliCommand::Get(asking) => block_on(queries::get::run(&asking.options, &asking.server)),
+        CliCommand::Lookup(asking) => block_on(queries::lookup::run(&asking.options, &asking.server)),
+        CliCommand::Explain(asking) => block_on(queries::explain::run(&asking.options, &asking.server)),
+        CliCommand::Watch(asking) => block_on(queries::watch::run(&asking.options, &asking.server)),
+        CliCommand::Problems(asking) => block_on(queries::problems::run(&asking.options, &asking.server)),
+        CliCommand::Config(asking) => block_on(queries::config::run(&asking.options, &asking.server)),
+        CliCommand::Healthcheck(asking) => block_on(queries::healthcheck::run(&asking.options, &asking.server)),
+        CliCommand::Bundle(asking) => block_on(queries::bundle::run(&asking.options, &asking.server)),
+        CliCommand::Doctor(options) => block_on(local::doctor::run(&options)),
+        CliCommand::Identity(command) => block_on(etcd::identity::run(&command)),
+        CliCommand::Kvstore(command) => block_on(etcd::kvstore::run(&command)),
+        CliCommand::Openapi(options) => local::openapi::run(options),
+        CliCommand::Store(command) => local::store::run(&command),
+        CliCommand::Completion { shell } => local::scripts::completion(shell, Cli::command()),
+        CliCommand::Man => local::scripts::man(Cli::command()),
     }
 }
 
-/// Runs a command that ends by itself. A signal ends it as the system does.
-fn run_to_the_end(command: CliCommand) -> ExitCode {
-    match command {
-        CliCommand::Openapi(options) => end(local::openapi::run(options)),
-        CliCommand::Store(command) => local::store::run(&command),
-        CliCommand::Completion { shell } => finish(local::scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
-        CliCommand::Man => finish(local::scripts::man(Cli::command()).map(|()| Verdict::Fine)),
-        command => ask(command),
-    }
+/// Runs a command to its end on this thread.
+fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().or_fail(NO_RUNTIME)?;
+    executor.block_on(command)
 }
 
 /// What somebody should know who starts the sidecar by this command with these settings.
@@ -183,41 +199,9 @@ fn warnings(name: &str, settings: &Settings) -> Vec<String> {
     settings.warnings(&command, variables.iter().map(String::as_str))
 }
 
-/// Runs a command that asks a sidecar.
-fn ask(command: CliCommand) -> ExitCode {
-    let executor = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(executor) => executor,
-        Err(error) => return finish(Err(Failure::not_found(format!("cannot start the async runtime: {error}")))),
-    };
-    finish(executor.block_on(async {
-        match command {
-            CliCommand::Status(asking) => queries::status::run(&asking.options, &asking.server).await,
-            CliCommand::Get(asking) => queries::get::run(&asking.options, &asking.server).await,
-            CliCommand::Lookup(asking) => queries::lookup::run(&asking.options, &asking.server).await,
-            CliCommand::Explain(asking) => queries::explain::run(&asking.options, &asking.server).await,
-            CliCommand::Watch(asking) => queries::watch::run(&asking.options, &asking.server).await,
-            CliCommand::Problems(asking) => queries::problems::run(&asking.options, &asking.server).await,
-            CliCommand::Config(asking) => queries::config::run(&asking.options, &asking.server).await,
-            CliCommand::Healthcheck(asking) => queries::healthcheck::run(&asking.options, &asking.server).await,
-            CliCommand::Bundle(asking) => queries::bundle::run(&asking.options, &asking.server).await,
-            CliCommand::Doctor(options) => local::doctor::run(&options).await,
-            CliCommand::Identity(command) => etcd::identity::run(&command).await,
-            CliCommand::Kvstore(command) => etcd::kvstore::run(&command).await,
-            CliCommand::Serve(_)
-            | CliCommand::Announce(_)
-            | CliCommand::Reflect(_)
-            | CliCommand::Demo(_)
-            | CliCommand::Openapi(_)
-            | CliCommand::Store(_)
-            | CliCommand::Completion { .. }
-            | CliCommand::Man => Ok(Verdict::Fine),
-        }
-    }))
-}
-
-/// The exit code of a command that asked; tells why it failed.
-fn finish(result: Result<Verdict, Failure>) -> ExitCode {
-    match result {
+/// Returns the exit code of a command, and prints why it failed.
+fn finish(outcome: Outcome) -> ExitCode {
+    match outcome {
         Ok(verdict) => verdict.code(),
         Err(failure) => {
             let text = failure.to_string();
@@ -249,17 +233,6 @@ fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageErro
     }
     let matches = command.try_get_matches_from(arguments)?;
     Ok((Cli::from_arg_matches(&matches)?.command, Vec::new()))
-}
-
-/// The exit code of a command that ran.
-fn end(result: anyhow::Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&format!("{error:#}"));
-            ExitCode::FAILURE
-        }
-    }
 }
 
 /// The exit code of a command that could not be understood, or of a request for help.
@@ -309,16 +282,3 @@ fn print_to_stderr(text: String) {
     });
     let _ = is_done.recv_timeout(PRINTING_MAX);
 }
-
-/// What became of a document on standard output. Whoever closes the pipe has read enough of it.
-fn printed(result: io::Result<()>) -> Result<(), NotPrinted> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.map_err(NotPrinted),
-    }
-}
-
-/// The document did not get out.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write to standard output: {0}")]
-struct NotPrinted(io::Error);

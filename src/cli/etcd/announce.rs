@@ -1,10 +1,10 @@
 //! `meshkeep announce`: publishes a cluster of machines outside Kubernetes from files.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
 use clap::Args;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -13,9 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::target::{check_takeover, parse_lease_ttl};
 use crate::announce::{AnnounceError, AnnounceOptions, ChangeRules, MaxWithdrawal, announce, dry_run, withdraw};
-use crate::cli::printed;
+use crate::cli::failure::{Failure, OrFail as _, Outcome, Verdict};
 use crate::cli::terminal::output;
+use crate::cli::{NO_RUNTIME, NO_SIGNALS};
 use crate::config::{LogFormat, LogLevel, parse_duration};
+use crate::model::printable;
 use crate::runtime::{Asked, SHUTDOWN_MAX, Signals, StartSignals};
 use crate::telemetry;
 use cilium_kvstore::SessionOptions;
@@ -67,14 +69,14 @@ fn parse_announced_ttl(text: &str) -> Result<Duration, String> {
 }
 
 /// Announces until told to stop; or prints, or withdraws.
-pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> Outcome {
     if options.dry_run {
         start.kill_from_now_on();
         return print(&options.files);
     }
-    let Some(to) = options.to else { bail!("--to is missing") };
-    let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
-    let mut signals = executor.block_on(async { Signals::new(start) }).context("cannot receive signals")?;
+    let to = options.to.ok_or_else(|| Failure::usage("--to is missing"))?;
+    let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
+    let mut signals = executor.block_on(async { Signals::new(start) }).or_fail(NO_SIGNALS)?;
     let _log = telemetry::init(options.log_format, options.log_level)?;
     let (apply_now, stop, is_retirement) = (Arc::new(Notify::new()), CancellationToken::new(), options.retire);
     let asked = AnnounceOptions {
@@ -91,8 +93,8 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> anyhow::Res
     let done = executor.block_on(until_done(work, &mut signals, &apply_now, &stop));
     executor.shutdown_background();
     match done? {
-        false if is_retirement => bail!("stopped before the cluster was withdrawn: run it again"),
-        _ => Ok(()),
+        false if is_retirement => Err(Failure::not_found("stopped before the cluster was withdrawn: run it again")),
+        _ => Ok(Verdict::Fine),
     }
 }
 
@@ -103,7 +105,7 @@ async fn until_done(
     signals: &mut Signals,
     apply_now: &Notify,
     stop: &CancellationToken,
-) -> anyhow::Result<bool> {
+) -> Result<bool, Failure> {
     loop {
         tokio::select! {
             ended = &mut work => return Ok(ended?.map(|()| true)?),
@@ -122,11 +124,12 @@ async fn until_done(
 }
 
 /// Prints what would be written.
-fn print(files: &[PathBuf]) -> anyhow::Result<()> {
+fn print(files: &[PathBuf]) -> Outcome {
     let mut text = String::new();
     for (key, value) in dry_run(files)? {
         text.extend([&key, " => ", &value, "\n"]);
     }
     crate::cli::print_to_stderr("the numbers of identities are examples: free ones of the cluster's range are chosen\n".to_owned());
-    Ok(printed(output::write(&text))?)
+    output::print_whole(|out| out.write_all(printable(&text).as_bytes()))?;
+    Ok(Verdict::Fine)
 }

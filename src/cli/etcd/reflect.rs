@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
 use clap::Args;
 
 use super::target::{check_takeover, parse_lease_ttl};
+use crate::cli::failure::{Failure, OrFail as _};
 use crate::client_file::ClientFile;
 use crate::config::{KvstoreOption, KvstoreOptions, Settings, UsageError, parse_duration};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
@@ -75,10 +75,10 @@ impl To {
     }
 
     /// Reads the client file.
-    pub(in crate::cli) fn options(&self) -> anyhow::Result<ReflectOptions> {
-        let path = self.to.as_ref().ok_or_else(|| anyhow!("--to is missing"))?;
-        let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).with_context(|| format!("cannot read {}", shown_path(path)))?;
-        let file = ClientFile::parse(&bytes).with_context(|| format!("--to {}", shown_path(path)))?;
+    pub(in crate::cli) fn options(&self) -> Result<ReflectOptions, Failure> {
+        let path = self.to.as_ref().ok_or_else(|| Failure::usage("--to is missing"))?;
+        let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).or_fail(format!("cannot read {}", shown_path(path)))?;
+        let file = ClientFile::parse(&bytes).or_fail(format!("--to {}", shown_path(path)))?;
         let defaults = [KvstoreOption::Qps(WRITES_PER_SECOND), KvstoreOption::MaxInflight(IN_FLIGHT), KvstoreOption::Limit(PAGE_KEYS)];
         let tuned: Vec<KvstoreOption> = defaults.into_iter().chain(self.to_options.iter().copied()).collect();
         let session = SessionOptions {

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
-use anyhow::Context;
 use clap::Args;
 
+use crate::cli::failure::{OrFail as _, Outcome, Verdict};
+use crate::cli::{NO_RUNTIME, NO_SIGNALS};
 use crate::demo::{self, DemoOptions};
 use crate::runtime::{Signals, StartSignals};
 
@@ -29,9 +30,9 @@ pub(in crate::cli) struct Options {
 }
 
 /// Runs until it is told to stop.
-pub(in crate::cli) fn run(options: &Options, start: &StartSignals) -> anyhow::Result<()> {
-    let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
-    let mut signals = executor.block_on(async { Signals::new(start) }).context("cannot receive signals")?;
+pub(in crate::cli) fn run(options: &Options, start: &StartSignals) -> Outcome {
+    let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
+    let mut signals = executor.block_on(async { Signals::new(start) }).or_fail(NO_SIGNALS)?;
     let Options { pods, changes, listen, control } = *options;
     let options = DemoOptions { pods, changes_per_second: changes, listen, control };
     // also SIGHUP, a terminal that is closed: the sidecar would take it for a wish to read its files again, and go on without us
@@ -40,5 +41,6 @@ pub(in crate::cli) fn run(options: &Options, start: &StartSignals) -> anyhow::Re
     };
     let ended = executor.block_on(demo::run(&options, stopped));
     executor.shutdown_background();
-    Ok(ended?)
+    ended?;
+    Ok(Verdict::Fine)
 }

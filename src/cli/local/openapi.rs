@@ -1,7 +1,9 @@
 //! `meshkeep openapi`: the document, on standard output.
 
-use std::io::{self, Write};
+use std::io::Write as _;
 
+use crate::cli::failure::{Outcome, Verdict};
+use crate::cli::terminal::output;
 use crate::runtime::{OpenapiForm, openapi_document};
 
 /// Which document.
@@ -21,12 +23,12 @@ enum Form {
 }
 
 /// Prints the document.
-pub(in crate::cli) fn run(options: OpenapiOptions) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(options: OpenapiOptions) -> Outcome {
     let form = match options.form {
         Form::New => OpenapiForm::New,
         Form::Old => OpenapiForm::Old,
     };
-    let mut output = io::stdout().lock();
-    let printed = writeln!(output, "{}", openapi_document(form).trim_end()).and_then(|()| output.flush());
-    Ok(crate::cli::printed(printed)?)
+    let document = openapi_document(form);
+    output::print_whole(|out| writeln!(out, "{}", document.trim_end()))?;
+    Ok(Verdict::Fine)
 }

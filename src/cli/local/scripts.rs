@@ -5,22 +5,22 @@ use std::io;
 use clap::Command;
 use clap_complete::Shell;
 
-use crate::cli::failure::Failure;
+use crate::cli::failure::{Outcome, Verdict};
 use crate::cli::terminal::output::print;
 
 /// Prints the completion script of a shell.
-pub(in crate::cli) fn completion(shell: Shell, mut command: Command) -> Result<(), Failure> {
+pub(in crate::cli) fn completion(shell: Shell, mut command: Command) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "meshkeep", &mut script);
-    print(&String::from_utf8_lossy(&script))
+    print(&String::from_utf8_lossy(&script)).map(|()| Verdict::Fine)
 }
 
 /// Prints the manual page: one for all commands, as `man -l -` reads it.
-pub(in crate::cli) fn man(command: Command) -> Result<(), Failure> {
+pub(in crate::cli) fn man(command: Command) -> Outcome {
     let mut page = Vec::new();
     let written = clap_mangen::Man::new(command.clone()).render(&mut page).and_then(|()| render_below(&command, "meshkeep", &mut page));
-    written.map_err(|error| Failure::not_found(error.to_string()))?;
-    print(&String::from_utf8_lossy(&page))
+    written?;
+    print(&String::from_utf8_lossy(&page)).map(|()| Verdict::Fine)
 }
 
 /// The commands below one, and those below each of them.

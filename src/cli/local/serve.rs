@@ -1,10 +1,11 @@
 //! `meshkeep serve`: the sidecar.
 
-use anyhow::{Context, bail};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::doctor;
+use crate::cli::failure::{Failure, OrFail as _, Outcome, Verdict};
 use crate::cli::terminal::output::print_coloured;
+use crate::cli::{NO_RUNTIME, NO_SIGNALS};
 use crate::config::{Setting, Settings};
 use crate::doctor::{DoctorOptions, examine_files};
 use crate::reflect::ReflectOptions;
@@ -18,14 +19,14 @@ pub(in crate::cli) fn run(
     warnings: &[String],
     reflect: Option<ReflectOptions>,
     start: &StartSignals,
-) -> anyhow::Result<()> {
-    let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
+) -> Outcome {
+    let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     if settings.check_config {
         // exit code 0 would say that the settings are fine
         start.kill_from_now_on();
         return executor.block_on(check(&settings, warnings));
     }
-    let signals = executor.block_on(async { Signals::new(start) }).context("cannot receive signals")?;
+    let signals = executor.block_on(async { Signals::new(start) }).or_fail(NO_SIGNALS)?;
     let log = telemetry::init(settings.log_format, settings.log_level)?;
     for warning in warnings {
         tracing::warn!("{warning}");
@@ -36,7 +37,8 @@ pub(in crate::cli) fn run(
     let ended = executor.block_on(runtime::run(settings, in_force, signals, &log, reflect));
     // an orderly end has waited for everything already; any other must not wait for a store that is still loading
     executor.shutdown_background();
-    Ok(ended?)
+    ended?;
+    Ok(Verdict::Fine)
 }
 
 /// Waits until standard input ends, then ends this process as SIGTERM does. The other end of the pipe is closed when the process that holds it ends,
@@ -47,7 +49,7 @@ fn end_with_stdin() {
 }
 
 /// Reads everything that a start would, and says what is wrong with it.
-async fn check(settings: &Settings, warnings: &[String]) -> anyhow::Result<()> {
+async fn check(settings: &Settings, warnings: &[String]) -> Outcome {
     for warning in warnings {
         crate::cli::warn(warning);
     }
@@ -63,10 +65,10 @@ async fn check(settings: &Settings, warnings: &[String]) -> anyhow::Result<()> {
         clusters: Vec::new(),
         step_max: std::time::Duration::ZERO,
     };
-    let report = examine_files(&options).await.map_err(anyhow::Error::msg)?;
+    let report = examine_files(&options).await.map_err(Failure::not_found)?;
     print_coloured(&doctor::text(&report))?;
     if !report.is_fine() {
-        bail!("something that the settings name cannot be used");
+        return Err(Failure::not_found("something that the settings name cannot be used"));
     }
-    Ok(())
+    Ok(Verdict::Fine)
 }

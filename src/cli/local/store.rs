@@ -1,25 +1,19 @@
 //! `meshkeep store inspect|verify|export`: looking at a store that no process uses.
 //!
-//! Owns: how it is printed, and the exit codes: 0 fine, 1 damaged, 2 used wrongly, 3 in use.
+//! The exit codes are 0 fine, 1 damaged, 2 used wrongly, 3 in use.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::cli::terminal::output::Escaping;
+use crate::cli::failure::{Failure, Outcome, Verdict};
+use crate::cli::terminal::output::{Escaping, print_whole};
 use crate::cli::terminal::progress::Progress;
 use crate::runtime::{Inspection, StoreError, inspect_store};
-
-/// The exit code where something is damaged, or there is nothing.
-const EXIT_DAMAGED: u8 = 1;
-
-/// The exit code where a living process uses the store.
-const EXIT_IN_USE: u8 = 3;
 
 /// How many entries are printed between two looks at how many there are: some milliseconds.
 const ENTRIES_BETWEEN: usize = 1_000;
@@ -50,33 +44,27 @@ pub(in crate::cli) struct Place {
 type Printer = fn(&Inspection, &mut dyn Write) -> io::Result<()>;
 
 /// Runs the command.
-pub(in crate::cli) fn run(command: &StoreCommand) -> ExitCode {
+pub(in crate::cli) fn run(command: &StoreCommand) -> Outcome {
     let (place, print): (&Place, Printer) = match command {
         StoreCommand::Inspect(place) => (place, picture),
         StoreCommand::Verify(place) => (place, verdict),
         StoreCommand::Export(place) => (place, export),
     };
-    match look(&place.data_dir, print) {
-        Ok(code) => code,
-        Err(error) => {
-            crate::cli::complain(&error);
-            ExitCode::from(if matches!(error, StoreError::Locked { .. }) { EXIT_IN_USE } else { EXIT_DAMAGED })
-        }
-    }
+    look(&place.data_dir, print)
 }
 
-fn look(data_directory: &Path, print: Printer) -> Result<ExitCode, StoreError> {
+fn look(data_directory: &Path, print: Printer) -> Outcome {
     let progress = Progress::begin("looking");
-    let inspection = inspect_store(data_directory, &|doing| progress.tell(doing))?;
+    let inspection = inspect_store(data_directory, &|doing| progress.tell(doing)).map_err(|error| match error {
+        StoreError::Locked { .. } => Failure::unreachable(error.to_string()),
+        error => Failure::not_found(error.to_string()),
+    })?;
     drop(progress);
     for finding in &inspection.findings {
         crate::cli::complain(finding);
     }
-    if let Err(error) = crate::cli::printed(print(&inspection, &mut Escaping(BufWriter::new(io::stdout().lock())))) {
-        crate::cli::complain(&error);
-        return Ok(ExitCode::FAILURE);
-    }
-    Ok(if inspection.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_DAMAGED) })
+    print_whole(|out| print(&inspection, &mut Escaping(BufWriter::new(out))))?;
+    Ok(Verdict::of(inspection.findings.is_empty()))
 }
 
 fn verdict(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {

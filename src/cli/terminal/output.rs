@@ -6,15 +6,18 @@
 //! Deliberately lacks: any knowledge of kinds.
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 
 use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cli::failure::Failure;
+use crate::cli::failure::{Failure, OrFail as _};
 use crate::model::{is_acted_on, printable, printable_with_colours};
+
+/// What an error of the standard output is about.
+const NOT_WRITTEN: &str = "cannot write to standard output";
 
 /// Between two columns, as kubectl has them.
 const COLUMN_PADDING: (u16, u16) = (0, 2);
@@ -188,8 +191,18 @@ pub(in crate::cli) fn print_coloured(text: &str) -> Result<(), Failure> {
     written(out.write_all(printable_with_colours(text).as_bytes()).and_then(|()| out.flush()))
 }
 
+/// Prints a document. Unlike with [`print`], a closed pipe is no failure: its reader has read enough,
+/// and the exit code says what the command found.
+pub(in crate::cli) fn print_whole(write: impl FnOnce(&mut StdoutLock<'static>) -> io::Result<()>) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.or_fail(NOT_WRITTEN),
+    }
+}
+
 /// Writes text that may hold anything from elsewhere to the standard output.
-pub(in crate::cli) fn write(text: &str) -> io::Result<()> {
+fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(printable(text).as_bytes()).and_then(|()| out.flush())
 }
@@ -197,7 +210,7 @@ pub(in crate::cli) fn write(text: &str) -> io::Result<()> {
 fn written(result: io::Result<()>) -> Result<(), Failure> {
     result.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::not_found(""),
-        _ => Failure::not_found(format!("cannot write to standard output: {error}")),
+        _ => Failure::not_found(format!("{NOT_WRITTEN}: {error}")),
     })
 }
 
