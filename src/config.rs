@@ -7,6 +7,7 @@
 
 mod in_force;
 mod layers;
+mod timing;
 mod values;
 
 use std::ffi::OsString;
@@ -17,9 +18,10 @@ use clap::{Args, Command, FromArgMatches, ValueEnum};
 
 #[cfg(test)]
 pub(crate) use self::layers::options;
+pub use self::timing::{ClusterTiming, TimingSettings};
+use self::values::parse_bytes;
 pub(crate) use self::values::parse_duration;
 pub use self::values::{KvstoreOption, KvstoreOptions};
-use self::values::{parse_bytes, parse_interval};
 pub use crate::model::Setting;
 use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, SecretUrl};
 
@@ -176,73 +178,6 @@ pub struct SecuritySettings {
     pub insecure: bool,
 }
 
-/// Waits and intervals with the values of docs/develop/protocol.md. They are hidden options,
-/// because tests need shorter ones: a test that waits three minutes is not run.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct TimingSettings {
-    /// How long a cluster config is waited for, before a cluster of --legacy-clusters is read without one: Cilium gives up on the config after
-    /// 3 minutes (`pkg/clustermesh/common/remote_cluster.go`)
-    #[arg(long, hide = true, value_name = "TIME", default_value = "180s", value_parser = parse_duration)]
-    pub legacy_wait: Duration,
-
-    /// Without canaries: how long no restored key may have been put again before leftovers are pruned (docs/develop/invariants.md, 3)
-    #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
-    pub legacy_quiet: Duration,
-
-    /// How much longer than a third of a lease's life a source that had lost keys must stand again before they are deleted
-    /// (docs/develop/invariants.md, 4)
-    #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
-    pub hold_margin: Duration,
-
-    /// How long a remote's heartbeat may be silent (Cilium's `etcd.go`: two minutes)
-    #[arg(long, hide = true, value_name = "TIME", default_value = "120s", value_parser = parse_interval)]
-    pub heartbeat_silence: Duration,
-
-    /// How long a remote's heartbeat may be silent before the finding about it is critical
-    #[arg(long, hide = true, value_name = "TIME", default_value = "600s", value_parser = parse_interval)]
-    pub heartbeat_silence_critical: Duration,
-
-    /// How long a watch stream may say nothing, not even how far it is
-    #[arg(long, hide = true, value_name = "TIME", default_value = "55s", value_parser = parse_interval)]
-    pub watch_silence: Duration,
-
-    /// The first wait after a failed attempt (docs/develop/invariants.md, "Retries and shutdown")
-    #[arg(long, hide = true, value_name = "TIME", default_value = "800ms", value_parser = parse_interval)]
-    pub backoff_min: Duration,
-
-    /// The longest wait between attempts (docs/develop/invariants.md, "Retries and shutdown")
-    #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
-    pub backoff_max: Duration,
-
-    /// How long a data directory that another process holds is waited for (docs/develop/invariants.md, 8)
-    #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
-    pub store_lock_wait: Duration,
-
-    /// How often the whole config directory is read even if nothing seems to have changed: the kubelet's own period
-    #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_interval)]
-    pub config_rescan_interval: Duration,
-
-    /// How long a cluster that has more than it may have is left alone
-    #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
-    pub too_large_wait: Duration,
-
-    /// How often each source is asked for keys that this version does not know
-    #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
-    pub unknown_prefix_interval: Duration,
-
-    /// How often each watch stream is asked how far it is, and whether that is answered (docs/develop/measurements.md)
-    #[arg(long, hide = true, value_name = "TIME", default_value = "10s", value_parser = parse_interval)]
-    pub progress_interval: Duration,
-
-    /// How long there may be no cluster before that is a finding
-    #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
-    pub no_clusters_wait: Duration,
-
-    /// How often the log tells again what stays broken
-    #[arg(long, hide = true, value_name = "TIME", default_value = "600s", value_parser = parse_interval)]
-    pub remind_interval: Duration,
-}
-
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -380,7 +315,7 @@ impl Settings {
         if self.cluster_id.0 > id_max {
             return conflict(format!("--cluster-id {} is more than --max-connected-clusters {id_max} allows", self.cluster_id));
         }
-        if self.timing.backoff_min > self.timing.backoff_max {
+        if self.timing.cluster.backoff_min > self.timing.cluster.backoff_max {
             return conflict("--backoff-min must not be longer than --backoff-max".into());
         }
         if self.local_etcd.is_some() && self.cluster_name.is_none() {

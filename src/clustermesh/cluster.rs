@@ -21,7 +21,7 @@ use super::failure::AttemptError;
 use super::ids::ClusterIds;
 use super::resync::Resync;
 use super::scope::{KindMemory, Surroundings};
-use super::timing::STABLE_CONNECTION;
+use super::timing::{FILES_INTERVAL, STABLE_CONNECTION};
 use crate::client_file::ClientFile;
 use crate::commit::DecodedBudget;
 use crate::model::{ClusterId, ClusterName, ClusterRecord, Kind, MaxConnectedClusters, Phase, Scope};
@@ -147,7 +147,7 @@ impl ClusterTask {
             let mut wait = backoff.next_wait_with_jitter(rand::random());
             if error.is_too_much() {
                 self.surroundings.reporter.too_large(&error);
-                wait = self.options.timing.too_large_wait;
+                wait = self.options.timing.cluster.too_large_wait;
             }
             if error.is_going_back() {
                 self.surroundings.reporter.went_back(&error);
@@ -156,7 +156,7 @@ impl ClusterTask {
                 // not a failure of the connection: retry soon, because the address may lead to
                 // another etcd by then
                 backoff.reset();
-                wait = self.options.timing.backoff_min;
+                wait = self.options.timing.cluster.backoff_min;
             } else {
                 self.surroundings.reporter.failure(&error.to_string(), wait);
             }
@@ -248,7 +248,7 @@ impl ClusterTask {
             }
             let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
             self.surroundings.reporter.waiting(Phase::WaitingForFiles, &format!("waiting for {}", names.join(", ")));
-            sleep(self.options.timing.files_interval).await;
+            sleep(FILES_INTERVAL).await;
         }
     }
 }

@@ -80,7 +80,7 @@ impl Mesh {
     /// Runs until `stop` is cancelled or the directory's watcher ends. All cluster tasks have ended
     /// when it returns.
     pub async fn run(mut self, mut events: mpsc::Receiver<DirectoryEvent>, stop: CancellationToken) {
-        let remind_interval = self.options.timing.remind_interval;
+        let remind_interval = self.options.timing.cluster.remind_interval;
         let mut reminders = Reminders::new(remind_interval);
         let mut look = interval((remind_interval / LOOKS_PER_REMINDER).max(Duration::from_millis(1)));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);

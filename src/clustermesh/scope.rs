@@ -288,14 +288,14 @@ impl ScopeTask<'_> {
         self.surroundings.holdings.settle(self.scope.kind);
         self.admit_changes(&[]).await?;
         self.settle();
-        let silence_max = self.surroundings.timing.watch_silence;
+        let silence_max = self.surroundings.timing.cluster.watch_silence;
         let mut listen = interval(silence_max / SILENCE_CHECKS);
         listen.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut quiet_since, stalls) = (Instant::now(), watch.stalls());
-        let mut vigil = interval((self.surroundings.timing.hold_margin / HOLD_CHECKS_PER_MARGIN).max(HOLD_CHECK_INTERVAL_MIN));
+        let mut vigil = interval((self.surroundings.timing.cluster.hold_margin / HOLD_CHECKS_PER_MARGIN).max(HOLD_CHECK_INTERVAL_MIN));
         vigil.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let quiet_until = quiet_since + self.surroundings.timing.legacy_quiet;
+            let quiet_until = quiet_since + self.surroundings.timing.cluster.legacy_quiet;
             tokio::select! {
                 message = watch.next() => match message {
                     Ok(message) => {
@@ -343,7 +343,7 @@ impl ScopeTask<'_> {
     /// Checks the signs of a source with held keys, and whether the hold is over.
     async fn keep_vigil(&mut self) -> Result<Option<Request>, AttemptError> {
         let timing = &self.surroundings.timing;
-        let (margin, ttl) = (timing.hold_margin, timing.cache_ttl.filter(|_| self.scope.kind.is_revocable()));
+        let (margin, ttl) = (timing.cluster.hold_margin, timing.cache_ttl.filter(|_| self.scope.kind.is_revocable()));
         if ttl.is_some_and(|ttl| self.memory.held_since.is_some_and(|since| since.elapsed() >= ttl)) {
             return self.feed(Input::Revoke).await;
         }

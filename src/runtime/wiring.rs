@@ -54,7 +54,7 @@ pub(super) fn directory_options(settings: &Settings, reread: &Reread) -> Directo
         own_cluster: settings.cluster_name.clone(),
         debounce: DIRECTORY_DEBOUNCE,
         rescan_interval: settings.timing.config_rescan_interval,
-        remind_interval: settings.timing.remind_interval,
+        remind_interval: settings.timing.cluster.remind_interval,
         rescan: Arc::clone(&reread.directory),
     }
 }
@@ -88,21 +88,7 @@ pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshO
         client: ClientOptions { progress_interval: settings.timing.progress_interval, ..client_options(&settings.kvstore()) },
         decoded,
         bounds: ClusterBounds { keys_max: settings.memory.cluster_max_keys, bytes_max: settings.memory.cluster_max_bytes },
-        timing: Timing {
-            legacy_wait: settings.timing.legacy_wait,
-            legacy_quiet: settings.timing.legacy_quiet,
-            backoff_min: settings.timing.backoff_min,
-            backoff_max: settings.timing.backoff_max,
-            hold_margin: settings.timing.hold_margin,
-            heartbeat_silence: settings.timing.heartbeat_silence,
-            heartbeat_silence_critical: settings.timing.heartbeat_silence_critical,
-            watch_silence: settings.timing.watch_silence,
-            cache_ttl: Some(settings.cache_ttl).filter(|ttl| !ttl.is_zero()),
-            too_large_wait: settings.timing.too_large_wait,
-            unknown_prefix_interval: settings.timing.unknown_prefix_interval,
-            remind_interval: settings.timing.remind_interval,
-            ..Timing::default()
-        },
+        timing: Timing { cluster: settings.timing.cluster.clone(), cache_ttl: Some(settings.cache_ttl).filter(|ttl| !ttl.is_zero()) },
     }
 }
 

@@ -53,7 +53,7 @@ const ROOMS: [(&str, &[&str]); 28] = [
     ("file_watch", &[]),
     ("files", &[]),
     ("yaml", &[]),
-    ("clustermesh", &["client_file", "model", "wire", "commit", "file_watch", "files"]),
+    ("clustermesh", &["client_file", "model", "wire", "commit", "config", "file_watch", "files"]),
     ("commit", &["model", "store", "view", "feed"]),
     ("store", &["model", "pack"]),
     ("view", &["model", "pack", "wire"]),

@@ -76,7 +76,7 @@ impl Attempt<'_> {
         if reporter.is_writer_silent() {
             self.report_etcd_errors(connection).await;
         }
-        let silence = self.task.options.timing.heartbeat_silence;
+        let silence = self.task.options.timing.cluster.heartbeat_silence;
         let mut heard = follow.listened();
         loop {
             // only the time in which the stream was read counts: a heartbeat may be queued behind
@@ -161,7 +161,8 @@ impl Attempt<'_> {
             self.keep_record(memory.record.clone()).boxed(),
             self.slow_down(connection).boxed(),
             self.look_at_progress(connection).boxed(),
-            look_for_unknown_prefixes(&link, &self.task.surroundings.reporter, self.task.options.timing.unknown_prefix_interval).boxed(),
+            look_for_unknown_prefixes(&link, &self.task.surroundings.reporter, self.task.options.timing.cluster.unknown_prefix_interval)
+                .boxed(),
         ];
         first_error(kinds.chain(others)).await
     }

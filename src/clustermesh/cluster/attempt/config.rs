@@ -77,7 +77,7 @@ impl Attempt<'_> {
                 _ = tick.tick(), if !is_there && !is_legacy => missing.check(false, memory).await?,
                 () = sleep_until(deadline.into()) => {
                     if is_there {
-                        let (key, wait) = (keys::cluster_config_key(&self.task.name), self.task.options.timing.legacy_wait);
+                        let (key, wait) = (keys::cluster_config_key(&self.task.name), self.task.options.timing.cluster.legacy_wait);
                         let text = format!("{key} could not be used for {wait:?}: what is held of the cluster stays as it is");
                         return Err(AttemptError::Cluster(text));
                     }
@@ -96,7 +96,7 @@ impl Attempt<'_> {
     /// about to be removed. Another connection follows, because the address may lead to another
     /// etcd by then.
     fn missing_limit(&self, missing: &MissingConfigCheck<'_>) -> Duration {
-        let wait = self.task.options.timing.legacy_wait;
+        let wait = self.task.options.timing.cluster.legacy_wait;
         if missing.awaits_removal() { wait * 2 } else { wait }
     }
 

@@ -42,7 +42,7 @@ impl<'a> MissingConfigCheck<'a> {
     }
 
     pub(super) fn interval(&self) -> Duration {
-        (self.attempt.task.options.timing.legacy_wait / CHECKS_PER_WAIT).max(CHECK_INTERVAL_MIN)
+        (self.attempt.task.options.timing.cluster.legacy_wait / CHECKS_PER_WAIT).max(CHECK_INTERVAL_MIN)
     }
 
     /// Returns whether stored state will be removed if nothing changes.
@@ -76,7 +76,7 @@ impl<'a> MissingConfigCheck<'a> {
         };
         if self.config_created(&known.cluster).await? != Some(known.created) {
             self.other = self.find_other(others).await?;
-        } else if known.since.elapsed() >= self.attempt.task.options.timing.legacy_wait {
+        } else if known.since.elapsed() >= self.attempt.task.options.timing.cluster.legacy_wait {
             let (cluster, other) = (&self.attempt.task.name, &known.cluster);
             tracing::warn!(%cluster, %other, "removing what an earlier start stored of the cluster without a cluster config: its etcd describes another cluster");
             self.attempt.remove_stored(memory).await?;

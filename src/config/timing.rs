@@ -1,0 +1,91 @@
+//! Waits and intervals, which tests shorten.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::values::{parse_duration, parse_interval};
+
+/// Waits and intervals with the values of docs/develop/protocol.md. They are hidden options,
+/// because tests need shorter ones: a test that waits three minutes is not run.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TimingSettings {
+    #[command(flatten)]
+    pub cluster: ClusterTiming,
+
+    /// How long a data directory that another process holds is waited for (docs/develop/invariants.md, 8)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub store_lock_wait: Duration,
+
+    /// How often the whole config directory is read even if nothing seems to have changed: the kubelet's own period
+    #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_interval)]
+    pub config_rescan_interval: Duration,
+
+    /// How often each watch stream is asked how far it is, and whether that is answered (docs/develop/measurements.md)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "10s", value_parser = parse_interval)]
+    pub progress_interval: Duration,
+
+    /// How long there may be no cluster before that is a finding
+    #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub no_clusters_wait: Duration,
+}
+
+/// Intervals and limits in the life of a remote cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ClusterTiming {
+    /// Maximum time that one connection waits for a cluster config: 3 minutes, Cilium's limit for
+    /// reading it (`pkg/clustermesh/common/remote_cluster.go`).
+    ///
+    /// After this time a cluster of `--legacy-clusters` is read without a config. If instead
+    /// another cluster's config was present for this time, state that was stored without a config
+    /// is removed (docs/develop/invariants.md, 3).
+    #[arg(long, hide = true, value_name = "TIME", default_value = "180s", value_parser = parse_duration)]
+    pub legacy_wait: Duration,
+
+    /// Time without a put of a restored key, after which the keys that a legacy cluster's list did
+    /// not confirm are removed (docs/develop/invariants.md, 3: 60 s).
+    #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub legacy_quiet: Duration,
+
+    /// Time beyond a third of a lease's TTL for which both signs must exist before a hold ends
+    /// (docs/develop/invariants.md, 4). etcd revokes up to 1,000 leases per second
+    /// (`lease/lessor.go`), and clients renew with a delay of a few round trips.
+    #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub hold_margin: Duration,
+
+    /// Time without a heartbeat after which a connection counts as dead. Cilium writes the
+    /// heartbeat every minute and gives up after two (`pkg/kvstore/heartbeat`, `etcd.go`).
+    #[arg(long, hide = true, value_name = "TIME", default_value = "120s", value_parser = parse_interval)]
+    pub heartbeat_silence: Duration,
+
+    /// Time without a heartbeat after which the finding about it is critical.
+    #[arg(long, hide = true, value_name = "TIME", default_value = "600s", value_parser = parse_interval)]
+    pub heartbeat_silence_critical: Duration,
+
+    /// Maximum time without any message on a watch stream: three unanswered progress requests, sent
+    /// every 10 s, followed by the keep-alive's time-out of 25 s (`kvstore::ClientOptions`).
+    #[arg(long, hide = true, value_name = "TIME", default_value = "55s", value_parser = parse_interval)]
+    pub watch_silence: Duration,
+
+    /// First and shortest wait after a failure (docs/develop/invariants.md: 0.8 s).
+    #[arg(long, hide = true, value_name = "TIME", default_value = "800ms", value_parser = parse_interval)]
+    pub backoff_min: Duration,
+
+    /// Longest wait after a failure (docs/develop/invariants.md: 30 s).
+    #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
+    pub backoff_max: Duration,
+
+    /// Wait before a cluster that has more than it may have is read again. People have to fix what
+    /// it writes, and each attempt may read as much as the cluster may have.
+    #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
+    pub too_large_wait: Duration,
+
+    /// Interval between two searches for keys that this version does not know. A search needs about
+    /// ten requests per cluster, and such keys appear only when the source is upgraded.
+    #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
+    pub unknown_prefix_interval: Duration,
+
+    /// Interval between two log messages about a cluster that is not live.
+    #[arg(long, hide = true, value_name = "TIME", default_value = "600s", value_parser = parse_interval)]
+    pub remind_interval: Duration,
+}
