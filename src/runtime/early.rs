@@ -13,13 +13,13 @@ use crate::commit::Published;
 use crate::feed::{Feed, Retention};
 use crate::handle::Early;
 use crate::model::{ClusterName, MaxConnectedClusters, Object, Question, Record};
-use crate::store::Cold;
+use crate::store::PartialStore;
 use crate::view::{DERIVATION, View};
 
 /// State from which a mirror is built for each question.
 #[derive(Debug)]
 pub(super) struct EarlyMirror {
-    cold: Cold,
+    partial: PartialStore,
     decoder: Decoder,
     plan: Plan,
     /// View without entries.
@@ -29,18 +29,18 @@ pub(super) struct EarlyMirror {
 
 /// Prepares early answers from the marks of the store. Returns `None` if the start must first
 /// derive something from all entries.
-pub(super) fn begin(cold: Cold, max: MaxConnectedClusters, retention: Retention) -> Option<(EarlyMirror, Plan)> {
-    let known = &cold.known;
+pub(super) fn begin(partial: PartialStore, max: MaxConnectedClusters, retention: Retention) -> Option<(EarlyMirror, Plan)> {
+    let known = &partial.known;
     let of_scopes = known.cursors.iter().map(|(scope, _)| &scope.cluster);
     let clusters: BTreeSet<ClusterName> = known.clusters.iter().map(|(name, _)| name).chain(of_scopes).cloned().collect();
-    if known.derived != Some(DERIVATION) || !cold.clusters.is_subset(&clusters) {
+    if known.derived != Some(DERIVATION) || !partial.clusters.is_subset(&clusters) {
         return None;
     }
     let plan = Plan::new(known, clusters, StartSeed::draw(SystemTime::now()));
     let mut feed = Feed::starting_at(plan.head, retention);
     feed.restore_floor(known.floor);
     let (decoder, view) = (Decoder::new(known, max), plan.view(known));
-    Some((EarlyMirror { cold, decoder, plan: plan.clone(), view, feed }, plan))
+    Some((EarlyMirror { partial, decoder, plan: plan.clone(), view, feed }, plan))
 }
 
 impl Early for EarlyMirror {
@@ -58,7 +58,7 @@ impl Early for EarlyMirror {
 
 impl EarlyMirror {
     fn read(&self, questions: &[Question]) -> Option<View> {
-        let mut found = self.cold.read(questions)?;
+        let mut found = self.partial.read(questions)?;
         self.decoder.decode_all(&mut found.changed);
         let mut view = self.view.clone();
         view.restore_chunks(found.chunks);

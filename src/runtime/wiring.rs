@@ -18,7 +18,7 @@ use crate::feed::Retention;
 use crate::handle::{ClusterFiles, DiskBytes, Early, StoreReport};
 use crate::model::MaxConnectedClusters;
 use crate::server::{ConnectionLimits, TlsFiles};
-use crate::store::{Cold, Opened, Store, StoreError, disk_bytes as measure};
+use crate::store::{Opened, PartialStore, Store, StoreError, disk_bytes as measure};
 use cilium_kvstore::ClientOptions;
 
 /// Time without changes before the config directory is read. The kubelet swaps a Secret within
@@ -150,8 +150,8 @@ impl Opening {
     pub(super) fn open(self, early: watch::Sender<Option<Arc<dyn Early>>>) -> Result<OpenedStore, StoreError> {
         let Self { directory, wait, max_connected_clusters, retention } = self;
         let mut begun = None;
-        let mut offer = |cold: Option<Cold>| {
-            let (mirror, start) = cold.and_then(|cold| early::begin(cold, max_connected_clusters, retention)).unzip();
+        let mut offer = |partial: Option<PartialStore>| {
+            let (mirror, start) = partial.and_then(|partial| early::begin(partial, max_connected_clusters, retention)).unzip();
             begun = start;
             early.send_replace(mirror.map(|mirror| Arc::new(mirror) as Arc<dyn Early>));
         };

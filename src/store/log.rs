@@ -3,7 +3,7 @@
 //! Owns: the numbers of groups, the files `log/<number>`, and when one is begun, synced, cut off and removed. A group is written plainly before
 //! anybody hears of it, which survives a kill; each 25 to 40 ms what was written is synced, which survives a power cut. Only then the chunks take
 //! it in, for entries and the cursors that claim them are in different chunks. Receives: groups from the one writer, and what they are together
-//! from the thread that stores. Deliberately lacks: what a start believes (`recover`), and what changes mean.
+//! from the thread that stores. Deliberately lacks: what a start believes (`slot_scan`), and what changes mean.
 //!
 //! A frame has the groups from one number to another, so what could not be written comes as one frame once that works. A write or sync that fails
 //! ends the file: it is cut to what is synced, and another goes on from there. Reading and bytes are in `frames`.
@@ -11,7 +11,7 @@
 pub(super) mod files;
 pub(super) mod frames;
 pub(super) mod run;
-pub(super) mod synced;
+pub(super) mod synced_mark;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use self::files::{Files, Piece};
 use self::frames::FileHead;
 use self::run::Run;
-use self::synced::SyncedMark;
+use self::synced_mark::SyncedMark;
 use super::encoding::group::{Changes, Group};
 use crate::model::{Causes, Due, Epoch};
 

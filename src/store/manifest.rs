@@ -1,7 +1,7 @@
 //! The manifest: where each chunk is and what it holds in short, so that lookups are answered before the chunks are read.
 //!
-//! Owns: its bytes (docs/develop/store.md, "Objects"), which of its objects count, and when it is written. Deliberately lacks: answers (`cold`); the layout does not rely on it
-//! (`recover` reads every chunk), so without one, or with a damaged one, a start merely answers nothing before it has read everything.
+//! Owns: its bytes (docs/develop/store.md, "Objects"), which of its objects count, and when it is written. Deliberately lacks: answers (`partial_store`); the layout does not rely on it
+//! (`slot_scan` reads every chunk), so without one, or with a damaged one, a start merely answers nothing before it has read everything.
 //!
 //! It is a *base*, which has every chunk, and *changes* to it, numbered from 1 on; of a key the newest of them counts. A range's chunk is noted
 //! in the sync that makes it durable, and only behind that sync anything that it replaces goes: the chunks before, the log that was folded into

@@ -12,14 +12,14 @@
 
 mod chunks;
 mod directory;
-mod disk;
+mod disk_usage;
 mod encoding;
 mod engine;
 mod error;
+mod inspection;
 mod log;
 mod manifest;
 mod objects;
-mod offline;
 mod recovery;
 #[cfg(test)]
 mod tests;
@@ -30,15 +30,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use disk::disk_bytes;
+pub use disk_usage::disk_bytes;
 pub use encoding::group::Group;
 pub use error::{EngineError, StoreError};
+pub use inspection::{Inspection, inspect};
 pub use log::Log;
-pub use offline::{Inspection, inspect};
-pub use recovery::cold::Cold;
 pub use recovery::load::Loaded;
+pub use recovery::partial_store::PartialStore;
 
-use chunks::warm::Warm;
+use chunks::chunk_store::ChunkStore;
 use directory::lock::DirectoryLock;
 use engine::Engine;
 use engine::slots::Slots;
@@ -66,10 +66,10 @@ pub struct Store {
 #[derive(Debug)]
 struct Inner {
     /// `None` after an error, until it is opened anew.
-    warm: Option<Warm<Arc<Engine>>>,
+    chunk_store: Option<ChunkStore<Arc<Engine>>>,
     /// False until there is room for a first store.
     begun: bool,
-    /// The last group that is synced in the log, and in `warm` if there is one.
+    /// The last group that is synced in the log, and in `chunk_store` if there is one.
     taken_in: u64,
     /// What the engine said last, while it fails.
     trouble: Option<String>,
@@ -117,30 +117,34 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::open`].
-    pub fn open_offering(directory: &Path, lock_wait: Duration, offer: &mut dyn FnMut(Option<Cold>)) -> Result<(Self, Opened), StoreError> {
+    pub fn open_offering(
+        directory: &Path,
+        lock_wait: Duration,
+        offer: &mut dyn FnMut(Option<PartialStore>),
+    ) -> Result<(Self, Opened), StoreError> {
         // where nothing is stored yet, a start needs no room
         let is_new = !Engine::exists(&directory.join(ENGINE_DIRECTORY));
         let lock = match DirectoryLock::take(directory, lock_wait) {
             Err(error) if is_new && error.is_full() => return Ok(Self::without_room(directory, None)),
             outcome => outcome?,
         };
-        directory::private::narrow(directory);
+        directory::permissions::narrow(directory);
         let recovered = match recovery::open(directory, offer) {
             Err(error) if is_new && error.is_full() => return Ok(Self::without_room(directory, Some(lock))),
             outcome => outcome?,
         };
-        let Recovered { warm, run, files, loaded, opened } = recovered;
+        let Recovered { chunk_store, run, files, loaded, opened } = recovered;
         let log = Arc::new(Log::closed(Arc::clone(&files)));
         log.open(&run);
-        let (taken_in, loaded, lock) = (warm.group_number(), Some(loaded), Some(lock));
-        let inner = Inner { warm: Some(warm), begun: true, taken_in, trouble: None, loaded, lock };
+        let (taken_in, loaded, lock) = (chunk_store.group_number(), Some(loaded), Some(lock));
+        let inner = Inner { chunk_store: Some(chunk_store), begun: true, taken_in, trouble: None, loaded, lock };
         Ok((Self { directory: directory.join(ENGINE_DIRECTORY), log, files, inner: Mutex::new(inner) }, opened))
     }
 
     /// A store that is begun by the first group that finds room.
     fn without_room(directory: &Path, lock: Option<DirectoryLock>) -> (Self, Opened) {
         let files: Arc<dyn Files> = Arc::new(Directory::of(directory));
-        let inner = Inner { warm: None, begun: false, taken_in: 0, trouble: None, loaded: Some(Loaded::default()), lock };
+        let inner = Inner { chunk_store: None, begun: false, taken_in: 0, trouble: None, loaded: Some(Loaded::default()), lock };
         let log = Arc::new(Log::closed(Arc::clone(&files)));
         let store = Self { directory: directory.join(ENGINE_DIRECTORY), log, files, inner: Mutex::new(inner) };
         (store, Opened { set_aside: None, created: true, losses: Vec::new() })
@@ -162,7 +166,7 @@ impl Store {
             return Ok(loaded);
         }
         drop(inner);
-        self.with_warm(|warm| recovery::load::read(warm, BTreeMap::new()).map(|scan| scan.loaded))
+        self.with_chunk_store(|chunk_store| recovery::load::read(chunk_store, BTreeMap::new()).map(|scan| scan.loaded))
     }
 
     /// Stores a group, all of it or none: durable in the log when this returns. One that was not appended to the log before is.
@@ -179,7 +183,7 @@ impl Store {
         self.begin()?;
         if self.log.is_full() {
             // only the engine can make room
-            drop(self.with_warm(Warm::fold_all));
+            drop(self.with_chunk_store(ChunkStore::fold_all));
             if self.log.is_full() {
                 let (directory, cause) = (self.data_directory().to_owned(), self.inner().trouble.clone().unwrap_or_default());
                 return Err(StoreError::LogFull { directory, cause });
@@ -189,11 +193,11 @@ impl Store {
         let mut inner = self.inner();
         inner.loaded = None;
         inner.taken_in = number;
-        if let Some(mut warm) = inner.warm.take() {
-            match warm.make_room() {
+        if let Some(mut chunk_store) = inner.chunk_store.take() {
+            match chunk_store.make_room() {
                 Ok(()) => {
-                    warm.take_in(number, &changes);
-                    inner.warm = Some(warm);
+                    chunk_store.take_in(number, &changes);
+                    inner.chunk_store = Some(chunk_store);
                 }
                 // it goes, for it fails every call until it is opened anew; the log has the group
                 Err(error) => inner.trouble = Some(error.to_string()),
@@ -204,14 +208,14 @@ impl Store {
 
     /// Takes in what records mean that are in the log, so that it is packed with them. The log has just their bytes.
     pub fn know(&self, records: &[Arc<Record>]) {
-        if let Some(warm) = &mut self.inner().warm {
-            warm.know(records);
+        if let Some(chunk_store) = &mut self.inner().chunk_store {
+            chunk_store.know(records);
         }
     }
 
     /// Lets the engine forget what a start has read: a fifth of what a large store takes in memory.
     pub fn forget_pages(&self) {
-        let forgotten = self.inner().warm.as_ref().map_or(Ok(()), |warm| warm.slots().forget_pages());
+        let forgotten = self.inner().chunk_store.as_ref().map_or(Ok(()), |chunk_store| chunk_store.slots().forget_pages());
         if let Err(error) = forgotten {
             tracing::warn!(%error, "the engine could not let go of what it has read");
         }
@@ -223,9 +227,9 @@ impl Store {
     /// # Errors
     /// [`StoreError::Engine`]. Nothing that was stored is lost: the log has it, and the next call opens the engine anew.
     pub fn tend(&self, until: Instant) -> Result<(), StoreError> {
-        self.with_warm(|warm| {
-            warm.tend(Instant::now(), until)?;
-            warm.slots().tend_cache()
+        self.with_chunk_store(|chunk_store| {
+            chunk_store.tend(Instant::now(), until)?;
+            chunk_store.slots().tend_cache()
         })
     }
 
@@ -235,7 +239,7 @@ impl Store {
     /// # Errors
     /// As [`Store::tend`].
     pub fn settle(&self, time_max: Duration) -> Result<bool, StoreError> {
-        let settled = self.with_warm(|warm| warm.settle(Instant::now() + time_max))?;
+        let settled = self.with_chunk_store(|chunk_store| chunk_store.settle(Instant::now() + time_max))?;
         if settled {
             self.trim_log();
         }
@@ -246,16 +250,16 @@ impl Store {
     #[cfg(test)]
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.inner().warm.as_ref().is_none_or(Warm::is_settled)
+        self.inner().chunk_store.as_ref().is_none_or(ChunkStore::is_settled)
     }
 
-    fn with_warm<T>(&self, work: impl FnOnce(&mut Warm<Arc<Engine>>) -> Result<T, EngineError>) -> Result<T, StoreError> {
+    fn with_chunk_store<T>(&self, work: impl FnOnce(&mut ChunkStore<Arc<Engine>>) -> Result<T, EngineError>) -> Result<T, StoreError> {
         self.begin()?;
         let mut inner = self.inner();
-        let outcome = inner.take(&self.directory, &*self.files).and_then(|mut warm| {
-            let outcome = work(&mut warm)?;
-            self.log.cut(warm.folded());
-            inner.warm = Some(warm);
+        let outcome = inner.take(&self.directory, &*self.files).and_then(|mut chunk_store| {
+            let outcome = work(&mut chunk_store)?;
+            self.log.cut(chunk_store.folded());
+            inner.chunk_store = Some(chunk_store);
             Ok(outcome)
         });
         // on an error the engine goes, for it fails every call until it is opened anew
@@ -272,14 +276,15 @@ impl Store {
         if inner.lock.is_none() {
             inner.lock = Some(DirectoryLock::take(self.data_directory(), Duration::ZERO)?);
         }
-        let Recovered { warm, run, loaded, .. } = recovery::open(self.data_directory(), &mut |_| ())?;
+        let Recovered { chunk_store, run, loaded, .. } = recovery::open(self.data_directory(), &mut |_| ())?;
         // groups have numbers already, from 1 on
-        let is_used = warm.group_number() > 0 || loaded.record_count() > 0 || !loaded.cursors.is_empty() || !loaded.clusters.is_empty();
+        let is_used =
+            chunk_store.group_number() > 0 || loaded.record_count() > 0 || !loaded.cursors.is_empty() || !loaded.clusters.is_empty();
         if is_used {
             return Err(self.failed(EngineError::Replaced));
         }
         self.log.open(&run);
-        (inner.taken_in, inner.warm, inner.begun) = (warm.group_number(), Some(warm), true);
+        (inner.taken_in, inner.chunk_store, inner.begun) = (chunk_store.group_number(), Some(chunk_store), true);
         Ok(())
     }
 
@@ -294,12 +299,12 @@ impl Store {
     /// # Errors
     /// [`StoreError::Engine`] if the last flush fails; every group that was applied without an error is durable all the same.
     pub fn close(self) -> Result<(), StoreError> {
-        let Some(mut warm) = self.inner().warm.take() else {
+        let Some(mut chunk_store) = self.inner().chunk_store.take() else {
             return Ok(());
         };
-        let outcome = warm.settle(Instant::now() + SETTLE_AT_CLOSE_MAX).and_then(|_| warm.slots().sync());
-        self.log.cut(warm.folded());
-        drop(warm);
+        let outcome = chunk_store.settle(Instant::now() + SETTLE_AT_CLOSE_MAX).and_then(|_| chunk_store.slots().sync());
+        self.log.cut(chunk_store.folded());
+        drop(chunk_store);
         if outcome.is_ok() {
             self.trim_log();
         }
@@ -317,7 +322,7 @@ impl Store {
     #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn bytes_on_disk(&self) -> u64 {
-        disk::bytes_of(&self.directory) + disk::bytes_of(&self.data_directory().join(log::files::LOG_DIRECTORY))
+        disk_usage::bytes_of(&self.directory) + disk_usage::bytes_of(&self.data_directory().join(log::files::LOG_DIRECTORY))
     }
 
     /// A panic inside the lock leaves at worst no engine, and then the next group opens one: no reason to stop.
@@ -333,21 +338,21 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         // before the lock
-        self.inner().warm = None;
+        self.inner().chunk_store = None;
     }
 }
 
 impl Inner {
     /// The open store, opened anew if an error closed it. Never begins one, nor one that lost anything: cursors without the entries
     /// before them would be ahead.
-    fn take(&mut self, directory: &Path, files: &dyn Files) -> Result<Warm<Arc<Engine>>, EngineError> {
-        if let Some(warm) = self.warm.take() {
-            return Ok(warm);
+    fn take(&mut self, directory: &Path, files: &dyn Files) -> Result<ChunkStore<Arc<Engine>>, EngineError> {
+        if let Some(chunk_store) = self.chunk_store.take() {
+            return Ok(chunk_store);
         }
         if !Engine::exists(directory) {
             return Err(EngineError::Replaced);
         }
-        let (warm, found) = recovery::reopen(directory, files, self.taken_in)?;
-        if found.is_whole() && warm.group_number() == self.taken_in { Ok(warm) } else { Err(EngineError::Replaced) }
+        let (chunk_store, found) = recovery::reopen(directory, files, self.taken_in)?;
+        if found.is_whole() && chunk_store.group_number() == self.taken_in { Ok(chunk_store) } else { Err(EngineError::Replaced) }
     }
 }

@@ -3,10 +3,10 @@
 //! Owns: the order of attempts (docs/develop/measurements.md §1.3, trap 6), the number of the layout, and what is set aside. Emits: an engine that has been
 //! read in full. Deliberately lacks: the lock, which is held before anything here runs, and single bad values (`load`).
 
-pub(super) mod cold;
 pub(super) mod load;
 pub(super) mod losses;
-pub(super) mod recover;
+pub(super) mod partial_store;
+pub(super) mod slot_scan;
 pub(super) mod upgrade;
 
 use std::fs::{self, File};
@@ -14,13 +14,13 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use self::cold::Cold;
 use self::load::{Loaded, begin_log, load_and_repair};
-use self::recover::{Found, Reading, recover};
+use self::partial_store::PartialStore;
+use self::slot_scan::{DamageReport, SlotScan, recover};
 use self::upgrade::{UPGRADES, upgrade_from};
-use super::chunks::warm::Warm;
-use super::directory::aside::{self, SET_ASIDE};
+use super::chunks::chunk_store::ChunkStore;
 use super::directory::foreign::{self, Expected};
+use super::directory::set_aside::{self, SET_ASIDE};
 use super::encoding::group::Changes;
 use super::engine::Engine;
 use super::engine::format::{FORMAT, read_mark, write_number};
@@ -62,7 +62,7 @@ const DAMAGED_KEPT_MAX: usize = 3;
 /// An engine that opened and was read in full.
 #[derive(Debug)]
 pub(super) struct Recovered {
-    pub(super) warm: Warm<Arc<Engine>>,
+    pub(super) chunk_store: ChunkStore<Arc<Engine>>,
     /// What the log goes on from.
     pub(super) run: Run,
     pub(super) files: Arc<dyn Files>,
@@ -98,7 +98,7 @@ impl From<io::Error> for Failure {
 
 /// Opens the store in the data directory, or a new one in its place. Its lock must be held. Meanwhile what lookups need is offered, and
 /// withdrawn where it has to be tried again.
-pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Recovered, StoreError> {
+pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Result<Recovered, StoreError> {
     let not_writable = |cause| StoreError::NotWritable { directory: data_directory.to_owned(), cause };
     let directory = data_directory.join(ENGINE_DIRECTORY);
     let failed = |cause| StoreError::Engine { directory: directory.clone(), cause };
@@ -139,7 +139,7 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -
 
 /// Opens the engine anew after an error, and reads everything: from its whole log where its snapshot does not fit, as after a write that found
 /// no room; and our log up to the last group that was taken in.
-pub(super) fn reopen(directory: &Path, files: &dyn Files, upto: u64) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
+pub(super) fn reopen(directory: &Path, files: &dyn Files, upto: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
     if let Some(reason) = foreign::in_engine_directory(directory)? {
         return Err(EngineError::Damaged(reason));
     }
@@ -154,15 +154,15 @@ pub(super) fn reopen(directory: &Path, files: &dyn Files, upto: u64) -> Result<(
 }
 
 /// Reads everything behind the mark of the layout, from an engine that has the present one.
-fn read_slots(engine: Engine, files: &dyn Files, upto: u64) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
+fn read_slots(engine: Engine, files: &dyn Files, upto: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
     if read_mark(&engine)? != Some(FORMAT) {
         return Err(EngineError::Replaced);
     }
-    let (warm, found, _) = recover(Arc::new(engine), frames::read_all(files)?, upto)?;
-    Ok((warm, found))
+    let (chunk_store, found, _) = recover(Arc::new(engine), frames::read_all(files)?, upto)?;
+    Ok((chunk_store, found))
 }
 
-fn attempt_twice(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Recovered, Failure> {
+fn attempt_twice(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Result<Recovered, Failure> {
     match attempt(directory, offer) {
         Err(Failure::Damaged(reason)) => {
             tracing::warn!(directory = %directory.display(), reason, "the store did not open: trying again without snapshots");
@@ -177,7 +177,7 @@ fn attempt_twice(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Resul
     }
 }
 
-fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Recovered, Failure> {
+fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Result<Recovered, Failure> {
     offer(None);
     if let Some(reason) = foreign::in_engine_directory(directory)? {
         return Err(Failure::Foreign(reason));
@@ -199,7 +199,7 @@ fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Reco
     let engine = Arc::new(engine?);
     let format = read_mark(&engine)?;
     let format_file = read_format_file(directory);
-    let (mut warm, found, run) = match format {
+    let (mut chunk_store, found, run) = match format {
         Some(FORMAT) => recover_offering(engine, log?, offer)?,
         Some(format) if format > FORMAT => return Err(Failure::Newer(format)),
         Some(format) => {
@@ -211,42 +211,42 @@ fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Reco
         }
         None if format_file.is_some() => return Err(Failure::Damaged("its content is gone".to_owned())),
         None => {
-            let (warm, run) = begin(engine, &*files)?;
-            (warm, Found::default(), run)
+            let (chunk_store, run) = begin(engine, &*files)?;
+            (chunk_store, DamageReport::default(), run)
         }
     };
     if format_file != Some(FORMAT) {
         write_format_file(directory)?;
     }
-    let (loaded, losses, run) = load_and_repair(&mut warm, found, run, &*files)?;
+    let (loaded, losses, run) = load_and_repair(&mut chunk_store, found, run, &*files)?;
     let opened = Opened { set_aside: None, created: format.is_none() || !existed, losses };
-    Ok(Recovered { warm, run, files, loaded, opened })
+    Ok(Recovered { chunk_store, run, files, loaded, opened })
 }
 
 /// Reads everything, and offers what lookups need as soon as there is that much.
 fn recover_offering(
     engine: Arc<Engine>,
     log: LogRead,
-    offer: &mut dyn FnMut(Option<Cold>),
-) -> Result<(Warm<Arc<Engine>>, Found, Run), EngineError> {
-    let mut reading = Reading::begin(Arc::clone(&engine))?;
+    offer: &mut dyn FnMut(Option<PartialStore>),
+) -> Result<(ChunkStore<Arc<Engine>>, DamageReport, Run), EngineError> {
+    let mut reading = SlotScan::begin(Arc::clone(&engine))?;
     let run = reading.take_log(log, u64::MAX)?;
-    offer(reading.early().and_then(|early| Cold::new(&engine, early)));
-    let (warm, found) = reading.finish()?;
-    Ok((warm, found, run))
+    offer(reading.early().and_then(|early| PartialStore::new(&engine, early)));
+    let (chunk_store, found) = reading.finish()?;
+    Ok((chunk_store, found, run))
 }
 
 /// Starts the layout in an engine without any content. A kill meanwhile leaves one with empty chunks, perhaps a mark, and without the number.
-fn begin(engine: Arc<Engine>, files: &dyn Files) -> Result<(Warm<Arc<Engine>>, Run), EngineError> {
+fn begin(engine: Arc<Engine>, files: &dyn Files) -> Result<(ChunkStore<Arc<Engine>>, Run), EngineError> {
     let mut count = usize::from(engine.has_plain()?);
     count += engine.slots()?.len().saturating_sub(BEGUN_SLOTS);
     if count > 0 {
         return Err(EngineError::Damaged(format!("{count} values and no format")));
     }
-    let mut warm = Warm::begin(engine)?;
-    let run = begin_log(&mut warm, &Changes::new(), files)?;
-    write_number(warm.slots(), FORMAT)?;
-    Ok((warm, run))
+    let mut chunk_store = ChunkStore::begin(engine)?;
+    let run = begin_log(&mut chunk_store, &Changes::new(), files)?;
+    write_number(chunk_store.slots(), FORMAT)?;
+    Ok((chunk_store, run))
 }
 
 /// Renames foreign entries in the places of what a start makes anew. Of the log this costs what the chunks do not have, which is judged later.
@@ -306,7 +306,7 @@ fn keep_reserve(data_directory: &Path) {
 
 /// Renames the engine's directory and returns its new path.
 fn set_aside(data_directory: &Path, slug: &str) -> io::Result<PathBuf> {
-    let path = aside::unused_path(data_directory, slug);
+    let path = set_aside::unused_path(data_directory, slug);
     fs::rename(data_directory.join(ENGINE_DIRECTORY), &path)?;
     // it says nothing of the store that is begun now
     if foreign::foreign_type(&path, Expected::Directory)?.is_none() && data_directory.join(LOG_DIRECTORY).exists() {

@@ -267,9 +267,9 @@ async fn early_answers_are_those_of_the_loaded_store() {
     let path = directory.path().to_owned();
     let loading = tokio::task::spawn_blocking(move || {
         let mut begun = None;
-        let mut offer = |cold: Option<Cold>| {
-            let Some(cold) = cold else { return };
-            let (mirror, start) = begin(cold, MAX, retention()).expect("must be answered early");
+        let mut offer = |partial: Option<PartialStore>| {
+            let Some(partial) = partial else { return };
+            let (mirror, start) = begin(partial, MAX, retention()).expect("must be answered early");
             begun = Some(start);
             early_sender.send_replace(Some(Arc::new(mirror) as Arc<dyn Early>));
             held.recv().unwrap();

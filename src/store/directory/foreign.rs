@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::aside;
+use super::set_aside;
 use crate::store::error::StoreError;
 
 /// What the store has in a place.
@@ -104,7 +104,7 @@ pub(in crate::store) fn in_engine_directory(directory: &Path) -> io::Result<Opti
 pub(in crate::store) fn put_aside(data_directory: &Path, name: &str, expected: Expected) -> io::Result<Option<String>> {
     let path = data_directory.join(name);
     let Some(found) = foreign_type(&path, expected)? else { return Ok(None) };
-    let target = aside::unused_path(data_directory, &format!("foreign-{name}"));
+    let target = set_aside::unused_path(data_directory, &format!("foreign-{name}"));
     fs::rename(&path, &target)?;
     let said = format!("{name} was {found}, which is now {}", target.display());
     tracing::warn!("{said}");

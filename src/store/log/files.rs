@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::synced::{self, SyncedMark};
+use super::synced_mark::{self, SyncedMark};
 use crate::model::{Causes, Due};
 use crate::store::ENGINE_DIRECTORY;
 use crate::store::directory::foreign;
@@ -199,7 +199,7 @@ impl Files for Directory {
     fn synced(&self) -> Option<SyncedMark> {
         let mut bytes = Vec::new();
         let file = foreign::open_file(&self.mark, File::options().read(true)).ok()?;
-        file.take(synced::LENGTH as u64).read_to_end(&mut bytes).ok()?;
+        file.take(synced_mark::LENGTH as u64).read_to_end(&mut bytes).ok()?;
         SyncedMark::read(&bytes).ok()
     }
 

@@ -6,7 +6,7 @@
 use std::{io, mem};
 
 use super::files::Files;
-use super::synced::SyncedMark;
+use super::synced_mark::SyncedMark;
 use crate::model::Epoch;
 use crate::store::encoding::bytes::{CHECKSUM_LENGTH, Malformed, Reader, put_text, put_varint, seal, unseal};
 use crate::store::encoding::group::Changes;

@@ -91,7 +91,7 @@ impl Run {
             let unread = unread.take();
             if !ended && head.first > run.last.max(folded) + 1 {
                 if run.first == 0 {
-                    // `recover` says which groups are missing at the beginning
+                    // `slot_scan` says which groups are missing at the beginning
                     run.damage.extend(unread);
                 } else if unread.is_some() || synced.is_none_or(|synced| run.last < synced) {
                     run.miss(folded, head.first);

@@ -8,7 +8,7 @@ use crate::store::encoding::change::Key;
 use crate::store::engine::slots::{SlotKind, Slots};
 use crate::store::error::EngineError;
 use crate::store::objects::object::Head;
-use crate::store::objects::room::Room;
+use crate::store::objects::slot_allocator::SlotAllocator;
 use crate::store::objects::stored_range::StoredRange;
 
 impl Entry {
@@ -21,7 +21,7 @@ impl Manifest {
     /// Notes where chunks are that were written since the last sync. To be called in front of each sync.
     pub(in crate::store) fn write_to<S: Slots>(
         &mut self,
-        room: &mut Room<S>,
+        slot_allocator: &mut SlotAllocator<S>,
         chunks: &BTreeMap<Key, StoredRange>,
     ) -> Result<(), EngineError> {
         if !self.is_changed() {
@@ -29,32 +29,41 @@ impl Manifest {
         }
         let full = self.number >= CHANGES_COUNT_MAX || self.changes_bytes > CHANGES_KEPT_BYTES.max(self.base_bytes / CHANGES_SHARE);
         match self.base.filter(|_| !full) {
-            Some(base) => self.write_changes(base, room, chunks),
-            None => self.write_base(room, chunks),
+            Some(base) => self.write_changes(base, slot_allocator, chunks),
+            None => self.write_base(slot_allocator, chunks),
         }
     }
 
-    fn write_base<S: Slots>(&mut self, room: &mut Room<S>, chunks: &BTreeMap<Key, StoredRange>) -> Result<(), EngineError> {
+    fn write_base<S: Slots>(
+        &mut self,
+        slot_allocator: &mut SlotAllocator<S>,
+        chunks: &BTreeMap<Key, StoredRange>,
+    ) -> Result<(), EngineError> {
         let before = std::mem::take(self);
         let entries: Vec<(Key, Entry)> = chunks.iter().map(|(low, chunk)| (low.clone(), Entry::of(chunk))).collect();
         let body = self.write(&entries);
-        let stamp = room.next_stamp();
+        let stamp = slot_allocator.next_stamp();
         let head = Head { stamp, first_group: stamp, count: entries.len() as u64, raw_bytes: body.len() as u64, ..Head::default() };
-        let slots = room.write(SlotKind::Manifest, &head, &body)?;
+        let slots = slot_allocator.write(SlotKind::Manifest, &head, &body)?;
         let noted = Arc::new(entries.into_iter().collect());
         *self = Self { base: Some(stamp), base_bytes: body.len(), slots, noted, ..Self::default() };
-        room.soon.extend(before.slots);
+        slot_allocator.soon.extend(before.slots);
         Ok(())
     }
 
-    fn write_changes<S: Slots>(&mut self, base: u64, room: &mut Room<S>, chunks: &BTreeMap<Key, StoredRange>) -> Result<(), EngineError> {
+    fn write_changes<S: Slots>(
+        &mut self,
+        base: u64,
+        slot_allocator: &mut SlotAllocator<S>,
+        chunks: &BTreeMap<Key, StoredRange>,
+    ) -> Result<(), EngineError> {
         let changed = std::mem::take(&mut self.changed);
         if let Some((slot, before)) = self.open.take() {
             let lows = before.iter().map(|(low, _)| low).chain(&changed).cloned().collect();
             let (entries, body) = self.changes(&lows, chunks);
             if body.len() <= CHANGES_BYTES_MAX {
-                let head = changes_head(room.next_stamp(), base, self.number, &entries, &body);
-                room.put(&[slot], &head, &body)?;
+                let head = changes_head(slot_allocator.next_stamp(), base, self.number, &entries, &body);
+                slot_allocator.put(&[slot], &head, &body)?;
                 self.open = Some((slot, entries));
                 return Ok(());
             }
@@ -63,8 +72,8 @@ impl Manifest {
         let (entries, body) = self.changes(&changed, chunks);
         self.number += 1;
         self.changes_bytes += body.len().max(CHANGES_BYTES_MAX);
-        let head = changes_head(room.next_stamp(), base, self.number, &entries, &body);
-        let slots = room.write(SlotKind::Manifest, &head, &body)?;
+        let head = changes_head(slot_allocator.next_stamp(), base, self.number, &entries, &body);
+        let slots = slot_allocator.write(SlotKind::Manifest, &head, &body)?;
         self.slots.extend(&slots);
         match slots.as_slice() {
             [slot] if body.len() < CHANGES_BYTES_MAX => self.open = Some((*slot, entries)),

@@ -3,6 +3,6 @@
 pub(super) mod object;
 pub(super) mod packing;
 pub(super) mod pending;
-pub(super) mod room;
+pub(super) mod slot_allocator;
 pub(super) mod stored_range;
 pub(super) mod summary;

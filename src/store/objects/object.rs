@@ -2,7 +2,7 @@
 //! in as many slots as its length takes.
 //!
 //! Owns: the bytes around an object's body, among them two checksums, so that what it is about is known even if the body is damaged.
-//! Deliberately lacks: the bodies (`pairs`, `packing`), and which object counts (`recover`).
+//! Deliberately lacks: the bodies (`pairs`, `packing`), and which object counts (`slot_scan`).
 
 use crate::store::encoding::bytes::{CHECKSUM_LENGTH, Malformed, Reader, put_text, put_varint, seal, unseal};
 use crate::store::engine::slots::{Slot, Slots, VALUE_BYTES_MAX};

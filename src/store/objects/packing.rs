@@ -2,7 +2,7 @@
 //!
 //! Owns: how many keys a chunk has, and the two sorts of bodies. Entries: chunks of [`crate::pack`], as a rule one, each compressed, as `bytes`.
 //! Everything else, which is little and small: `pairs`. Nothing at all has an empty body. Deliberately lacks: where bodies are
-//! stored (`object`, `warm`).
+//! stored (`object`, `chunk_store`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

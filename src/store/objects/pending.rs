@@ -1,7 +1,7 @@
 //! What the log has for a chunk, until it is folded into it.
 //!
 //! Owns: what of it is packed, as a record with its meaning takes ten times the room in memory that it takes in a chunk, and the log of a large
-//! mesh has 100,000 of them. Deliberately lacks: the log itself, and when folding is due (`warm`).
+//! mesh has 100,000 of them. Deliberately lacks: the log itself, and when folding is due (`chunk_store`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,17 +1,17 @@
 //! Reading everything back, and dropping what cannot be read together with the cursors that claim it.
 //!
 //! Owns: what damage costs (docs/develop/invariants.md, 7 and 8): itself, and the cursors of the scopes that it may concern, so that a resync brings it
-//! again. Deliberately lacks: noticing damage to slots (`recover`) or to the engine's files (`recovery`), and decoding an entry's bytes
+//! again. Deliberately lacks: noticing damage to slots (`slot_scan`) or to the engine's files (`recovery`), and decoding an entry's bytes
 //! (the caller does).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::losses::losses;
-use super::recover::Found;
+use super::slot_scan::DamageReport;
 use crate::model::{Causes, ClusterName, ClusterRecord, Cursor, Due, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 use crate::pack::Chunk;
-use crate::store::chunks::warm::{Body, Warm};
+use crate::store::chunks::chunk_store::{Body, ChunkStore};
 use crate::store::encoding::bytes::Malformed;
 use crate::store::encoding::change::Key;
 use crate::store::encoding::codec::{self, StoredKey};
@@ -105,25 +105,28 @@ pub(in crate::store) struct Scan {
 /// Reads everything; removes what cannot be read, and the cursors that may claim it, also from the disk. Says what is lost, too. What the log is to
 /// go on from is cleaned, or begun anew where something was removed.
 pub(in crate::store) fn load_and_repair<S: Slots>(
-    warm: &mut Warm<S>,
-    mut found: Found,
+    chunk_store: &mut ChunkStore<S>,
+    mut found: DamageReport,
     mut run: Run,
     files: &dyn Files,
 ) -> Result<(Loaded, Vec<String>, Run), EngineError> {
-    let (loaded, losses, repairs) = judge(warm, &mut found)?;
+    let (loaded, losses, repairs) = judge(chunk_store, &mut found)?;
     if repairs.is_empty() && found.is_whole() {
         run.clean(files).map_err(EngineError::Log)?;
     } else {
         // until the end nobody believes the cursors
-        warm.adopt(0)?;
-        run = begin_log(warm, &repairs, files)?;
+        chunk_store.adopt(0)?;
+        run = begin_log(chunk_store, &repairs, files)?;
     }
     Ok((loaded, losses, run))
 }
 
 /// Reads everything, without what cannot be read and what may be ahead of it. Says in words what is lost, and what must be removed.
-pub(super) fn judge<S: Slots>(warm: &Warm<S>, found: &mut Found) -> Result<(Loaded, Vec<String>, Changes), EngineError> {
-    let mut scan = read(warm, std::mem::take(&mut found.bodies))?;
+pub(super) fn judge<S: Slots>(
+    chunk_store: &ChunkStore<S>,
+    found: &mut DamageReport,
+) -> Result<(Loaded, Vec<String>, Changes), EngineError> {
+    let mut scan = read(chunk_store, std::mem::take(&mut found.bodies))?;
     let losses = losses(found, scan.loaded.damaged_count);
     scan.suspect_everywhere |= found.suspect_everywhere || !found.doubts.is_empty();
     scan.loaded.damaged_count += found.damaged_count;
@@ -133,23 +136,27 @@ pub(super) fn judge<S: Slots>(warm: &Warm<S>, found: &mut Found) -> Result<(Load
 }
 
 /// Folds everything that was found, and some repairs, and begins a log behind that in place of all that there is.
-pub(in crate::store) fn begin_log<S: Slots>(warm: &mut Warm<S>, repairs: &Changes, files: &dyn Files) -> Result<Run, EngineError> {
+pub(in crate::store) fn begin_log<S: Slots>(
+    chunk_store: &mut ChunkStore<S>,
+    repairs: &Changes,
+    files: &dyn Files,
+) -> Result<Run, EngineError> {
     if !repairs.is_empty() {
-        warm.take_in(warm.group_number() + 1, repairs);
+        chunk_store.take_in(chunk_store.group_number() + 1, repairs);
     }
-    warm.fold_all()?;
+    chunk_store.fold_all()?;
     // 0 is none
     let id = rand::random_range(1..=u64::MAX);
-    let mut run = Run::begin(id, warm.group_number() + 1, files).map_err(EngineError::Log)?;
-    warm.adopt(id)?;
+    let mut run = Run::begin(id, chunk_store.group_number() + 1, files).map_err(EngineError::Log)?;
+    chunk_store.adopt(id)?;
     run.clean(files).map_err(EngineError::Log)?;
     Ok(run)
 }
 
 /// Reads everything; `bodies` are those of chunks that were read already.
-pub(in crate::store) fn read<S: Slots>(warm: &Warm<S>, bodies: BTreeMap<Key, Body>) -> Result<Scan, EngineError> {
+pub(in crate::store) fn read<S: Slots>(chunk_store: &ChunkStore<S>, bodies: BTreeMap<Key, Body>) -> Result<Scan, EngineError> {
     let mut scan = Scan::default();
-    for content in warm.contents(bodies)? {
+    for content in chunk_store.contents(bodies)? {
         match content {
             Content::Entries { chunks, newer, changed } => scan.take_entries(chunks, &newer, changed),
             Content::Items(items) => items.into_iter().for_each(|(key, body)| scan.take(&key, &body)),

@@ -1,12 +1,12 @@
 //! What a store has lost, in words for people.
 
-use super::recover::Found;
+use super::slot_scan::DamageReport;
 
 /// How many ranges are named: after wide damage there may be one for each chunk, a thousand of them with a million keys.
 const RANGES_NAMED_MAX: usize = 8;
 
 /// What is missing of a store; empty where it has what was stored last. `damaged_count` values could not be read beside what `found` says.
-pub(in crate::store) fn losses(found: &Found, damaged_count: u64) -> Vec<String> {
+pub(in crate::store) fn losses(found: &DamageReport, damaged_count: u64) -> Vec<String> {
     let mut losses = Vec::new();
     if found.damaged_count > 0 {
         losses.push(format!("{} slots are damaged", found.damaged_count));

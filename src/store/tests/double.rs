@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use crate::store::engine::slots::{Slot, Slots, VALUE_BYTES_MAX};
 use crate::store::error::EngineError;
 use crate::store::log::files::Files;
-use crate::store::log::synced::SyncedMark;
+use crate::store::log::synced_mark::SyncedMark;
 
 #[derive(Debug, Default)]
 struct State {

@@ -14,7 +14,7 @@ use crate::store::log::Log;
 use crate::store::log::files::{Directory, Files};
 use crate::store::log::frames::read_all;
 use crate::store::log::run::Run;
-use crate::store::log::synced::SyncedMark;
+use crate::store::log::synced_mark::SyncedMark;
 
 const ID: u64 = 77;
 

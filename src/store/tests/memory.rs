@@ -13,8 +13,8 @@ use rand::{Rng, SeedableRng};
 use super::Loaded;
 pub(super) use super::double::Disk;
 use super::model::{Model, random_group};
-use crate::store::chunks::pace::LOG_FULL_BYTES;
-use crate::store::chunks::warm::{LOG_RAW_BYTES_MAX, Warm};
+use crate::store::chunks::chunk_store::{ChunkStore, LOG_RAW_BYTES_MAX};
+use crate::store::chunks::fold_rate::LOG_FULL_BYTES;
 use crate::store::encoding::group::Group;
 use crate::store::engine::slots::{SlotKind, Slots};
 use crate::store::error::EngineError;
@@ -22,32 +22,32 @@ use crate::store::log::Log;
 use crate::store::log::frames::read_all;
 use crate::store::objects::object;
 use crate::store::recovery::load::{begin_log, load_and_repair, read};
-use crate::store::recovery::recover::recover;
+use crate::store::recovery::slot_scan::recover;
 
 /// A store over such a disk.
 #[derive(Debug)]
 pub(super) struct Rig {
-    pub(super) warm: Warm<Disk>,
+    pub(super) chunk_store: ChunkStore<Disk>,
     pub(super) log: Log,
 }
 
 impl Rig {
     pub(super) fn begin(disk: &Disk) -> Self {
-        let mut warm = Warm::begin(disk.clone()).unwrap();
-        let run = begin_log(&mut warm, &BTreeMap::new(), disk).unwrap();
+        let mut chunk_store = ChunkStore::begin(disk.clone()).unwrap();
+        let run = begin_log(&mut chunk_store, &BTreeMap::new(), disk).unwrap();
         let log = Log::closed(Arc::new(disk.clone()));
         log.open(&run);
-        Self { warm, log }
+        Self { chunk_store, log }
     }
 
     /// As a start does it. Says what is lost, too.
     pub(super) fn open(disk: &Disk) -> Result<(Self, Loaded, Vec<String>), EngineError> {
-        let (mut warm, found, run) = recover(disk.clone(), read_all(disk)?, u64::MAX)?;
-        let (loaded, losses, run) = load_and_repair(&mut warm, found, run, disk)?;
+        let (mut chunk_store, found, run) = recover(disk.clone(), read_all(disk)?, u64::MAX)?;
+        let (loaded, losses, run) = load_and_repair(&mut chunk_store, found, run, disk)?;
         let log = Log::closed(Arc::new(disk.clone()));
         log.open(&run);
-        assert_eq!(run.last, warm.group_number());
-        Ok((Self { warm, log }, loaded.into(), losses))
+        assert_eq!(run.last, chunk_store.group_number());
+        Ok((Self { chunk_store, log }, loaded.into(), losses))
     }
 
     /// As the writer and the thread that stores do it; what was stored goes on if the engine fails.
@@ -60,16 +60,16 @@ impl Rig {
     fn persist(&mut self, group: &Group) -> Result<(), EngineError> {
         let changes = group.changes();
         self.log.persist(group.number, &changes).map_err(EngineError::Log)?;
-        self.warm.make_room()?;
-        self.warm.take_in(group.number, &changes);
+        self.chunk_store.make_room()?;
+        self.chunk_store.take_in(group.number, &changes);
         Ok(())
     }
 
     pub(super) fn work(&mut self, random: &mut StdRng) -> Result<(), EngineError> {
-        let outcome = work(&mut self.warm, random);
+        let outcome = work(&mut self.chunk_store, random);
         if outcome.is_ok() {
-            self.log.cut(self.warm.folded());
-            if random.random_ratio(1, 10) && self.warm.is_settled() {
+            self.log.cut(self.chunk_store.folded());
+            if random.random_ratio(1, 10) && self.chunk_store.is_settled() {
                 self.log.trim().map_err(EngineError::Log)?;
             }
         }
@@ -84,8 +84,8 @@ pub(super) fn reopen(disk: &Disk) -> Rig {
     rig
 }
 
-fn loaded(warm: &Warm<Disk>) -> Loaded {
-    read(warm, BTreeMap::new()).unwrap().loaded.into()
+fn loaded(chunk_store: &ChunkStore<Disk>) -> Loaded {
+    read(chunk_store, BTreeMap::new()).unwrap().loaded.into()
 }
 
 /// What differs, by name, for whole values would be pages.
@@ -151,8 +151,8 @@ fn run(random: &mut StdRng) {
             persisted?;
             stored = waiting[count - 1].1.clone();
             waiting.drain(..count);
-            rig.warm.make_room()?;
-            rig.warm.take_in(together.number, &together.changes());
+            rig.chunk_store.make_room()?;
+            rig.chunk_store.take_in(together.number, &together.changes());
             rig.work(random)
         });
         if matches!(outcome, Err(EngineError::Log(_))) {
@@ -178,29 +178,29 @@ fn run(random: &mut StdRng) {
     drop(rig);
     disk.cut_power(random);
     let (mut rig, stored) = recovered(&disk, &stored, &waiting);
-    assert!(rig.warm.fold_all().is_ok());
+    assert!(rig.chunk_store.fold_all().is_ok());
     drop(rig);
     disk.cut_power(random);
-    assert!(loaded(&reopen(&disk).warm) == stored.loaded());
+    assert!(loaded(&reopen(&disk).chunk_store) == stored.loaded());
 }
 
 /// Opens what a power cut has left: all that was stored, and of what was appended since whole groups, from the first on.
 fn recovered(disk: &Disk, stored: &Model, waiting: &[(Group, Model)]) -> (Rig, Model) {
     let rig = reopen(disk);
-    let found = loaded(&rig.warm);
+    let found = loaded(&rig.chunk_store);
     let mut candidates = std::iter::once(stored).chain(waiting.iter().map(|(_, newer)| newer));
     let model = candidates.find(|model| model.loaded() == found);
     let model = model.unwrap_or_else(|| panic!("neither what was stored nor what was appended: {}", difference(&found, &stored.loaded())));
     (rig, model.clone())
 }
 
-pub(super) fn work(warm: &mut Warm<Disk>, random: &mut StdRng) -> Result<(), EngineError> {
+pub(super) fn work(chunk_store: &mut ChunkStore<Disk>, random: &mut StdRng) -> Result<(), EngineError> {
     for _ in 0..random.random_range(0..3) {
         match random.random_range(0..6) {
-            0 => warm.fold_all()?,
+            0 => chunk_store.fold_all()?,
             // whatever the clock says, or the seed would not repeat it
-            1 => warm.tend(Instant::now(), Instant::now() + LONG)?,
-            _ => warm.fold_some(random.random_range(0..3))?,
+            1 => chunk_store.tend(Instant::now(), Instant::now() + LONG)?,
+            _ => chunk_store.fold_some(random.random_range(0..3))?,
         }
     }
     Ok(())
@@ -227,13 +227,13 @@ fn what_is_due_is_folded_and_no_more() {
     let (now, later) = (Instant::now(), Instant::now() + LONG);
     let dirty_after = |used_permille: u64, committed_megabytes: u64, (began, until): (Instant, Instant)| {
         let (disk, model) = three_groups();
-        let mut warm = reopen(&disk).warm;
+        let mut chunk_store = reopen(&disk).chunk_store;
         // as if the log had so much that others need
-        warm.keep_log(u64::MAX, LOG_FULL_BYTES * used_permille / 1000);
-        warm.commit_bytes(committed_megabytes << 20);
-        warm.tend(began, until).unwrap();
-        assert!(loaded(&warm) == model.loaded());
-        warm.dirty().0
+        chunk_store.keep_log(u64::MAX, LOG_FULL_BYTES * used_permille / 1000);
+        chunk_store.commit_bytes(committed_megabytes << 20);
+        chunk_store.tend(began, until).unwrap();
+        assert!(loaded(&chunk_store) == model.loaded());
+        chunk_store.fold_queue().0
     };
     let left = [(600, 64), (900, 0), (900, 4), (900, 64)].map(|(permille, megabytes)| dirty_after(permille, megabytes, (now, later)));
     assert_eq!(left, [3, 3, 2, 0]);
@@ -246,38 +246,38 @@ fn what_is_due_is_folded_and_no_more() {
 fn the_mark_is_below_what_only_some_chunks_have() {
     let (disk, model) = three_groups();
     let mut rig = reopen(&disk);
-    rig.warm.fold_some(1).unwrap();
-    rig.warm.mark().unwrap();
-    let (dirty, oldest) = rig.warm.dirty();
+    rig.chunk_store.fold_some(1).unwrap();
+    rig.chunk_store.mark().unwrap();
+    let (dirty, oldest) = rig.chunk_store.fold_queue();
     assert!(
-        dirty > 0 && oldest.is_some_and(|oldest| rig.warm.folded() < oldest),
+        dirty > 0 && oldest.is_some_and(|oldest| rig.chunk_store.folded() < oldest),
         "{oldest:?} is missing, folded up to {}",
-        rig.warm.folded()
+        rig.chunk_store.folded()
     );
-    rig.log.cut(rig.warm.folded());
+    rig.log.cut(rig.chunk_store.folded());
     drop(rig);
-    assert!(loaded(&reopen(&disk).warm) == model.loaded());
+    assert!(loaded(&reopen(&disk).chunk_store) == model.loaded());
 }
 
-/// The bound of what a start reads, and of memory, holds whatever the pace.
+/// The bound of what a start reads, and of memory, holds whatever the rate.
 #[test]
 fn a_group_waits_where_the_log_has_outgrown_all_measure() {
     for (raw_bytes, is_folded) in [(LOG_RAW_BYTES_MAX + 1, true), (LOG_RAW_BYTES_MAX / 2, false)] {
         let (disk, mut model) = three_groups();
         let mut rig = reopen(&disk);
-        rig.warm.keep_log(u64::MAX, raw_bytes);
+        rig.chunk_store.keep_log(u64::MAX, raw_bytes);
         let group = random_group(&mut StdRng::seed_from_u64(2), &mut model, 1);
         model.take(&group);
         rig.commit(&group).unwrap();
-        assert!(loaded(&rig.warm) == model.loaded());
-        assert_eq!(rig.warm.dirty().1.is_none_or(|since| since > 3), is_folded, "{raw_bytes}");
+        assert!(loaded(&rig.chunk_store) == model.loaded());
+        assert_eq!(rig.chunk_store.fold_queue().1.is_none_or(|since| since > 3), is_folded, "{raw_bytes}");
     }
 }
 
 #[test]
 fn a_lost_chunk_is_noticed() {
     let (disk, _) = three_groups();
-    reopen(&disk).warm.fold_all().unwrap();
+    reopen(&disk).chunk_store.fold_all().unwrap();
     for slot in disk.slots().unwrap() {
         let low = disk.get(slot).unwrap().map(|value| object::read_part(slot, value).unwrap().head.low);
         if slot.kind == SlotKind::Chunk && low.as_deref() == Some(b"e") {
@@ -306,9 +306,9 @@ fn what_a_kill_left_unsynced_is_synced_before_it_is_folded() {
         rig.log.append(&mut group);
         drop(rig);
         let mut rig = reopen(&disk);
-        rig.warm.fold_all().unwrap();
+        rig.chunk_store.fold_all().unwrap();
         drop(rig);
         disk.cut_power(&mut StdRng::seed_from_u64(seed));
-        assert!(loaded(&reopen(&disk).warm) == model.loaded());
+        assert!(loaded(&reopen(&disk).chunk_store) == model.loaded());
     }
 }

@@ -1,16 +1,16 @@
 //! What the store promises, checked against a plain map, against damage and against processes that are killed.
 
 mod codec;
-mod cold;
 mod double;
 mod faults;
 mod fixture;
+mod inspection;
 mod lock;
 mod log;
 mod memory;
 mod model;
-mod offline;
 mod order;
+mod partial_store;
 mod upgrade;
 
 use std::path::Path;

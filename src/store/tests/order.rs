@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{cluster, cluster_record, open};
 use crate::store::log::files::{Directory, Files};
-use crate::store::log::synced::SyncedMark;
+use crate::store::log::synced_mark::SyncedMark;
 use crate::store::{Group, Store, StoreError};
 
 /// What was asked of the log's files.
@@ -127,7 +127,7 @@ fn what_cannot_be_synced_is_neither_acknowledged_nor_taken_in() {
     store.apply(&group(1)).unwrap();
     let taken_in = |store: &Store| {
         let inner = store.inner();
-        (inner.taken_in, inner.warm.as_ref().map(|warm| warm.group_number()))
+        (inner.taken_in, inner.chunk_store.as_ref().map(|chunk_store| chunk_store.group_number()))
     };
     let before = taken_in(&store);
     noting.syncs_fail.store(true, Ordering::Relaxed);

@@ -298,7 +298,7 @@ fn a_store_that_is_removed_under_the_process_is_not_begun_anew() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     store.apply(&group_of(1)).unwrap();
-    drop(store.inner().warm.take().unwrap());
+    drop(store.inner().chunk_store.take().unwrap());
     std::fs::remove_dir_all(directory.path().join("store")).unwrap();
     let replaced = |outcome| matches!(outcome, Err(StoreError::Engine { cause: EngineError::Replaced, .. }));
     store.apply(&group_of(2)).unwrap();

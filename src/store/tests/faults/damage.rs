@@ -302,8 +302,8 @@ fn a_gap_in_the_log_below_what_the_chunks_have_costs_every_cursor() {
     drop(delete_and_be_killed(directory.path()));
     let (store, _) = open(directory.path());
     store.apply(&Group { sequence_reserved: Some(Sequence(501)), ..Group::default() }).unwrap();
-    store.inner().warm.as_mut().unwrap().fold_some(1).unwrap();
-    store.inner().warm.as_mut().unwrap().slots().sync().unwrap();
+    store.inner().chunk_store.as_mut().unwrap().fold_some(1).unwrap();
+    store.inner().chunk_store.as_mut().unwrap().slots().sync().unwrap();
     drop(store);
     let files = log_files(directory.path());
     fs::remove_file(&files[files.len() - 2]).unwrap();
@@ -338,7 +338,7 @@ fn lost_sequence_marks_fall_back_to_the_records() {
 fn a_suspect_store_starts_without_cursors() {
     let directory = stored();
     let (store, _) = open(directory.path());
-    store.inner().warm.as_mut().unwrap().adopt(0).unwrap();
+    store.inner().chunk_store.as_mut().unwrap().adopt(0).unwrap();
     drop(store);
     check(&load(directory.path()), &without_cursors());
     check(&load(directory.path()), &without_cursors());

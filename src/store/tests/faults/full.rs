@@ -31,7 +31,7 @@ fn a_log_that_the_engine_takes_nothing_of_ends_at_its_bound_and_goes_on_with_the
     let (store, _) = open(directory.path());
     store.apply(&group(&mut random)).unwrap();
     // an engine that has failed, and that cannot be opened
-    store.inner().warm = None;
+    store.inner().chunk_store = None;
     let (engine, away) = (directory.path().join("store"), directory.path().join("away"));
     fs::rename(&engine, &away).unwrap();
     let refused = (1..100).map(|count| (count, store.apply(&group(&mut random)))).find(|(_, outcome)| outcome.is_err());

@@ -18,9 +18,9 @@ use crate::model::{ClusterId, EntryKey, Kind, MaxConnectedClusters, Object, Ques
 use crate::store::engine::Engine;
 use crate::store::engine::slots::{Slot, SlotKind, Slots};
 use crate::store::log::frames::read_all;
-use crate::store::recovery::cold::EarlyEntries;
-use crate::store::recovery::recover::{Early, Reading};
-use crate::store::{Cold, Group, Store};
+use crate::store::recovery::partial_store::EarlyEntries;
+use crate::store::recovery::slot_scan::{Early, SlotScan};
+use crate::store::{Group, PartialStore, Store};
 use crate::wire::{self, Context};
 
 const CLUSTERS: [&str; 3] = ["eu", "eu-west", "paris"];
@@ -152,7 +152,7 @@ fn check<S: Slots>(early: &Early, slots: &S, records: &Records, width: u32) -> u
 fn reopen_known(disk: &Disk, records: &Records, newer: &Records) -> Rig {
     let mut rig = reopen(disk);
     for known in [records, newer] {
-        rig.warm.know(&known.values().cloned().collect::<Vec<_>>());
+        rig.chunk_store.know(&known.values().cloned().collect::<Vec<_>>());
     }
     rig
 }
@@ -182,13 +182,13 @@ fn run(random: &mut StdRng) -> (usize, usize) {
         }
         drop(rig);
         disk.cut_power(random);
-        let mut reading = Reading::begin(disk.clone()).unwrap();
+        let mut reading = SlotScan::begin(disk.clone()).unwrap();
         reading.take_log(read_all(&disk).unwrap(), u64::MAX).unwrap();
         let early = reading.early();
         // all that it relies on is there from the first group on
         assert!(early.is_some() || !acknowledged, "no manifest");
         rig = reopen_known(&disk, &records, &newer);
-        let loaded = crate::store::recovery::load::read(&rig.warm, BTreeMap::new()).unwrap().loaded;
+        let loaded = crate::store::recovery::load::read(&rig.chunk_store, BTreeMap::new()).unwrap().loaded;
         let found: Vec<Sequence> = loaded.records().iter().map(|record| record.last_sequence).collect();
         if !found.iter().copied().eq(records.values().map(|record| record.last_sequence)) {
             records = newer;
@@ -223,9 +223,9 @@ fn what_is_answered_early_after_any_power_cut_is_what_everything_says() {
 /// Opens a store, and what it offers of itself before everything is read: if anything, then how many chunks have a key, if it can say.
 fn offered(directory: &Path) -> (Option<Option<usize>>, Loaded) {
     let mut found = None;
-    let mut offer = |cold: Option<Cold>| {
+    let mut offer = |partial: Option<PartialStore>| {
         let wanted = Question::Key(key(Kind::Node, "paris", "000"));
-        found = cold.map(|cold| cold.read(&[wanted]).map(|found| found.chunks.len()));
+        found = partial.map(|partial| partial.read(&[wanted]).map(|found| found.chunks.len()));
     };
     let (store, opened) = Store::open_offering(directory, Duration::ZERO, &mut offer).unwrap();
     assert_eq!(opened.set_aside, None);
@@ -316,7 +316,7 @@ fn a_suspect_or_older_store_gives_no_early_answer() {
     let older = tempfile::tempdir().unwrap();
     copy_directory(&directory.path().join("store"), older.path());
     let (store, _) = open(directory.path());
-    store.inner().warm.as_mut().unwrap().adopt(0).unwrap();
+    store.inner().chunk_store.as_mut().unwrap().adopt(0).unwrap();
     drop(store);
     assert_eq!(offered(directory.path()).0, None);
     std::fs::remove_dir_all(directory.path().join("store")).unwrap();

@@ -31,11 +31,11 @@ const OVERTIME_MAX: Duration = Duration::from_millis(20);
 
 /// What is due, in thousandths of a fold.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Pace {
+pub(in crate::store) struct FoldRate {
     owed: u64,
 }
 
-impl Pace {
+impl FoldRate {
     /// Counts what was committed, with so much in the log for so many chunks.
     pub(super) fn earn(&mut self, committed_bytes: u64, log_bytes: u64, dirty_count: usize) {
         let speed = u64::from(above(log_bytes) * FOLD_SPEED);
@@ -70,11 +70,11 @@ mod tests {
     use super::*;
 
     /// How many folds are due after 512 KB, with so many thousandths of the log used for 1,000 chunks.
-    fn due(mut pace: Pace, used_permille: u64) -> u64 {
-        pace.earn(512 << 10, LOG_FULL_BYTES * used_permille / 1_000, 1_000);
+    fn due(mut fold_rate: FoldRate, used_permille: u64) -> u64 {
+        rate.earn(512 << 10, LOG_FULL_BYTES * used_permille / 1_000, 1_000);
         let mut count = 0;
-        while pace.is_due() {
-            pace.folded();
+        while rate.is_due() {
+            rate.folded();
             count += 1;
         }
         count
@@ -82,14 +82,14 @@ mod tests {
 
     #[test]
     fn folding_speeds_up_with_the_log_and_owes_no_more_than_it_can_do() {
-        let fresh = [0, 700, 750, 800, 1_000].map(|used_permille| due(Pace::default(), used_permille));
+        let fresh = [0, 700, 750, 800, 1_000].map(|used_permille| due(FoldRate::default(), used_permille));
         assert_eq!(fresh, [0, 0, 17, 34, 64]);
-        assert_eq!(due(Pace { owed: OWED_MAX }, 750), 64);
-        assert_eq!(due(Pace { owed: OWED_MAX }, 700), 0, "the log is small again: nothing is due");
+        assert_eq!(due(FoldRate { owed: OWED_MAX }, 750), 64);
+        assert_eq!(due(FoldRate { owed: OWED_MAX }, 700), 0, "the log is small again: nothing is due");
         let little = || {
-            let mut pace = Pace::default();
-            (0..100).for_each(|_| pace.earn(1 << 10, LOG_FULL_BYTES * 8 / 10, 1_000));
-            pace.owed
+            let mut rate = FoldRate::default();
+            (0..100).for_each(|_| rate.earn(1 << 10, LOG_FULL_BYTES * 8 / 10, 1_000));
+            rate.owed
         };
         assert_eq!(little(), 100 * 66, "small groups add up");
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns: which slot holds what, what of the log is not in the chunks yet, when that is folded into them, and the order of writes that makes
 //! every moment safe. Receives: changes that are in the log and synced. Deliberately lacks: the log itself (`log`), how all of this is found again
-//! (`recover`), the engine (`slots`), and what keys and values mean (`load`).
+//! (`slot_scan`), the engine (`slots`), and what keys and values mean (`load`).
 //!
 //! What is safe when:
 //! - A chunk takes in only groups that are synced in the log, and says up to which one, so taking one in twice does no harm.
@@ -20,8 +20,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::dirty::Dirty;
-use super::pace::{LOG_FULL_BYTES, Pace, overtime};
+use super::fold_queue::FoldQueue;
+use super::fold_rate::{FoldRate, LOG_FULL_BYTES, overtime};
 use crate::model::Record;
 use crate::store::encoding::change::{Key, Value};
 use crate::store::encoding::codec;
@@ -32,7 +32,7 @@ use crate::store::manifest::Manifest;
 use crate::store::objects::object::{self, Head};
 use crate::store::objects::packing::{self, Content, Packed};
 use crate::store::objects::pending::{GROWING_MAX, Pending};
-use crate::store::objects::room::Room;
+use crate::store::objects::slot_allocator::SlotAllocator;
 use crate::store::objects::stored_range::StoredRange;
 
 pub(in crate::store) use contents::Body;
@@ -64,11 +64,11 @@ struct Unfolded {
 
 /// An open store.
 #[derive(Debug)]
-pub(in crate::store) struct Warm<S> {
-    room: Room<S>,
+pub(in crate::store) struct ChunkStore<S> {
+    slot_allocator: SlotAllocator<S>,
     chunks: BTreeMap<Key, StoredRange>,
     /// Chunks that the log has something for.
-    dirty: Dirty,
+    fold_queue: FoldQueue,
     log: Unfolded,
     manifest: Manifest,
     /// The last group that was taken in.
@@ -86,7 +86,7 @@ pub(in crate::store) struct Warm<S> {
     /// What was written to chunks since the last sync.
     unsynced_bytes: usize,
     /// How many folds are due.
-    pace: Pace,
+    fold_rate: FoldRate,
     /// How many records of the log wait to be packed until there are more.
     growing: usize,
     /// What was committed since folding was thought of, in bytes before compression.
@@ -116,24 +116,24 @@ impl Unfolded {
     }
 }
 
-impl<S: Slots> Warm<S> {
+impl<S: Slots> ChunkStore<S> {
     /// Begins a new store in an engine without any slot: the ranges are covered from the beginning, so that a gap is always damage.
     pub(in crate::store) fn begin(slots: S) -> Result<Self, EngineError> {
-        let mut warm = Self::bare(slots);
+        let mut chunk_store = Self::bare(slots);
         for (at, low) in packing::RANGES.into_iter().enumerate() {
             let high = packing::RANGES.get(at + 1).map(|high| Key::from(*high));
-            warm.place(low.into(), high, 0, Vec::new(), packing::empty())?;
+            chunk_store.place(low.into(), high, 0, Vec::new(), packing::empty())?;
         }
-        warm.sync(false)?;
-        Ok(warm)
+        chunk_store.sync(false)?;
+        Ok(chunk_store)
     }
 
     /// A store that nothing is known of yet.
     pub(in crate::store) fn bare(slots: S) -> Self {
         Self {
-            room: Room::of(slots),
+            slot_allocator: SlotAllocator::of(slots),
             chunks: BTreeMap::new(),
-            dirty: Dirty::default(),
+            fold_queue: FoldQueue::default(),
             log: Unfolded::default(),
             manifest: Manifest::default(),
             group_number: 0,
@@ -143,7 +143,7 @@ impl<S: Slots> Warm<S> {
             folded: 0,
             retired_bytes: 0,
             unsynced_bytes: 0,
-            pace: Pace::default(),
+            fold_rate: FoldRate::default(),
             growing: 0,
             committed_bytes: 0,
         }
@@ -151,12 +151,12 @@ impl<S: Slots> Warm<S> {
 
     /// Where it is stored.
     pub(in crate::store) const fn slots(&self) -> &S {
-        self.room.slots()
+        self.slot_allocator.slots()
     }
 
     /// What it is stored in.
-    pub(in crate::store) const fn room(&mut self) -> &mut Room<S> {
-        &mut self.room
+    pub(in crate::store) const fn slot_allocator(&mut self) -> &mut SlotAllocator<S> {
+        &mut self.slot_allocator
     }
 
     /// The last group that was taken in.
@@ -208,7 +208,7 @@ impl<S: Slots> Warm<S> {
         chunk.pending.insert(key.clone(), value);
         if chunk.dirty_since.is_none() {
             chunk.dirty_since = Some(first);
-            self.dirty.insert(first, &chunk.slots, low);
+            self.fold_queue.insert(first, &chunk.slots, low);
         }
         true
     }
@@ -249,14 +249,14 @@ impl<S: Slots> Warm<S> {
         if self.passed > self.marked && (marks || self.retired_bytes >= MARK_BYTES) {
             self.write_mark(self.passed)?;
         }
-        self.manifest.write_to(&mut self.room, &self.chunks)?;
-        let soon = std::mem::take(&mut self.room.soon);
+        self.manifest.write_to(&mut self.slot_allocator, &self.chunks)?;
+        let soon = std::mem::take(&mut self.slot_allocator.soon);
         self.slots().sync()?;
         self.folded = self.marked;
-        self.passed = self.dirty.oldest().map_or(self.group_number, |oldest| oldest - 1);
+        self.passed = self.fold_queue.oldest().map_or(self.group_number, |oldest| oldest - 1);
         self.unsynced_bytes = 0;
         for slot in soon {
-            self.room.empty(slot)?;
+            self.slot_allocator.empty(slot)?;
         }
         Ok(())
     }
@@ -266,8 +266,8 @@ impl<S: Slots> Warm<S> {
     }
 
     fn write_mark(&mut self, folded: u64) -> Result<(), EngineError> {
-        let head = Head { stamp: self.room.next_stamp(), first_group: folded, last_group: folded, ..Head::default() };
-        self.room.put(&[MARK], &head, &self.id.to_le_bytes())?;
+        let head = Head { stamp: self.slot_allocator.next_stamp(), first_group: folded, last_group: folded, ..Head::default() };
+        self.slot_allocator.put(&[MARK], &head, &self.id.to_le_bytes())?;
         (self.marked, self.retired_bytes) = (folded, 0);
         Ok(())
     }
@@ -289,10 +289,10 @@ impl<S: Slots> Warm<S> {
     /// Folds as much as is due for what was committed since the last call, as long as nothing else is to be done, and from now on for a time in
     /// any case, the longer the fuller the log is, so that folding keeps up.
     pub(in crate::store) fn tend(&mut self, now: Instant, until: Instant) -> Result<(), EngineError> {
-        self.pace.earn(std::mem::take(&mut self.committed_bytes), self.log.raw_bytes(), self.dirty.len());
+        self.fold_rate.earn(std::mem::take(&mut self.committed_bytes), self.log.raw_bytes(), self.fold_queue.len());
         let until = until.max(now + overtime(self.log.raw_bytes()));
-        while self.pace.is_due() && Instant::now() < until && self.fold_next()? {
-            self.pace.folded();
+        while self.fold_rate.is_due() && Instant::now() < until && self.fold_next()? {
+            self.fold_rate.folded();
         }
         self.retire();
         self.sync_if_due()
@@ -302,10 +302,10 @@ impl<S: Slots> Warm<S> {
     pub(in crate::store) fn settle(&mut self, deadline: Instant) -> Result<bool, EngineError> {
         while Instant::now() < deadline && self.fold_next()? {}
         self.retire();
-        if self.unsynced_bytes > 0 || !self.room.soon.is_empty() || self.manifest.is_changed() {
+        if self.unsynced_bytes > 0 || !self.slot_allocator.soon.is_empty() || self.manifest.is_changed() {
             self.sync(false)?;
         }
-        if self.dirty.is_empty() && self.folded < self.group_number {
+        if self.fold_queue.is_empty() && self.folded < self.group_number {
             self.passed = self.group_number;
             self.sync(true)?;
         }
@@ -320,17 +320,17 @@ impl<S: Slots> Warm<S> {
 
     /// Whether anything is left to be folded.
     pub(in crate::store) fn is_settled(&self) -> bool {
-        self.dirty.is_empty() && self.folded == self.group_number
+        self.fold_queue.is_empty() && self.folded == self.group_number
     }
 
     /// Lets go of what is in the chunks.
     fn retire(&mut self) {
-        self.retired_bytes += self.log.retire(self.dirty.oldest().unwrap_or(u64::MAX));
+        self.retired_bytes += self.log.retire(self.fold_queue.oldest().unwrap_or(u64::MAX));
     }
 
     /// Folds what the log has for the chunk whose turn it is.
     fn fold_next(&mut self) -> Result<bool, EngineError> {
-        let Some(mut low) = self.dirty.next() else { return Ok(false) };
+        let Some(mut low) = self.fold_queue.next() else { return Ok(false) };
         let (mut content, chunk) = self.take(&low)?;
         let (mut high, mut slots) = (chunk.high, chunk.slots);
         if (content.len() as u64) < packing::COUNT_MIN && chunk.raw_bytes < packing::RAW_BYTES_MIN {
@@ -365,7 +365,7 @@ impl<S: Slots> Warm<S> {
             return Err(EngineError::Damaged(format!("no chunk at {}", low.escape_ascii())));
         };
         if let Some(since) = chunk.dirty_since {
-            self.dirty.remove(since, &chunk.slots, low);
+            self.fold_queue.remove(since, &chunk.slots, low);
         }
         let pending = std::mem::take(&mut chunk.pending);
         self.growing -= pending.growing();
@@ -387,7 +387,7 @@ impl<S: Slots> Warm<S> {
         for (at, piece) in packed.into_iter().enumerate() {
             let piece_high = lows.get(at + 1).cloned().or_else(|| high.clone());
             let head = Head {
-                stamp: self.room.next_stamp(),
+                stamp: self.slot_allocator.next_stamp(),
                 first_group: folded,
                 last_group: folded,
                 count: piece.count,
@@ -396,10 +396,10 @@ impl<S: Slots> Warm<S> {
                 high: piece_high.as_ref().map(|high| high.to_vec()),
             };
             let slots = if single && old.len() == 1 && object::part_count(&head, &piece.body) == 1 {
-                self.room.put(&old, &head, &piece.body)?;
+                self.slot_allocator.put(&old, &head, &piece.body)?;
                 old.clone()
             } else {
-                self.room.write(SlotKind::Chunk, &head, &piece.body)?
+                self.slot_allocator.write(SlotKind::Chunk, &head, &piece.body)?
             };
             let chunk = StoredRange {
                 high: piece_high,
@@ -417,13 +417,13 @@ impl<S: Slots> Warm<S> {
             self.chunks.insert(lows[at].clone(), chunk);
         }
         let kept: BTreeSet<Slot> = self.chunks.get(&low).map(|chunk| chunk.slots.iter().copied().collect()).unwrap_or_default();
-        self.room.soon.extend(old.into_iter().filter(|slot| !kept.contains(slot)));
+        self.slot_allocator.soon.extend(old.into_iter().filter(|slot| !kept.contains(slot)));
         Ok(())
     }
 }
 
 #[cfg(test)]
-impl<S: Slots> Warm<S> {
+impl<S: Slots> ChunkStore<S> {
     /// As if so much more had been committed.
     pub(in crate::store) fn commit_bytes(&mut self, bytes: u64) {
         self.committed_bytes = bytes;
@@ -436,8 +436,8 @@ impl<S: Slots> Warm<S> {
     }
 
     /// How many chunks the log has something for, and the first group that is not in all of them.
-    pub(in crate::store) fn dirty(&self) -> (usize, Option<u64>) {
-        (self.dirty.len(), self.dirty.oldest())
+    pub(in crate::store) fn fold_queue(&self) -> (usize, Option<u64>) {
+        (self.fold_queue.len(), self.fold_queue.oldest())
     }
 
     /// Folds some chunks that are not due.

@@ -2,7 +2,7 @@
 //!
 //! Owns: which chunks those are, and that they are what the manifest says. Emits: parts of what [`crate::store::Store::load`] gives later,
 //! complete for what was asked, or nothing. Deliberately lacks: what entries mean (the caller decodes), and damage: where anything is not as it
-//! should be, the reading has to wait for `recover`, which knows what to do.
+//! should be, the reading has to wait for `slot_scan`, which knows what to do.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use memchr::memmem;
 
 use super::load::{Loaded, Scan};
-use super::recover::Early;
+use super::slot_scan::Early;
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Question, Record};
 use crate::pack::Chunk;
 use crate::store::encoding::change::Key;
@@ -37,7 +37,7 @@ pub struct EarlyEntries {
 
 /// A store of which only the beginning was read.
 #[derive(Debug)]
-pub struct Cold {
+pub struct PartialStore {
     /// Not held open: where opening the store fails after all, it must be closed at once.
     engine: Weak<Engine>,
     early: Early,
@@ -47,7 +47,7 @@ pub struct Cold {
     pub clusters: BTreeSet<ClusterName>,
 }
 
-impl Cold {
+impl PartialStore {
     /// `None` where not even the beginning is whole.
     pub(in crate::store) fn new(engine: &Arc<Engine>, early: Early) -> Option<Self> {
         let (known, clusters) = thread::scope(|scope| {

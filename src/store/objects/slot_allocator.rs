@@ -1,6 +1,6 @@
 //! Where objects are written: which slots there are, which of them are free, and the stamps that say which object is newer.
 //!
-//! Deliberately lacks: what the objects hold, and when a slot is needed no longer (`warm`).
+//! Deliberately lacks: what the objects hold, and when a slot is needed no longer (`chunk_store`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::store::error::EngineError;
 
 /// The slots of an open store.
 #[derive(Debug)]
-pub(in crate::store) struct Room<S> {
+pub(in crate::store) struct SlotAllocator<S> {
     slots: S,
     free: BTreeSet<Slot>,
     next: BTreeMap<SlotKind, u32>,
@@ -20,7 +20,7 @@ pub(in crate::store) struct Room<S> {
     stamp: u64,
 }
 
-impl<S: Slots> Room<S> {
+impl<S: Slots> SlotAllocator<S> {
     /// Slots of which none was seen yet.
     pub(in crate::store) fn of(slots: S) -> Self {
         Self { slots, free: BTreeSet::new(), next: BTreeMap::new(), soon: Vec::new(), stamp: 0 }

@@ -1,12 +1,12 @@
-//! What a start finds of a store, put together bit by bit (`recover`).
+//! What a start finds of a store, put together bit by bit (`slot_scan`).
 
-use super::Warm;
+use super::ChunkStore;
 use crate::store::encoding::change::Key;
 use crate::store::engine::slots::{Slot, Slots};
 use crate::store::manifest::Manifest;
 use crate::store::objects::stored_range::StoredRange;
 
-impl<S: Slots> Warm<S> {
+impl<S: Slots> ChunkStore<S> {
     /// What the manifest says.
     pub(in crate::store) const fn manifest(&self) -> &Manifest {
         &self.manifest
@@ -34,6 +34,6 @@ impl<S: Slots> Warm<S> {
     pub(in crate::store) fn restored(&mut self, group_number: u64, mut garbage: Vec<Slot>) {
         self.retire();
         self.group_number = group_number;
-        self.room.soon.append(&mut garbage);
+        self.slot_allocator.soon.append(&mut garbage);
     }
 }

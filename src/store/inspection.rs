@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::ENGINE_DIRECTORY;
 use super::directory::foreign::{self, Expected};
 use super::directory::lock::DirectoryLock;
-use super::disk;
+use super::disk_usage;
 use super::encoding::codec;
 use super::engine::Engine;
 use super::engine::format::{FORMAT, read_mark};
@@ -23,7 +23,7 @@ use super::log::frames;
 use super::objects::object;
 use super::recovery::load::{self, Loaded};
 use super::recovery::losses::losses;
-use super::recovery::recover::recover;
+use super::recovery::slot_scan::recover;
 
 /// What is stored, and what is wrong with it.
 #[derive(Debug)]
@@ -90,14 +90,14 @@ fn look(data_directory: &Path, tell: &dyn Fn(&'static str)) -> Result<Inspection
     tell("measuring what is stored");
     let mut shares = shares(&engine)?;
     tell("checking what is stored");
-    let (warm, found, run) = recover(engine, frames::read_all(&Directory::of(data_directory))?, u64::MAX)?;
+    let (chunk_store, found, run) = recover(engine, frames::read_all(&Directory::of(data_directory))?, u64::MAX)?;
     tell("reading what is stored");
-    let scan = load::read(&warm, BTreeMap::new())?;
+    let scan = load::read(&chunk_store, BTreeMap::new())?;
     let findings = losses(&found, scan.loaded.damaged_count);
     let (objects, stored_bytes) = run.size();
-    shares.push(Share { name: "log".to_owned(), objects, keys: 0, raw_bytes: warm.log_raw_bytes(), stored_bytes });
-    let disk_bytes = disk::bytes_of(data_directory);
-    Ok(Inspection { layout, group_number: warm.group_number(), disk_bytes, shares, findings, loaded: scan.loaded })
+    shares.push(Share { name: "log".to_owned(), objects, keys: 0, raw_bytes: chunk_store.log_raw_bytes(), stored_bytes });
+    let disk_bytes = disk_usage::bytes_of(data_directory);
+    Ok(Inspection { layout, group_number: chunk_store.group_number(), disk_bytes, shares, findings, loaded: scan.loaded })
 }
 
 /// What the slots hold, whether it still counts or not.

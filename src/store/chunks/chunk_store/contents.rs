@@ -1,11 +1,11 @@
 //! Reading chunks back.
 //!
-//! Owns: the bodies of chunks, from their slots or from what a start has read already. Deliberately lacks: which chunks there are (`warm`).
+//! Owns: the bodies of chunks, from their slots or from what a start has read already. Deliberately lacks: which chunks there are (`chunk_store`).
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::Warm;
+use super::ChunkStore;
 use crate::pack;
 use crate::store::encoding::change::Key;
 use crate::store::engine::slots::Slots;
@@ -34,7 +34,7 @@ impl Body {
     }
 }
 
-impl<S: Slots> Warm<S> {
+impl<S: Slots> ChunkStore<S> {
     /// Everything that is stored, range by range in the order of the keys; `bodies` are those of chunks that were read already. Unpacked by
     /// several threads: a start waits for it.
     pub(in crate::store) fn contents(&self, bodies: BTreeMap<Key, Body>) -> Result<Vec<Content>, EngineError> {

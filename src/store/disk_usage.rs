@@ -29,7 +29,7 @@ fn class_of(name: &str) -> &'static str {
     match name {
         ENGINE_DIRECTORY => "store",
         super::log::files::LOG_DIRECTORY => "log",
-        _ if name.starts_with(super::directory::aside::SET_ASIDE) => "setAside",
+        _ if name.starts_with(super::directory::set_aside::SET_ASIDE) => "setAside",
         _ => "other",
     }
 }

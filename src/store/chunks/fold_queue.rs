@@ -13,7 +13,7 @@ use crate::store::engine::slots::Slot;
 
 /// The chunks that the log has something for, by where their ranges begin.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Dirty {
+pub(in crate::store) struct FoldQueue {
     /// Each with the first group that is not in it.
     by_age: BTreeSet<(u64, Key)>,
     /// Each with its first slot.
@@ -22,7 +22,7 @@ pub(in crate::store) struct Dirty {
     reached: (Option<Slot>, Key),
 }
 
-impl Dirty {
+impl FoldQueue {
     /// Adds a chunk that was not there.
     pub(in crate::store) fn insert(&mut self, since: u64, slots: &[Slot], low: &Key) {
         self.by_age.insert((since, low.clone()));
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn chunks_take_turns_in_the_order_of_their_slots() {
-        let (mut dirty, slot) = (Dirty::default(), |number| [Slot { kind: SlotKind::Chunk, number }]);
+        let (mut dirty, slot) = (FoldQueue::default(), |number| [Slot { kind: SlotKind::Chunk, number }]);
         let low = |name: &str| Key::from(name.as_bytes());
         for (since, number, name) in [(5, 2, "a"), (4, 0, "b"), (6, 9, "c"), (7, 1, "d")] {
             dirty.insert(since, &slot(number), &low(name));
@@ -79,6 +79,6 @@ mod tests {
         let four: Vec<Option<Key>> = (0..4).map(|_| dirty.next()).collect();
         assert_eq!(four, [Some(low("a")), Some(low("c")), Some(low("b")), Some(low("a"))]);
         assert_eq!((dirty.len(), dirty.oldest(), dirty.is_empty()), (3, Some(5), false));
-        assert_eq!((Dirty::default().next(), Dirty::default().oldest()), (None, None));
+        assert_eq!((FoldQueue::default().next(), FoldQueue::default().oldest()), (None, None));
     }
 }

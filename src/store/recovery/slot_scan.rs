@@ -1,6 +1,6 @@
 //! Finding the store again in its slots, whatever moment it was left at and whatever was damaged since.
 //!
-//! Owns: which objects count, and what damage is noticed. Emits: a [`Warm`] store, and in [`Found`] what is in doubt. Deliberately lacks:
+//! Owns: which objects count, and what damage is noticed. Emits: a [`ChunkStore`] store, and in [`DamageReport`] what is in doubt. Deliberately lacks:
 //! what doubt costs (`load`), damage that the engine itself notices (`recovery`).
 //!
 //! Of each key the chunk with the highest stamp counts; a damaged one leaves its range empty. Then the log is applied, each run of groups
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::model::{Causes, Due};
 use crate::pack;
-use crate::store::chunks::warm::{Body, Warm};
+use crate::store::chunks::chunk_store::{Body, ChunkStore};
 use crate::store::encoding::bytes::Malformed;
 use crate::store::encoding::change::{Key, Value};
 use crate::store::encoding::pairs::Pairs;
@@ -44,7 +44,7 @@ pub(in crate::store) struct Early {
 
 /// What is in doubt.
 #[derive(Debug, Default, PartialEq)]
-pub(in crate::store) struct Found {
+pub(in crate::store) struct DamageReport {
     /// How many slots could not be read.
     pub(in crate::store) damaged_count: u64,
     /// Anything may be missing.
@@ -57,7 +57,7 @@ pub(in crate::store) struct Found {
     pub(in crate::store) bodies: BTreeMap<Key, Body>,
 }
 
-impl Found {
+impl DamageReport {
     /// Whether all that was stored is there.
     pub(in crate::store) fn is_whole(&self) -> bool {
         self.damaged_count == 0 && !self.suspect_everywhere && self.lost.is_empty() && self.doubts.is_empty()
@@ -161,8 +161,8 @@ pub(in crate::store) struct Mark {
 
 /// What a start has read so far.
 #[derive(Debug)]
-pub(in crate::store) struct Reading<S> {
-    pub(in crate::store) warm: Warm<S>,
+pub(in crate::store) struct SlotScan<S> {
+    pub(in crate::store) chunk_store: ChunkStore<S>,
     /// Not read yet.
     chunk_slots: Vec<Slot>,
     chunks: BTreeMap<u64, Object>,
@@ -172,15 +172,15 @@ pub(in crate::store) struct Reading<S> {
     /// The last group that the log has.
     pub(in crate::store) last: u64,
     garbage: Vec<Slot>,
-    pub(in crate::store) found: Found,
+    pub(in crate::store) found: DamageReport,
 }
 
 /// Reads all slots, and what the log has up to a group. Fails where nothing at all is stored, since even an empty store has its ranges.
-pub(in crate::store) fn recover<S: Slots>(slots: S, log: LogRead, upto: u64) -> Result<(Warm<S>, Found, Run), EngineError> {
-    let mut reading = Reading::begin(slots)?;
+pub(in crate::store) fn recover<S: Slots>(slots: S, log: LogRead, upto: u64) -> Result<(ChunkStore<S>, DamageReport, Run), EngineError> {
+    let mut reading = SlotScan::begin(slots)?;
     let run = reading.take_log(log, upto)?;
-    let (warm, found) = reading.finish()?;
-    Ok((warm, found, run))
+    let (chunk_store, found) = reading.finish()?;
+    Ok((chunk_store, found, run))
 }
 
 /// A slot, and what is in it.
@@ -202,25 +202,25 @@ fn read_slot<S: Slots>(slots: &S, slot: Slot) -> Result<ReadSlot, EngineError> {
     Ok((slot, Some(part), unpacked))
 }
 
-impl<S: Slots> Reading<S> {
+impl<S: Slots> SlotScan<S> {
     /// Reads everything but the chunks and the log.
     pub(in crate::store) fn begin(slots: S) -> Result<Self, EngineError> {
-        let mut warm = Warm::bare(slots);
+        let mut chunk_store = ChunkStore::bare(slots);
         let (mut chunk_slots, mut others) = (Vec::new(), Vec::new());
-        for slot in warm.slots().slots()? {
-            warm.room().saw_slot(slot);
+        for slot in chunk_store.slots().slots()? {
+            chunk_store.slot_allocator().saw_slot(slot);
             match slot.kind {
                 SlotKind::Chunk => chunk_slots.push(slot),
                 SlotKind::Mark | SlotKind::Manifest => others.push(slot),
             }
         }
-        let (chunks, mark, log, garbage, found) = (BTreeMap::new(), None, Vec::new(), Vec::new(), Found::default());
-        let mut reading = Self { warm, chunk_slots, chunks, mark, log, last: 0, garbage, found };
+        let (chunks, mark, log, garbage, found) = (BTreeMap::new(), None, Vec::new(), Vec::new(), DamageReport::default());
+        let mut reading = Self { chunk_store, chunk_slots, chunks, mark, log, last: 0, garbage, found };
         let (mut manifest, mut manifest_damaged) = (BTreeMap::new(), false);
-        for outcome in in_threads(&others, |slot| read_slot(reading.warm.slots(), *slot))? {
+        for outcome in in_threads(&others, |slot| read_slot(reading.chunk_store.slots(), *slot))? {
             let (slot, part, _) = outcome?;
             let Some(part) = reading.take_part(slot, part, slot.kind != SlotKind::Manifest) else {
-                manifest_damaged |= slot.kind == SlotKind::Manifest && !reading.warm.room().is_free(slot);
+                manifest_damaged |= slot.kind == SlotKind::Manifest && !reading.chunk_store.slot_allocator().is_free(slot);
                 continue;
             };
             if slot.kind == SlotKind::Manifest {
@@ -239,7 +239,7 @@ impl<S: Slots> Reading<S> {
         let (folded, id) = self.mark.map_or((0, 0), |mark| (mark.group, mark.id));
         let run = Run::of(id, folded, log);
         self.last = run.last.min(upto);
-        self.warm.marked(id, folded);
+        self.chunk_store.marked(id, folded);
         let doubts = &mut self.found.doubts;
         if id == 0 {
             doubts.push("its mark is missing or damaged, or a repair was broken off".to_owned());
@@ -263,9 +263,9 @@ impl<S: Slots> Reading<S> {
     /// Notes what is in a slot.
     fn take_part(&mut self, slot: Slot, part: Option<Result<Part, Malformed>>, counts: bool) -> Option<Part> {
         match part {
-            None => self.warm.room().saw_free(slot),
+            None => self.chunk_store.slot_allocator().saw_free(slot),
             Some(Ok(part)) => {
-                self.warm.room().saw_stamp(part.head.stamp);
+                self.chunk_store.slot_allocator().saw_stamp(part.head.stamp);
                 if part.body.is_none() && counts {
                     if let Some(Due { more }) = DAMAGED.due("damaged") {
                         tracing::warn!(%slot, more, "a slot of the store is damaged");
@@ -294,21 +294,21 @@ impl<S: Slots> Reading<S> {
         };
         let noted = objects.into_values().map(noted);
         let (manifest, garbage) = Manifest::read(noted.collect(), damaged);
-        self.warm.take_manifest(manifest);
+        self.chunk_store.take_manifest(manifest);
         self.garbage.extend(garbage);
     }
 
     /// What lookups need, where the manifest and the log are whole.
     pub(in crate::store) fn early(&self) -> Option<Early> {
-        if !self.found.is_whole() || !self.warm.manifest().is_valid() {
+        if !self.found.is_whole() || !self.chunk_store.manifest().is_valid() {
             return None;
         }
-        Some(Early { entries: Arc::clone(self.warm.manifest().entries()), log: self.log.clone() })
+        Some(Early { entries: Arc::clone(self.chunk_store.manifest().entries()), log: self.log.clone() })
     }
 
     /// Reads the chunks, too, and finds which of everything count.
-    pub(in crate::store) fn finish(mut self) -> Result<(Warm<S>, Found), EngineError> {
-        for outcome in in_threads(&self.chunk_slots, |slot| read_slot(self.warm.slots(), *slot))? {
+    pub(in crate::store) fn finish(mut self) -> Result<(ChunkStore<S>, DamageReport), EngineError> {
+        for outcome in in_threads(&self.chunk_slots, |slot| read_slot(self.chunk_store.slots(), *slot))? {
             let (slot, part, unpacked) = outcome?;
             let Some(part) = self.take_part(slot, part, true) else { continue };
             let object = self.chunks.entry(part.head.stamp).or_default();
@@ -324,8 +324,8 @@ impl<S: Slots> Reading<S> {
         }
         self.restore_log()?;
         let folded = self.mark.map_or(0, |mark| mark.group);
-        self.warm.restored(highest.max(self.last).max(folded), self.garbage);
-        Ok((self.warm, self.found))
+        self.chunk_store.restored(highest.max(self.last).max(folded), self.garbage);
+        Ok((self.chunk_store, self.found))
     }
 
     /// Applies what the log has.
@@ -338,9 +338,9 @@ impl<S: Slots> Reading<S> {
             let mut raw_bytes = 0;
             for (key, value) in values {
                 raw_bytes += (key.len() + value.as_ref().map_or(0, Value::length)) as u64;
-                self.warm.note(run.first, run.last, &key, value);
+                self.chunk_store.note(run.first, run.last, &key, value);
             }
-            self.warm.keep_log(run.last, raw_bytes);
+            self.chunk_store.keep_log(run.last, raw_bytes);
         }
         Ok(())
     }
@@ -360,15 +360,15 @@ impl<S: Slots> Reading<S> {
                     kept.insert(object.head.stamp);
                     whole.push((low, end.high(), object.head.stamp));
                 }
-                Some(object) if !object.is_damaged() => cut(&mut self.warm, object, low, &end)?,
+                Some(object) if !object.is_damaged() => cut(&mut self.chunk_store, object, low, &end)?,
                 Some(_) | None => {
                     // from now on it looks as if nothing had been there
                     if self.found.lost.is_empty() {
-                        self.warm.adopt(0)?;
+                        self.chunk_store.adopt(0)?;
                     }
                     self.found.lost.push((low.clone(), end.high()));
                     let folded = object.map_or(0, |object| object.head.last_group);
-                    self.warm.place(low, end.high(), folded, Vec::new(), packing::empty())?;
+                    self.chunk_store.place(low, end.high(), folded, Vec::new(), packing::empty())?;
                 }
             }
         }
@@ -380,7 +380,7 @@ impl<S: Slots> Reading<S> {
 
     /// Takes in chunks that count as they are. What the manifest does not say of one is made anew.
     fn keep(&mut self, whole: Vec<(Key, Option<Key>, u64)>) -> Result<(), EngineError> {
-        let noted = Arc::clone(self.warm.manifest().entries());
+        let noted = Arc::clone(self.chunk_store.manifest().entries());
         let summaries = in_threads(&whole, |(low, high, stamp)| {
             let object = self.chunks.get(stamp)?;
             let entry = noted.get(low).filter(|entry| entry.stamp == *stamp && entry.high == *high && entry.slots == object.slots());
@@ -390,7 +390,7 @@ impl<S: Slots> Reading<S> {
             let (Some(object), Some(summary)) = (self.chunks.get_mut(&stamp), summary) else { continue };
             let is_noted = summary.is_ok();
             let summary = summary.unwrap_or_else(|made| made);
-            self.warm.take_chunk(low.clone(), chunk(object, high, summary), is_noted);
+            self.chunk_store.take_chunk(low.clone(), chunk(object, high, summary), is_noted);
             self.found.bodies.insert(low, object.take_content());
         }
         Ok(())
@@ -430,10 +430,10 @@ fn chunk(object: &Object, high: Option<Key>, summary: Summary) -> StoredRange {
 }
 
 /// Writes the part of a chunk that still counts as a chunk of its own: a split or a merge was broken off.
-fn cut<S: Slots>(warm: &mut Warm<S>, object: &Object, low: Key, end: &End) -> Result<(), EngineError> {
+fn cut<S: Slots>(chunk_store: &mut ChunkStore<S>, object: &Object, low: Key, end: &End) -> Result<(), EngineError> {
     let mut content = object.content(&low).map_err(|error| EngineError::Damaged(error.to_string()))?;
     content.retain(|key| *key >= *low && End::Before(key.into()) < *end);
-    warm.place(low, end.high(), object.head.last_group, Vec::new(), content.pack())
+    chunk_store.place(low, end.high(), object.head.last_group, Vec::new(), content.pack())
 }
 
 /// What of a range is in none of those that are taken.
