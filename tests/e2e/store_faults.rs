@@ -302,7 +302,7 @@ async fn a_log_file_that_may_not_be_read_is_reported_as_a_loss() {
     scene.settles("a change").await;
     scene.kill_meshkeep();
     let newest = newest_log_file(&scene);
-    fs::set_permissions(&newest, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&newest, fs::Permissions::from_mode(0o000)).unwrap();
     scene.start_meshkeep().await;
     let name = newest.file_name().unwrap().to_str().unwrap();
     losses_are_reported(&scene, &[&format!("file {name} of its log cannot be read")]).await;
