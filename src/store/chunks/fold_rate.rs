@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     /// How many folds are due after 512 KB, with so many thousandths of the log used for 1,000 chunks.
-    fn due(mut fold_rate: FoldRate, used_permille: u64) -> u64 {
+    fn due(mut rate: FoldRate, used_permille: u64) -> u64 {
         rate.earn(512 << 10, LOG_FULL_BYTES * used_permille / 1_000, 1_000);
         let mut count = 0;
         while rate.is_due() {
