@@ -97,7 +97,7 @@ fn write_until_killed(store: &Store) {
 
 pub(super) fn child_command(mut command: Command, directory: &Path, task: &str) -> Child {
     command
-        .args(["--exact", "store::tests::crash::the_child_that_the_crash_tests_start", "--nocapture"])
+        .args(["--exact", "store::tests::faults::crash::the_child_that_the_crash_tests_start", "--nocapture"])
         .env(CHILD_DIRECTORY, directory)
         .env(CHILD_TASK, task)
         .stdin(Stdio::null())
