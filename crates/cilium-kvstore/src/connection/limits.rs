@@ -28,7 +28,8 @@ pub struct ClientOptions {
     pub range_stream: bool,
     /// Lists and new watches per second, with a burst of as many. Cilium (`etcd.qps`): 20.
     pub requests_per_second_max: u32,
-    /// Lists and new watches per second until [`Connection::caught_up`] is told; `None`: no other. Cilium (`etcd.bootstrapQps`).
+    /// Lists and new watches per second until the caller has listed everything once; `None` for no
+    /// other rate than the usual one. Cilium's `etcd.bootstrapQps`.
     pub bootstrap_requests_per_second_max: Option<u32>,
     /// Calls waiting for their reply at once. Cilium (`etcd.maxInflight`): as many as `etcd.qps`.
     pub requests_in_flight_max: usize,
