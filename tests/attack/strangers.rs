@@ -33,8 +33,12 @@ const FREE_MAX: f64 = 0.1;
 /// Number of measured lookups. Each uses its own connection, which is the hardest case.
 const LOOKUPS: usize = 2_000;
 
-/// Maximum time of 99 % of the lookups: not noticeable for a user.
+/// Maximum time of 99 % of the lookups at full size: not noticeable for a user.
 const LOOKUP_MAX: Duration = Duration::from_millis(100);
+
+/// The same for the small run, which shares the processors with other tests. A client that is
+/// locked out waits for seconds.
+const LOOKUP_MAX_SMALL: Duration = Duration::from_secs(1);
 
 /// Bytes that a client sends before it stays silent: nothing, the start of HTTP/2, half a request,
 /// a request without a token.
@@ -128,5 +132,6 @@ async fn strangers_that_hold_all_they_can_lock_out_nobody() {
     assert!(taken >= all * (1.0 - FREE_MAX), "{taken} of {all}");
     // the log would report a failed accept
     assert_eq!(meshkeep.log_lines_with(&["cannot accept"]), 0, "{}", meshkeep.log());
-    assert!(at(99) <= LOOKUP_MAX, "p99 {:?}", at(99));
+    let bound = if wanted.is_none() { LOOKUP_MAX_SMALL } else { LOOKUP_MAX };
+    assert!(at(99) <= bound, "p99 {:?}", at(99));
 }
