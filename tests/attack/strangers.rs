@@ -36,8 +36,8 @@ const LOOKUPS: usize = 2_000;
 /// Maximum time of 99 % of the lookups at full size: not noticeable for a user.
 const LOOKUP_MAX: Duration = Duration::from_millis(100);
 
-/// The same for the small run, which shares the processors with other tests. A client that is
-/// locked out waits for seconds.
+/// Maximum time of 99 % of the lookups in the small run, which shares the processors with other
+/// tests. A client that is locked out waits for seconds.
 const LOOKUP_MAX_SMALL: Duration = Duration::from_secs(1);
 
 /// Bytes that a client sends before it stays silent: nothing, the start of HTTP/2, half a request,
