@@ -88,11 +88,11 @@ async fn keys_of_20_kb_end_no_list() {
     let (_etcd, honest, mut home) = with_honest(&hostile).await;
     let filling = "k".repeat(KEY_BYTES);
     let count = count(20);
-    // 40 keys of 20 KB are below etcd's maximum request size
-    for from in (0..count).step_by(40) {
+    // 20 keys of 20 KB with values of 40 KB are below etcd's maximum request size
+    for from in (0..count).step_by(20) {
         for kind in ["nodes/v1/c01/", "services/v1/c01/shop/", "ip/v1/default/", "identities/v1/id/", "serviceexports/v1/c01/shop/"] {
             let key = |number| (format!("cilium/state/{kind}{number:05}{filling}"), b"{}".to_vec());
-            put_leased(&hostile, (from..count.min(from + 40)).map(key)).await;
+            put_leased(&hostile, (from..count.min(from + 20)).map(key)).await;
         }
         // short keys with long names in their values, which findings contain
         let value = |number: usize| {
@@ -102,7 +102,7 @@ async fn keys_of_20_kb_end_no_list() {
         let key = |number| {
             (format!("cilium/state/ip/v1/default/{}", value(number)["IP"].as_str().unwrap()), value(number).to_string().into_bytes())
         };
-        put_leased(&hostile, (from..count.min(from + 40)).map(key)).await;
+        put_leased(&hostile, (from..count.min(from + 20)).map(key)).await;
     }
     let meshkeep = home.start().await;
     meshkeep.reaches("c01", "live").await;
