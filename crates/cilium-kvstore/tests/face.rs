@@ -1,5 +1,7 @@
 //! What Cilium's `pkg/kvstore` and `pkg/allocator` offer, through the public face and over a real etcd.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
 mod etcd;
 
 use std::collections::BTreeMap;
