@@ -1,7 +1,8 @@
-//! The accept loop: every connection is owned, has its time-outs, and ends when it is asked to.
+//! Accept loop for HTTP/1.1 and HTTP/2 over TCP, TLS and unix sockets.
 //!
-//! Not `axum::serve`: with a stream open that never shuts down, and it has neither TLS, unix sockets nor a time-out for headers
-//! (docs/develop/http.md §4).
+//! Every connection runs in a tracked task, has time-outs, and closes gracefully on shutdown. This
+//! module replaces `axum::serve`, which has neither TLS, unix sockets nor a time-out for headers,
+//! and never shuts down while a stream is open (docs/develop/http.md §4).
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -35,77 +36,85 @@ use super::visit::{Answer, Transport, Visit};
 use crate::admission::Client;
 use crate::model::{Causes, Due};
 
-/// How large each of the two buffers of an HTTP/1 connection may get: it bounds the headers of a request, and what a stream keeps while
-/// it waits (docs/develop/http.md §5.2: 10.8 KiB for each instead of 21.2). The bodies of answers do not go through it.
+/// Maximum size of each of the two buffers of an HTTP/1 connection, in bytes.
+///
+/// It bounds the headers of a request and the bytes that an idle stream retains
+/// (docs/develop/http.md §5.2: 10.8 KiB per stream instead of 21.2). Bodies of answers bypass these
+/// buffers.
 const HTTP1_BUFFER_BYTES: usize = 8 * 1024;
 
-/// HTTP/2 connections are asked for a sign of life this often, below the idle time-outs of proxies (60 s).
+/// Interval between HTTP/2 keep-alive pings. It is below the idle time-outs of proxies (60 s).
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// How many requests one HTTP/2 connection may have open: what browsers take as the usual number (RFC 9113 recommends at least 100).
+/// Maximum number of open requests per HTTP/2 connection. RFC 9113 recommends at least 100.
 const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
 
-/// How long a connection that did nothing for too long has to end what it would like to, such as telling that it goes (HTTP/2).
+/// Maximum time for the graceful shutdown of an overdue connection, such as an HTTP/2 `GOAWAY`.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
 
-/// How much of a request an HTTP/2 client may send before it is read, and of all requests of its connection: so much is in memory of each connection whose
-/// requests wait. Of a body of 1 MiB the rest follows as it is read.
+/// Bytes that an HTTP/2 client may send before they are read, per request and per connection.
+///
+/// This bounds the memory of connections whose requests wait. The rest of a 1 MiB body follows as
+/// the body is read.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
-/// Where a request may send as long as it stands: some years.
+/// Time limit of a body on endpoints without one: some years.
 const NO_BODY_MAX: Duration = Duration::from_secs(1 << 28);
 
-/// How long to wait when a connection cannot be accepted (too many open files), so that trying again does not burn the processor.
+/// Pause after an accept error, such as too many open files. It keeps the retries from using a
+/// whole core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why connections could not be accepted, as far as it was logged lately.
+/// Recently logged accept errors.
 static REFUSED: Causes = Causes::new();
 
-/// What an HTTP/2 connection without TLS begins with, and no request of HTTP/1.1 (RFC 9113 §3.4).
+/// First bytes of an HTTP/2 connection without TLS. No HTTP/1.1 request starts with them (RFC 9113
+/// §3.4).
 const HTTP2_BEGINNING: &[u8] = b"PRI ";
 
-/// Who asks, over what, and in which place.
+/// Transport, client and connection slot of a request.
 type Caller = (Transport, Client, Arc<Seat>);
 
-/// A connection to its end.
+/// Future that runs a connection until it ends.
 type Conversation = BoxFuture<'static, ()>;
 
-/// What comes before: it tells which HTTP is spoken, or nothing where the client goes.
+/// Future that detects the HTTP version of a new connection. `None` if the client left first.
 type Beginning = BoxFuture<'static, Option<Conversation>>;
 
-/// What every connection needs. Cheap to clone.
+/// State that every connection needs. Cheap to clone.
 #[derive(Clone)]
 struct Server {
     router: Router,
     tls: Option<Arc<Kept<Serving>>>,
-    /// Every connection and every task that HTTP/2 starts for one.
+    /// Tracks every connection and every task that HTTP/2 starts for one.
     tasks: TaskTracker,
     seats: Seats,
-    /// How long the body of a request may take.
+    /// Maximum time that the body of a request may take.
     body_max: Duration,
-    /// Stop accepting; connections finish what they have.
+    /// Stops accepting; open connections finish their requests.
     stop: CancellationToken,
-    /// The grace is over.
+    /// Closes the remaining connections once the grace period is over.
     abort: CancellationToken,
 }
 
-/// An address with the routes that answer on it, its TLS and its limits.
+/// A bound address with its routes, TLS and connection limits.
 pub(crate) struct Endpoint {
-    /// The bound address.
     pub(crate) listener: Listener,
-    /// What answers there.
+    /// Routes of this address.
     pub(crate) router: Router,
-    /// TLS for connections over TCP.
+    /// TLS for TCP connections; `None` serves them in plain text.
     pub(crate) tls: Option<Arc<Kept<Serving>>>,
-    /// The limits on its connections, which endpoints can share.
+    /// Connection limits. Several endpoints can share them.
     pub(crate) seats: Seats,
-    /// How long the body of a request may take; `None` where a request may send as long as it stands.
+    /// Maximum time for the body of a request; `None` for no limit.
     pub(crate) body_max: Option<Duration>,
 }
 
-/// Serves every endpoint until `stop` is cancelled: then nothing more is accepted, and requests may finish for `grace` at most. Returns when no
-/// connection is left.
+/// Serves every endpoint until `stop` is cancelled.
+///
+/// It then stops accepting, gives open requests up to `grace` to finish, and closes the rest.
+/// Returns when no connection is left.
 pub(crate) async fn serve(endpoints: Vec<Endpoint>, stop: CancellationToken, grace: Duration) {
     let (tasks, abort) = (TaskTracker::new(), CancellationToken::new());
     let accepting = endpoints.into_iter().map(|Endpoint { listener, router, tls, seats, body_max }| {
@@ -122,7 +131,7 @@ pub(crate) async fn serve(endpoints: Vec<Endpoint>, stop: CancellationToken, gra
 }
 
 impl Server {
-    /// Accepts until told to stop.
+    /// Accepts connections until `stop` is cancelled.
     async fn accept(self, listener: Listener) {
         while let Some(accepted) = self.stop.run_until_cancelled(listener.accept()).await {
             let (socket, client) = match accepted {
@@ -143,8 +152,10 @@ impl Server {
         }
     }
 
-    /// Runs a connection until it ends, gives way to another or the grace is over. Its beginning is over and gone before the rest, which may
-    /// stand for days.
+    /// Runs a connection in a task until it ends, is evicted, or the grace period is over.
+    ///
+    /// The detection of the HTTP version is dropped before the connection runs, because the
+    /// connection may last for days.
     fn own(&self, socket: Socket, seat: Arc<Seat>, client: Client) {
         let (abort, server) = (self.abort.clone(), self.clone());
         let beginning = match socket {
@@ -172,7 +183,8 @@ impl Server {
         });
     }
 
-    /// A connection without TLS. Its first bytes tell which HTTP it speaks (RFC 9113 §3.4).
+    /// Starts a connection without TLS. Its first bytes decide between HTTP/1.1 and HTTP/2 (RFC
+    /// 9113 §3.4).
     fn plain(self, stream: TcpStream, caller: Caller) -> Beginning {
         Box::pin(async move {
             let mut first = [0; HTTP2_BEGINNING.len()];
@@ -183,7 +195,7 @@ impl Server {
         })
     }
 
-    /// A connection with TLS, which agrees on one HTTP or the other in its handshake.
+    /// Starts a TLS connection. The handshake (ALPN) decides between HTTP/1.1 and HTTP/2.
     fn tls(self, tls: TlsAcceptor, stream: TcpStream, caller: Caller) -> Beginning {
         Box::pin(async move {
             let Ok(Ok(stream)) = tokio::time::timeout(self.seats.limits().first, tls.accept(stream)).await else { return None };
@@ -197,7 +209,8 @@ impl Server {
         })
     }
 
-    /// HTTP/1.1 alone, which is what most streams speak: it takes half the room of what can be both.
+    /// Runs an HTTP/1.1 connection. Most streams use it, and it needs half the memory of
+    /// [`Self::either`].
     fn http1(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, caller: Caller) -> Conversation {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(self.seats.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
@@ -206,7 +219,7 @@ impl Server {
         conversation(stop, Arc::clone(&seat), builder.serve_connection(TokioIo::new(Stallable::new(stream, seat.unread())), service))
     }
 
-    /// HTTP/1.1 or HTTP/2, whichever the client begins with.
+    /// Runs a connection as HTTP/1.1 or HTTP/2, depending on its first bytes.
     fn either(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, caller: Caller) -> Conversation {
         let mut builder = auto::Builder::new(Tracked::new(self.tasks.clone(), self.seats.limits().stall));
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.seats.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
@@ -219,9 +232,11 @@ impl Server {
     }
 }
 
-/// Answers requests of one caller. The answer in the making is boxed: a connection keeps room for it as long as it stands.
+/// Returns the service that answers the requests of one connection.
 ///
-/// Every answer tells browsers to take it for what its `Content-Type` says: names and values of a mesh are in it, and none may become markup.
+/// The future of an answer is boxed: otherwise the connection would reserve memory for it as long
+/// as it is open. Every answer gets `X-Content-Type-Options: nosniff`, because answers contain
+/// names and values from the mesh, and a browser must not interpret them as markup.
 fn requests(
     router: Router,
     body_max: Duration,
@@ -241,12 +256,13 @@ fn requests(
     }
 }
 
-/// Lets a connection go on until it ends, or finish what it has once `stop` is cancelled.
+/// Runs a connection until it ends. It shuts down gracefully when `stop` is cancelled or it is
+/// overdue.
 fn conversation<C>(stop: CancellationToken, seat: Arc<Seat>, connection: C) -> Conversation
 where
     C: GracefulConnection<Error: Display + Send> + Send + 'static,
 {
-    // boxed here and not in the block, which would have room for it twice
+    // boxed here because the async block would reserve space for the connection twice
     let mut connection = Box::pin(connection);
     Box::pin(async move {
         let ended = tokio::select! {

@@ -1,7 +1,8 @@
-//! Files that are read again when they change: the token, the certificates.
+//! Values loaded from files that can change: the token and the certificates.
 //!
-//! Owns: when they are looked at, and what is in force meanwhile. What cannot be used any more leaves in force what was read before and is
-//! told: in the log once for each reason, in `/v1/status` and `/metrics` as long as it lasts. Deliberately lacks: what the files mean.
+//! A background task checks the files every second and reloads them when they change. If the new
+//! content cannot be used, the last good value stays in use. The failure is logged once per reason,
+//! and `/v1/status` and `/metrics` expose it while it lasts.
 
 use std::fmt::{self, Display};
 use std::fs::Metadata;
@@ -17,13 +18,17 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::model::in_words;
 
-/// How often the files are looked at: what was rotated works within a second.
+/// Interval between checks of the files' metadata. A rotated file is in use within a second.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often they are read even if they look the same, for file systems with coarse times: the kubelet's own period.
+/// Interval between reloads of unchanged files, for file systems with coarse times. Same as the
+/// kubelet's sync period.
 const READ_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What tells one content of a file from another without reading it: device, inode, size, and when content and inode changed.
+/// Metadata that identifies the content of a file without reading it.
+///
+/// `place` is the device and inode; the times are those of the last change of the content and of
+/// the inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     place: (u64, u64),
@@ -32,7 +37,7 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// What is made of files, and stays in force until it can be made anew.
+/// A value loaded from files. Keeps the last good value when the files change but cannot be used.
 pub(crate) struct Kept<T> {
     name: &'static str,
     paths: Vec<PathBuf>,
@@ -41,7 +46,7 @@ pub(crate) struct Kept<T> {
     seen: Mutex<Seen>,
 }
 
-/// What the last look saw.
+/// Result of the last check of the files.
 #[derive(Debug)]
 struct Seen {
     stamps: Vec<Option<Stamp>>,
@@ -49,17 +54,17 @@ struct Seen {
     failure: Option<String>,
 }
 
-/// Files of whatever meaning that can be looked at.
+/// Files that can be checked for changes, whatever value is loaded from them.
 pub(crate) trait Look: Send + Sync {
-    /// What they are, for people.
+    /// Name of the files in logs and metrics.
     fn name(&self) -> &'static str;
-    /// Reads them again if they seem to have changed, or in any case.
+    /// Reloads the files if they seem to have changed, or always if `in_any_case` is set.
     fn look(&self, in_any_case: bool);
-    /// Why what they hold now is not in force.
+    /// Returns why the current content of the files is not in use; `None` if it is.
     fn failure(&self) -> Option<String>;
 }
 
-/// All such files of a face. Cheap to clone.
+/// All reloadable files of an API. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct KeptFiles(Arc<Vec<Arc<dyn Look>>>);
 
@@ -88,10 +93,10 @@ impl fmt::Debug for KeptFiles {
 }
 
 impl<T> Kept<T> {
-    /// Reads the files for the first time.
+    /// Loads the files for the first time.
     ///
     /// # Errors
-    /// Why they cannot be used.
+    /// Returns the error of `make` if the files cannot be used.
     pub(crate) fn open<E: Display>(
         name: &'static str,
         paths: Vec<PathBuf>,
@@ -102,7 +107,7 @@ impl<T> Kept<T> {
         Ok(Self { name, paths, make: Box::new(move || make().map_err(in_words)), current, seen: Mutex::new(seen) })
     }
 
-    /// What is in force.
+    /// Returns the value in use.
     pub(crate) fn now(&self) -> Arc<T> {
         self.current.load_full()
     }
@@ -123,7 +128,7 @@ impl<T: Send + Sync> Look for Kept<T> {
 
     fn look(&self, in_any_case: bool) {
         let mut seen = self.seen();
-        // taken before the files are read: what changes meanwhile is seen at the next look
+        // the metadata is read before the files, so that the next check notices a change in between
         let stamps = stamps(&self.paths);
         if stamps == seen.stamps && seen.read.elapsed() < READ_INTERVAL && !in_any_case {
             return;
@@ -154,12 +159,13 @@ impl KeptFiles {
         Self(Arc::new(files.into_iter().collect()))
     }
 
-    /// Each sort of files, and why what it holds now is not in force.
+    /// Returns each group of files by name, and why its current content is not in use.
     pub(crate) fn states(&self) -> impl Iterator<Item = (&'static str, Option<String>)> {
         self.0.iter().map(|files| (files.name(), files.failure()))
     }
 
-    /// Looks at them again and again; reads them in any case when `reread` says so. Never ends.
+    /// Checks the files at regular intervals, and reloads them unconditionally when `reread` is
+    /// notified. Never ends.
     pub(crate) async fn watch(self, reread: Arc<Notify>) {
         let mut ticks = interval(GLANCE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! Listening: TCP and unix addresses, and the connections that they accept.
+//! Listeners on TCP addresses and unix sockets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,56 +11,60 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use crate::admission::Client;
 use crate::model::ListenAddress;
 
-/// The mode of a unix socket: its owner and group may connect.
+/// Mode of a unix socket: its owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
 
-/// How much the kernel takes for a connection beyond what is on its way (tcp(7), `TCP_NOTSENT_LOWAT`): two chunks of a stream, so that one
-/// is there when another was sent. What more it would take (4 MB by Linux' default) is old by the time a slow reader gets it, and memory.
+/// Maximum number of unsent bytes in the kernel per connection (tcp(7), `TCP_NOTSENT_LOWAT`).
+///
+/// Two chunks of a stream fit, so that one is ready when the other was sent. Linux would buffer up
+/// to 4 MB by default: memory for data that is old by the time a slow reader receives it.
 const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
-/// How many connections may wait to be accepted: what Linux allows at most unless told otherwise (`net.core.somaxconn`). Above it the kernel
-/// drops what comes, and whoever came tries again a second later: strangers that come back at once must be many more to bring that about.
+/// Length of the accept queue: Linux's default maximum (`net.core.somaxconn`).
+///
+/// The kernel drops connection attempts beyond it, and their clients try again a second later. The
+/// queue is long enough for many anonymous clients that reconnect at once.
 const BACKLOG: u32 = 4_096;
 
-/// Why an address cannot be listened on.
+/// Error from binding an address.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The system refuses the address.
+    /// The system refused the address.
     #[error("cannot listen on {address}: {cause}")]
     Address {
-        /// The address.
+        /// Address to listen on.
         address: ListenAddress,
-        /// The system's error.
+        /// Error of the system.
         cause: io::Error,
     },
     /// Another process accepts connections on the unix socket.
     #[error("cannot listen on unix://{}: another process answers there", path.display())]
     SocketInUse {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// The file at the path is not a socket.
     #[error("cannot listen on unix://{}: there is a file of another kind, remove it or choose another path", path.display())]
     NotASocket {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
     },
 }
 
-/// One bound address.
+/// A bound TCP address or unix socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener, SocketAddr),
     Unix(UnixListener, SocketFile),
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 pub(super) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// A unix socket's file; removed when dropped, if it is still the one that was made: another process may have put its own there.
+/// File of a unix socket. Removed on drop, unless another process has put its own socket there.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -92,7 +96,7 @@ impl Listener {
     /// Binds the address.
     ///
     /// # Errors
-    /// [`ListenError`], naming the address or the path.
+    /// Returns a [`ListenError`] that names the address or the path.
     pub(crate) async fn bind(address: &ListenAddress) -> Result<Self, ListenError> {
         let failed = |cause| ListenError::Address { address: address.clone(), cause };
         match address {
@@ -109,12 +113,13 @@ impl Listener {
         }
     }
 
-    /// The next connection, and whose it is.
+    /// Accepts the next connection and returns it with its client.
     pub(super) async fn accept(&self) -> io::Result<(Socket, Client)> {
         match self {
             Self::Tcp(listener, _) => {
                 let (stream, peer) = listener.accept().await?;
-                // one that is gone already ends by itself, and a system without the second serves all the same
+                // errors are ignored: a closed connection ends by itself, and `TCP_NOTSENT_LOWAT`
+                // is optional
                 drop(stream.set_nodelay(true));
                 drop(SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
                 Ok((Socket::Tcp(stream), Client::at(peer.ip())))
@@ -123,7 +128,7 @@ impl Listener {
         }
     }
 
-    /// The bound address as a URL.
+    /// Returns the bound address as a URL.
     pub(crate) fn url(&self, scheme: &str) -> String {
         match self {
             Self::Tcp(_, address) => format!("{scheme}://{address}"),
@@ -131,7 +136,7 @@ impl Listener {
         }
     }
 
-    /// The bound address of TCP.
+    /// Returns the IP address of a TCP listener; `None` for a unix socket.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(_, address) => Some(address.ip()),
@@ -140,7 +145,7 @@ impl Listener {
     }
 }
 
-/// As tokio's own `bind`, but with our backlog.
+/// Binds a TCP address as tokio does, but with [`BACKLOG`].
 fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -148,7 +153,8 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// A unix socket at a path where nothing is. Nobody can connect before its mode is set, for it listens only then.
+/// Creates a unix socket at a free path. Clients can connect only after its mode is set, because it
+/// listens last.
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     socket.bind(&socket2::SockAddr::unix(path)?)?;
@@ -159,7 +165,11 @@ fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     Ok((UnixListener::from_std(socket.into())?, file))
 }
 
-/// Removes a socket that a process left behind; one on which something answers, or would if it had the time, is not touched.
+/// Removes a socket that a dead process left behind.
+///
+/// # Errors
+/// Returns [`ListenError::SocketInUse`] if a process listens on it, even one that is too busy to
+/// accept.
 async fn clear_stale_socket(path: &Path) -> Result<(), ListenError> {
     let failed = |cause| ListenError::Address { address: ListenAddress::Unix(path.to_owned()), cause };
     let found = match std::fs::symlink_metadata(path) {
@@ -172,7 +182,7 @@ async fn clear_stale_socket(path: &Path) -> Result<(), ListenError> {
     }
     match UnixStream::connect(path).await {
         Ok(_) => Err(ListenError::SocketInUse { path: path.to_owned() }),
-        // so many wait to be accepted that there is no room for one more
+        // the accept queue of the other process is full
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(ListenError::SocketInUse { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(failed),
         Err(error) => Err(failed(error)),

@@ -1,6 +1,8 @@
-//! Serving connections: listeners, TLS, the accept loop, limits on connections, time-outs, and files that are read again when they change.
+//! Serving of connections: listeners, TLS, the accept loop, connection limits, time-outs and
+//! reloadable files.
 //!
-//! Knows HTTP as a transport. The HTTP API and the etcd face are served here alike: each gives an [`Endpoint`] its routes.
+//! This module knows HTTP only as a transport. The HTTP API and the etcd API are both served here;
+//! each of them passes an [`Endpoint`] with its routes.
 
 mod accept;
 mod kept;

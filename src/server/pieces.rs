@@ -1,7 +1,9 @@
-//! Answers over HTTP/2, piece by piece: a stream whose client takes none for too long is reset, whatever the others of its connection do.
+//! Write time-out for each HTTP/2 stream.
 //!
-//! Owns: when a piece counts as taken, which is when the connection has written it and lets go of it. It holds what its client has given no window
-//! for, while the socket takes what other streams have, so that [`super::stall`] never sees it. Deliberately lacks: HTTP/1.1, where that does.
+//! A body is passed to hyper in pieces, one at a time. The connection drops a piece once it has
+//! written it. If a client gives no flow-control window for too long, its stream is reset.
+//! [`super::stall`] cannot notice this, because the socket still accepts the data of other streams.
+//! HTTP/1.1 bodies are passed through: there, [`super::stall`] suffices.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,23 +17,26 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
-/// How large a piece is at most: the window that a client gives unless it says otherwise (RFC 9113 §6.9.2), so that within a minute whoever
-/// reads 1 KB/s takes one, and slices of a large answer keep the connection busy.
+/// Maximum size of a piece in bytes: the default HTTP/2 flow-control window (RFC 9113 §6.9.2).
+///
+/// A client that reads 1 KB/s accepts such a piece about once a minute, and large answers still
+/// keep the connection busy.
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
 tokio::task_local! {
-    /// That of the stream whose task this is.
+    /// State of the stream that the current task serves.
     static TAKING: Arc<Taking>;
 }
 
-/// Runs hyper's own tasks, one for each HTTP/2 stream, where they are waited for.
+/// Executor for hyper's tasks, one per HTTP/2 stream. It tracks them, so that shutdown waits for
+/// them.
 #[derive(Debug, Clone)]
 pub(super) struct Tracked {
     tasks: TaskTracker,
     stall_max: Duration,
 }
 
-/// Whether a piece of a stream waits to be taken.
+/// Delivery state of a stream: whether a piece waits to be written.
 #[derive(Debug)]
 struct Taking {
     stall_max: Duration,
@@ -41,21 +46,21 @@ struct Taking {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the piece was given that is not taken yet.
+    /// Time at which the pending piece was passed to the connection; `None` without one.
     since: Option<Instant>,
-    /// Whoever wants to give the next.
+    /// Task that waits to pass the next piece.
     next: Option<Waker>,
 }
 
-/// An answer's body, of which the next piece is given once the last is taken.
+/// Body of an answer that passes its next piece only after the last one was written.
 pub(super) struct Pieces {
     body: Body,
-    /// What is left of the last chunk.
+    /// Rest of the last chunk of the body.
     rest: Bytes,
     taking: Arc<Taking>,
 }
 
-/// A piece on its way.
+/// Bytes passed to the connection. Its drop marks them as written.
 struct Piece {
     bytes: Bytes,
     taking: Arc<Taking>,
@@ -74,12 +79,12 @@ where
 {
     fn execute(&self, task: F) {
         let taking = Arc::new(Taking { stall_max: self.stall_max, state: Mutex::default(), given: Notify::new() });
-        // boxed here and not in the block, which would have room for it twice
+        // boxed here because the async block would reserve space for the task twice
         let (mut task, stalls) = (Box::pin(task), Arc::clone(&taking));
         self.tasks.spawn(TAKING.scope(taking, async move {
             tokio::select! {
                 _ = &mut task => {}
-                // dropped, the stream is reset, and what the connection has of it is gone
+                // dropping the task resets the stream and frees its data in the connection
                 () = stalls.overdue() => tracing::debug!("reset a stream of which nothing was taken"),
             }
         }));
@@ -91,7 +96,7 @@ impl Taking {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a piece was not taken for too long.
+    /// Waits until a piece has been pending for longer than `stall_max`.
     async fn overdue(&self) {
         loop {
             let since = self.state().since;
@@ -103,7 +108,7 @@ impl Taking {
         }
     }
 
-    /// Waits until the last piece is taken.
+    /// Waits until the last piece was written.
     fn poll_taken(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state();
         if state.since.is_none() {
@@ -115,7 +120,7 @@ impl Taking {
 }
 
 impl Pieces {
-    /// A body of an answer over HTTP/2 by its pieces; any other as it is.
+    /// Splits the body of an HTTP/2 answer into pieces. Returns any other body unchanged.
     pub(super) fn of(body: Body) -> Body {
         match TAKING.try_with(Arc::clone) {
             Ok(taking) if !body.is_end_stream() => Body::new(Self { body, rest: Bytes::new(), taking }),
@@ -154,7 +159,8 @@ impl HttpBody for Pieces {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // also behind the last, which would otherwise wait in the connection with nobody to ask how long
+        // also after the last piece: otherwise that one could wait in the connection without a
+        // time-out
         ready!(self.taking.poll_taken(context));
         while self.rest.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {

@@ -1,9 +1,14 @@
-//! The places that connections take: how many there are, who gives way, and how long one may do nothing.
+//! Limits on open connections: how many may exist, which one is closed for a new one, and how long
+//! one may stay idle.
 //!
-//! A connection is a stranger until it has shown a token or a certificate. The bound per client counts strangers only, and where places run
-//! out the strangers that have waited longest are closed, some ahead of need, so that whoever comes waits for none to go: strangers can hold as
-//! many as they like and lock out nobody. One in the middle of a request that was let in is left alone; where neither token nor client CA is
-//! asked for, that is what protects streams.
+//! A connection is *anonymous* (a stranger) until a request on it presents a valid token or its
+//! handshake presents a client certificate. The limit per client counts anonymous connections only.
+//! When slots run out, the anonymous connections that have waited longest are closed. A few are
+//! closed ahead of need, so that a new connection finds a free slot at once. Anonymous clients can
+//! therefore open any number of connections without locking out others.
+//!
+//! A connection is never evicted during a request that passed the access checks. Where neither a
+//! token nor a client CA is configured, this protects the streams.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -17,45 +22,61 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::stall::STALL_MAX;
 use crate::admission::{Client, STREAM_COUNT_MAX};
 
-/// How many connections may be open: one for each stream, and some for everything else.
+/// Default maximum number of open connections: one for each stream, and 2,000 for other requests.
 const CONNECTION_COUNT_MAX: usize = STREAM_COUNT_MAX + 2_000;
 
-/// How many connections `--health-listen` takes beside those: three probes of a kubelet and a few Prometheus open one each, and what else comes
-/// gives way to them after a moment.
+/// Maximum number of connections to `--health-listen`, in addition to those of the API.
+///
+/// Three probes of a kubelet and a few Prometheus servers open one each. Other connections are
+/// evicted for them after a moment.
 pub const HEALTH_CONNECTION_COUNT_MAX: usize = 32;
 
-/// What part of all places the strangers of one client may have: as with streams a tenth, so that nine others find places beside one that
-/// leaks them, and so that one has room for its streams (a tenth of theirs) where nobody shows anything.
+/// Divisor of all slots for the anonymous connections of one client.
+///
+/// A tenth, as for streams: nine other clients still find slots if one leaks connections, and one
+/// client can open its share of the streams even without a token.
 const PER_CLIENT_PART: usize = 10;
 
-/// Strangers of one client where the places are few (a small limit of descriptors): the six connections of a browser, for ten of them.
+/// Minimum number of anonymous connections per client when the limit is small (few file
+/// descriptors): six connections of a browser, for ten browsers.
 const PER_CLIENT_MIN: usize = 60;
 
-/// How many places are kept free as long as there are strangers to close: what comes at once must find them before the closed ones have run
-/// to their end. An accept loop takes 128 connections before it lets other tasks run (tokio's budget of a poll); those that it told to go
-/// have their turn before its next. More would be more strangers that come back, and everybody waits behind those.
+/// Number of slots kept free while anonymous connections can be evicted.
+///
+/// An accept loop accepts up to 128 connections before other tasks run (tokio's cooperative
+/// budget). The evicted connections then run to their end before its next turn. A larger number
+/// would evict more clients, which all reconnect and make others wait.
 const FREE: usize = 128;
 
-/// Where places are few, not more than this part of them is kept free: they are there to be used.
+/// Divisor of all slots: bounds the free slots when the limit is small.
 const FREE_PART: usize = 20;
 
-/// How long to wait for the place of a connection that was told to give way. It does so as soon as its task runs; then the next is told.
+/// Maximum time to wait for the slot of an evicted connection before the next one is evicted. A
+/// slot is usually free as soon as the evicted task runs.
 const GIVING_WAY: Duration = Duration::from_millis(100);
 
-/// How many connections, and how long each may do nothing.
+/// Maximum number of connections, and time-outs of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// How many may be open at once.
+    /// Maximum number of open connections.
     pub count_max: usize,
-    /// How long a TLS handshake may take, the first byte after it, and the headers of the first request, each: Go's clients give up a handshake
-    /// after the same 10 s (`net/http`, `TLSHandshakeTimeout`), and 8 KiB of headers need no more over any line.
+    /// Time limit for a TLS handshake, then for the first byte, then for the headers of the first
+    /// request.
+    ///
+    /// 10 s, as Go's clients wait for a handshake (`net/http`, `TLSHandshakeTimeout`). 8 KiB of
+    /// headers arrive in less time over any line.
     pub first: Duration,
-    /// How long a connection may stand without a request, and so how long further headers may take: hyper's default. A client that keeps
-    /// connections for longer finds them closed, and opens another.
+    /// Maximum time that a connection may stay open without a request, and time limit for later
+    /// headers.
+    ///
+    /// Same as hyper's default. A client that keeps connections for longer finds them closed and
+    /// opens another.
     pub idle: Duration,
-    /// How long a request's body may take as a whole, so that one that drips ends too: 1 MiB, the longest, in 30 s is 280 kbit/s.
+    /// Time limit for the whole body of a request, so that a slow sender ends too. The longest
+    /// body, 1 MiB, needs 280 kbit/s at 30 s.
     pub body: Duration,
-    /// How long a piece of an answer may wait for the other side to take it (`server/stall.rs`).
+    /// Maximum time that a piece of an answer may wait for the client to accept it
+    /// (`server/stall.rs`).
     pub stall: Duration,
 }
 
@@ -67,18 +88,18 @@ impl Default for ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// How many strangers one client may have.
+    /// Returns the maximum number of anonymous connections per client.
     fn per_client_max(self) -> usize {
         (self.count_max / PER_CLIENT_PART).max(PER_CLIENT_MIN).min(self.count_max)
     }
 
-    /// How many places strangers are kept from.
+    /// Returns the number of slots to keep free for new connections.
     fn free(self) -> usize {
         FREE.min(self.count_max / FREE_PART)
     }
 }
 
-/// All places of a face. Cheap to clone.
+/// Connection slots of an API. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Seats {
     limits: ConnectionLimits,
@@ -87,56 +108,57 @@ pub(crate) struct Seats {
     evicted: Arc<AtomicUsize>,
 }
 
-/// Who may be told to give way, in the order of how long they have waited, and how many strangers each client has.
+/// Evictable connections, the longest-waiting first, and the anonymous connections of each client.
 #[derive(Default)]
 struct Book {
     next_ticket: u64,
     waiting: BTreeMap<u64, Arc<Occupant>>,
     clients: HashMap<Client, Strangers>,
-    /// How many were told to give way and have their places still.
+    /// Number of evicted connections that still occupy their slots.
     leaving: usize,
 }
 
-/// The strangers of one client: all, and those that may be told to give way.
+/// Anonymous connections of one client: their number, and the tickets of the evictable ones.
 #[derive(Default)]
 struct Strangers {
     count: usize,
     waiting: BTreeSet<u64>,
 }
 
-/// Who has a place.
+/// The shared state of a connection that occupies a slot.
 struct Occupant {
     client: Client,
-    /// Counted among the strangers of its client.
+    /// Set while the connection counts as an anonymous one of its client.
     is_stranger: AtomicBool,
-    /// It was told to give way.
+    /// Set once the connection was evicted.
     is_leaving: AtomicBool,
     give_way: Notify,
 }
 
-/// A place that is taken; free again when dropped.
+/// An occupied slot. Dropping it frees the slot.
 pub(crate) struct Seat {
     seats: Seats,
     occupant: Arc<Occupant>,
     use_: Mutex<Use>,
-    /// The rest of a request's body was not read.
+    /// Set if the rest of a request's body was left unread.
     unread: Arc<AtomicBool>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// What a connection does.
+/// Current activity of a connection.
 #[derive(Debug)]
 struct Use {
     is_friend: bool,
-    /// Set while it may be told to give way.
+    /// Position in the eviction queue; `None` while the connection must not be evicted.
     ticket: Option<u64>,
-    /// Requests that are answered now, and those of them that were let in.
+    /// Number of requests in progress, and of those that passed the access checks.
     open: usize,
     let_in: usize,
-    /// Answers of which the next piece was not asked for since the last was given out.
+    /// Number of answers with a piece in delivery: the connection has not asked for the next one
+    /// yet.
     unasked: usize,
     asked_once: bool,
-    /// When it last began or ended something.
+    /// Time of the last activity.
     since: Instant,
 }
 
@@ -149,17 +171,20 @@ impl Seats {
         self.limits
     }
 
-    /// How many places are taken, and how many there are.
+    /// Returns the number of occupied slots and of all slots.
     pub(crate) fn count(&self) -> (usize, usize) {
         (self.limits.count_max - self.free.available_permits(), self.limits.count_max)
     }
 
-    /// How many strangers gave way to somebody so far.
+    /// Returns the number of evictions since the start.
     pub(crate) fn evicted_count(&self) -> usize {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Takes a place, of the stranger that has waited longest if need be. `None`: this client has as many as it may, all in use.
+    /// Occupies a slot, evicting the longest-waiting anonymous connection if necessary.
+    ///
+    /// Returns `None` if this client has reached its limit and none of its connections can be
+    /// evicted.
     pub(crate) async fn take(&self, client: Client) -> Option<Seat> {
         self.make_room();
         let permit = loop {
@@ -185,13 +210,14 @@ impl Seats {
         Some(Seat { seats: self.clone(), occupant, use_: Mutex::new(use_), unread: Arc::default(), _permit: permit })
     }
 
-    /// Tells strangers to give way until one more place than is kept free is free, or will be as soon as those that were told have gone.
+    /// Evicts anonymous connections until more slots than [`ConnectionLimits::free`] are free or
+    /// about to be.
     fn make_room(&self) {
         let mut book = self.book();
         while self.free.available_permits() + book.leaving <= self.limits.free() && self.evict_from(&mut book, Book::oldest) {}
     }
 
-    /// Tells one to give way; `false` if there is none.
+    /// Evicts the connection that `choose` selects. Returns `false` if there is none.
     fn evict(&self, choose: impl Fn(&Book) -> Option<u64>) -> bool {
         self.evict_from(&mut self.book(), choose)
     }
@@ -212,7 +238,7 @@ impl Seats {
 }
 
 impl Book {
-    /// The ticket of the one that has waited longest.
+    /// Returns the ticket of the connection that has waited longest.
     fn oldest(&self) -> Option<u64> {
         self.waiting.keys().next().copied()
     }
@@ -220,7 +246,8 @@ impl Book {
     fn queue(&mut self, occupant: &Arc<Occupant>) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        // one that was told to give way while a request came is not told, and counted, once more when that is answered
+        // a connection evicted while a request arrived is not queued again after the answer, or it
+        // would be evicted and counted twice
         if !occupant.is_leaving.load(Ordering::Relaxed) {
             self.waiting.insert(ticket, Arc::clone(occupant));
             self.clients.entry(occupant.client).or_default().waiting.insert(ticket);
@@ -236,7 +263,7 @@ impl Book {
         Some(occupant)
     }
 
-    /// Counts it no more among the strangers of its client.
+    /// Stops counting the connection as an anonymous one of its client.
     fn no_stranger(&mut self, occupant: &Occupant) {
         if occupant.is_stranger.swap(false, Ordering::Relaxed)
             && let Some(strangers) = self.clients.get_mut(&occupant.client)
@@ -254,7 +281,7 @@ impl Seat {
         self.use_.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It has shown a token or a certificate.
+    /// Marks the connection as authenticated: it has presented a token or a certificate.
     pub(crate) fn befriend(&self) {
         let mut now = self.use_();
         if !now.is_friend {
@@ -265,22 +292,22 @@ impl Seat {
         }
     }
 
-    /// The handshake is over: the time for the first request begins.
+    /// Starts the time limit for the first request, after the TLS handshake.
     pub(crate) fn begin(&self) {
         self.use_().since = Instant::now();
     }
 
-    /// Whether the connection should be read to its end before it is closed.
+    /// Returns the flag that asks to drain the connection before it is closed.
     pub(crate) fn unread(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.unread)
     }
 
-    /// Waits until it is told to give way.
+    /// Waits until the connection is evicted.
     pub(crate) async fn gives_way(&self) {
         self.occupant.give_way.notified().await;
     }
 
-    /// Waits until it has done nothing for too long.
+    /// Waits until the connection has been idle for too long.
     pub(crate) async fn overdue(&self) {
         loop {
             let deadline = self.deadline();
@@ -291,13 +318,14 @@ impl Seat {
         }
     }
 
-    /// When to look again, or when it was too long already.
+    /// Returns when the connection will be overdue, or when to check again while it makes progress.
     fn deadline(&self) -> Instant {
         let (now, limits) = (self.use_(), self.seats.limits);
         match (now.open, now.unasked) {
             (0, _) if now.asked_once => now.since + limits.idle,
             (0, _) => now.since + limits.first,
-            // as long as it has others it takes something
+            // all open answers wait for the client; with one that does not, the connection makes
+            // progress
             (open, unasked) if unasked == open => now.since + limits.stall,
             _ => Instant::now() + limits.idle,
         }
@@ -309,7 +337,7 @@ impl Seat {
         now.asked_once = true;
     }
 
-    /// A request is let in, and whether it showed a token.
+    /// Records that a request passed the access checks, and whether it presented a token.
     pub(super) fn request_is_let_in(&self, shows_token: bool) {
         if shows_token {
             self.befriend();
@@ -400,7 +428,8 @@ mod tests {
         };
         let (third, ()) = tokio::join!(seats.take(client("192.0.2.4")), leaving);
         assert!(!told(&friend).await && !told(&second).await && third.is_some());
-        // one that is answered is left alone, and is the last in the queue afterwards
+        // a connection with a request in progress is not evicted, and is the last in the queue
+        // afterwards
         second.request_begins();
         second.request_is_let_in(false);
         let third = third.unwrap();
@@ -419,14 +448,14 @@ mod tests {
     async fn strangers_are_closed_ahead_so_that_nobody_waits_for_one_to_go() {
         let seats = seats(200);
         let mut strangers = Vec::new();
-        // ten places in two hundred are kept free
+        // ten of two hundred slots are kept free
         for number in 0..190 {
             strangers.push(seats.take(client(&format!("192.0.2.{number}"))).await.unwrap());
         }
         assert_eq!(seats.evicted_count(), 0);
         let began = Instant::now();
         for number in 0..10 {
-            // none of those that are told has gone when the next comes
+            // none of the evicted connections has ended when the next one arrives
             strangers.push(seats.take(client(&format!("192.0.2.{number}"))).await.unwrap());
             assert!(told(&strangers[number]).await && !told(&strangers[number + 1]).await);
         }
@@ -434,7 +463,7 @@ mod tests {
         assert_eq!((seats.count().0, seats.evicted_count()), (200, 10));
         strangers.drain(..10);
         assert_eq!((seats.count().0, seats.book().leaving), (190, 0));
-        // friends are not closed: they have the places that are kept free too
+        // authenticated connections are not evicted: they may use the slots that are kept free too
         let mut friends = Vec::new();
         for _ in 0..200 {
             let friend = seats.take(client("192.0.2.1")).await.unwrap();

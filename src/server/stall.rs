@@ -1,4 +1,6 @@
-//! Closes a connection whose other side takes nothing: a stream must not be held open for a reader that is gone.
+//! Write time-out for a socket: closes a connection whose client no longer reads.
+//!
+//! Without it, a client that vanished would keep its stream open.
 
 use std::io;
 use std::pin::Pin;
@@ -10,22 +12,26 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A socket that takes no byte for so long is closed (docs/use/api/streams.md).
+/// Maximum time that a write may stay pending before the connection is closed
+/// (docs/use/api/streams.md).
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
 
-/// How long the rest of a request that is not wanted is read, after the answer: closed earlier, the kernel would answer it with a reset, which
-/// can take the answer from the client before it is read (RFC 9112 §9.6). One round trip and a half over the longest lines.
+/// Maximum time to read and discard the rest of a request after its answer.
+///
+/// If the socket were closed earlier, the kernel would send a reset, which can discard the answer
+/// before the client reads it (RFC 9112 §9.6). One second is one and a half round trips over the
+/// longest lines.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// A connection with a deadline for each write.
 #[derive(Debug)]
 pub(super) struct Stallable<T> {
     io: T,
-    /// Set while a write is pending: most connections never need it.
+    /// Deadline of the pending write. Most connections never need one.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// The other side may still be sending a body that nobody wants.
+    /// Set if the client may still be sending a body that nobody reads.
     unread: Arc<AtomicBool>,
-    /// Set once our side is shut down, while what comes is thrown away.
+    /// End of the drain phase, which begins once the writing side is shut down.
     draining: Option<Pin<Box<Sleep>>>,
 }
 
@@ -34,7 +40,8 @@ impl<T> Stallable<T> {
         Self { io, deadline: None, unread, draining: None }
     }
 
-    /// Passes a write's outcome on; one that has been pending for too long fails.
+    /// Passes the outcome of a write on. Fails with `TimedOut` after [`STALL_MAX`] without
+    /// progress.
     fn watch<R>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if outcome.is_ready() {
             self.deadline = None;

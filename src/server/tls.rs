@@ -1,7 +1,8 @@
-//! TLS of the face: our certificate, and the client certificates that are accepted.
+//! TLS of the listeners: the server certificate and the accepted client certificates.
 //!
-//! Connections that stand keep what they began with. A session cannot be resumed over a change (each configuration has tickets of its own), so
-//! a client CA that was taken out lets nobody in again.
+//! Open connections keep the configuration of their handshake. A session cannot be resumed after a
+//! reload, because each configuration has its own tickets. Clients of a removed client CA therefore
+//! cannot connect again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,32 +14,34 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
-/// Protocols in order of preference: HTTP/2 carries many streams over one connection.
+/// ALPN protocols in order of preference. HTTP/2 comes first: it carries many streams over one
+/// connection.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// What the files of our certificate are called where they are told of.
+/// Name of the certificate files in logs and metrics.
 pub(crate) const TLS_CERTIFICATE: &str = "TLS certificate";
 
-/// Files in PEM.
+/// PEM files for TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Our certificate and its chain.
+    /// Server certificate and its chain.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// Private key of the server certificate.
     pub key: PathBuf,
-    /// The authorities whose client certificates are accepted; `None` asks for none.
+    /// Certificate authorities of accepted client certificates; `None` requests no client
+    /// certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What is served with.
+/// TLS configuration in use.
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(super) config: Arc<ServerConfig>,
-    /// When the first certificate of our chain runs out.
+    /// Earliest expiry of the certificates in the server's chain.
     pub(crate) expiry: Option<SystemTime>,
 }
 
-/// Why TLS cannot be offered.
+/// Error from loading the TLS files.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use {} for TLS: {reason}", path.display())]
 pub struct TlsError {
@@ -46,14 +49,14 @@ pub struct TlsError {
     reason: String,
 }
 
-/// Reads the files, and again when they change.
+/// Loads the TLS files and reloads them when they change.
 pub(crate) fn keep_tls(files: &TlsFiles) -> Result<Kept<Serving>, TlsError> {
     let paths = [&files.certificate, &files.key].into_iter().chain(&files.client_ca).cloned().collect();
     let files = files.clone();
     Kept::open(TLS_CERTIFICATE, paths, move || serving(&files))
 }
 
-/// When the first certificate of a chain runs out; `None` if there is none that can be read.
+/// Returns the earliest expiry in a chain; `None` if no certificate can be parsed.
 fn expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     let of = |der: &CertificateDer<'_>| {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
@@ -63,7 +66,7 @@ fn expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     chain.iter().filter_map(of).min()
 }
 
-/// What the files say now. A key that is not the certificate's is refused.
+/// Builds the TLS configuration from the files. Refuses a key that does not match the certificate.
 fn serving(files: &TlsFiles) -> Result<Serving, TlsError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let chain = certificates(&files.certificate)?;
@@ -94,7 +97,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     if read.is_empty() { Err(failed(path, &"it holds no certificate")) } else { Ok(read) }
 }
 
-/// The reader's own words may quote a line, and a key without line breaks is one: only the system's are passed on.
+/// Converts a PEM error. Only the text of I/O errors is passed on: the parser may quote a line,
+/// which could be the private key.
 fn not_pem(path: &Path, error: &pem::Error) -> TlsError {
     match error {
         pem::Error::Io(error) => failed(path, error),

@@ -1,4 +1,4 @@
-//! One request on its connection: the time that its body may take, and whether its answer is taken.
+//! One request on its connection: the time limit of its body, and the delivery of its answer.
 
 use std::error::Error;
 use std::fmt;
@@ -15,23 +15,24 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::seats::Seat;
 
-/// How a request reached us; each connection puts it into its requests.
+/// Transport of a request. Each connection adds it to the extensions of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// Over TCP: the `Host` counts.
+    /// TCP: the `Host` header is checked.
     Tcp,
-    /// Over a unix socket: no browser gets here.
+    /// Unix socket: browsers cannot connect to it.
     Unix,
 }
 
-/// A request, from its headers to the last byte of its answer; each connection puts it into its requests.
+/// A request from its headers to the last byte of its answer. Each connection adds it to its
+/// requests' extensions.
 #[derive(Debug)]
 pub(crate) struct Visit {
     seat: Arc<Seat>,
     let_in: AtomicBool,
 }
 
-/// A request's body that must be there in time.
+/// Body of a request with a deadline.
 struct TimedBody {
     incoming: Incoming,
     allowed: Duration,
@@ -39,23 +40,23 @@ struct TimedBody {
     visit: Arc<Visit>,
 }
 
-/// The body did not come in time.
+/// Error: the body did not arrive within its time limit.
 #[derive(Debug, thiserror::Error)]
 #[error("the body did not come within {0:?}")]
 pub(crate) struct BodyOverdue(Duration);
 
 impl BodyOverdue {
-    /// Whether it is what an error comes from.
+    /// Returns whether `error` or one of its sources is a [`BodyOverdue`].
     pub(crate) fn caused(error: &(dyn Error + 'static)) -> bool {
         error.is::<Self>() || error.source().is_some_and(Self::caused)
     }
 }
 
-/// An answer on its way.
+/// Body of an answer that is being sent.
 pub(super) struct Answer {
     body: Body,
     visit: Arc<Visit>,
-    /// A piece was given out, and the next not asked for yet.
+    /// Set while a piece is in delivery: the connection has not asked for the next one yet.
     is_given: bool,
 }
 
@@ -65,14 +66,14 @@ impl Visit {
         Arc::new(Self { seat: Arc::clone(seat), let_in: AtomicBool::new(false) })
     }
 
-    /// The request is let in, and whether it showed a token.
+    /// Records that the request passed the access checks, and whether it presented a token.
     pub(crate) fn let_in(&self, shows_token: bool) {
         if !self.let_in.swap(true, Ordering::Relaxed) {
             self.seat.request_is_let_in(shows_token);
         }
     }
 
-    /// The request's body, which may take so long.
+    /// Wraps the body of the request with a deadline of `allowed` from now.
     pub(super) fn body(self: &Arc<Self>, incoming: Incoming, allowed: Duration) -> Body {
         if incoming.is_end_stream() {
             return Body::empty();
