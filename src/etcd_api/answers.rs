@@ -1,4 +1,4 @@
-//! The room that answers take while they are made and sent, by client, and how they are sent.
+//! Memory of answers, limited per client, and the HTTP bodies that send them.
 
 pub(super) mod writing;
 
@@ -17,31 +17,34 @@ use super::refusal;
 use crate::admission::{Budget, Client, Held};
 use writing::Writing;
 
-/// What all answers together may take. A client alone gets two thirds of it: one list of the largest mesh that there is (1,000,000 keys, 330 MB).
+/// Maximum bytes of all answers together. One client can use two thirds: a list of the largest mesh
+/// (1,000,000 keys, 330 MB).
 pub(super) const ANSWER_BYTES_MAX: usize = 512 << 20;
 
-/// What the answers about one key, and pages of so few, may take of all clients together. They have room of their own, so that a client whose lists wait to be
-/// read can still ask for a key: some 200,000 answers.
+/// Maximum bytes of all quick answers (one key, or a short page) together: about 200,000 answers.
+///
+/// Their budget is separate, so that a client with unread lists can still request a key.
 pub(super) const QUICK_BYTES_MAX: usize = 64 << 20;
 
-/// An answer that grows takes room in steps as large as it is, up to this.
+/// Upper bound on the growth step of an answer's memory, in bytes. Below it, the reservation about
+/// doubles.
 const STEP_BYTES_MAX: usize = 64 << 10;
 
-/// Messages of a stream, or its end.
+/// Stream of messages, or of bytes, that can end with an error.
 pub(super) type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// The room of one answer, taken as it grows.
+/// Memory of one answer, reserved as the answer grows.
 #[derive(Debug)]
 pub(super) struct Room {
     held: Held,
     used: usize,
 }
 
-/// What goes in the extensions of an answer, in place of its body.
+/// Response extension that replaces the body that tonic made.
 #[derive(Clone)]
 struct Written(Arc<Mutex<Option<Messages<Bytes>>>>);
 
-/// An answer's body: as tonic makes it, or written here, piece by piece.
+/// Body of an answer: made by tonic, or encoded by this module in pieces.
 pub struct AnswerBody(Kind);
 
 enum Kind {
@@ -51,13 +54,16 @@ enum Kind {
 }
 
 impl Room {
-    /// An answer without bytes yet, for a request that itself uses bytes meanwhile.
+    /// Reserves the bytes of the request, which stay in memory while it is answered.
     pub(super) fn new(budget: &Arc<Budget>, client: Client, request_bytes: usize) -> Result<Self, Status> {
         let held = Budget::take(budget, client, request_bytes).map_err(refusal::no_room)?;
         Ok(Self { held, used: request_bytes })
     }
 
-    /// Takes so many bytes more.
+    /// Adds bytes to the answer.
+    ///
+    /// # Errors
+    /// Returns `ResourceExhausted` if the budget or the client's share is used up.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), Status> {
         self.used += bytes;
         let lacking = self.used.saturating_sub(self.held.bytes());
@@ -68,24 +74,24 @@ impl Room {
         self.held.grow(step).or_else(|_| self.held.grow(lacking)).map_err(refusal::no_room)
     }
 
-    /// Gives bytes back.
+    /// Subtracts bytes that the answer released.
     pub(super) const fn give(&mut self, bytes: usize) {
         self.used = self.used.saturating_sub(bytes);
     }
 
-    /// What was written, each piece with its room until it is sent.
+    /// Returns the encoded pieces. Each frees its share of the memory once it is sent.
     pub(super) fn pieces(mut self, written: Writing) -> Vec<Bytes> {
         let framed = written.framed().into_iter();
         framed.map(|piece| self.held.split(piece.capacity()).with(piece)).collect()
     }
 }
 
-/// An answer that was written here: what tonic makes of the message is left out.
+/// Creates a response from encoded pieces. They replace tonic's encoding of the message.
 pub(super) fn written<T: Default>(pieces: Vec<Bytes>) -> tonic::Response<T> {
     streamed(T::default(), Box::pin(stream::iter(pieces.into_iter().map(Ok))))
 }
 
-/// Messages that are written here, as one run of pieces.
+/// Creates a response from a stream of encoded pieces. They replace tonic's encoding of `message`.
 pub(super) fn streamed<T>(message: T, pieces: Messages<Bytes>) -> tonic::Response<T> {
     let mut response = tonic::Response::new(message);
     response.extensions_mut().insert(Written(Arc::new(Mutex::new(Some(pieces)))));
@@ -93,7 +99,7 @@ pub(super) fn streamed<T>(message: T, pieces: Messages<Bytes>) -> tonic::Respons
 }
 
 impl AnswerBody {
-    /// The answer, or what its extensions have in its place.
+    /// Replaces the response's body with the encoded pieces from its extensions, if there are any.
     pub(super) fn of(mut response: Response<Body>) -> Response<Self> {
         let written = response.extensions_mut().remove::<Written>();
         let written = written.and_then(|written| written.0.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -101,7 +107,7 @@ impl AnswerBody {
     }
 }
 
-/// How an answer ends.
+/// Returns the gRPC trailers for the end of a stream.
 fn trailers(end: Result<(), Status>) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     match end {

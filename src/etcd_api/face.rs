@@ -1,4 +1,4 @@
-//! What all calls share: readings, headers, and what each client may have.
+//! State shared by all calls of the etcd API: readings, headers and the budgets of clients.
 
 use std::sync::Arc;
 
@@ -15,47 +15,51 @@ use crate::admission::{Budget, Client, Places, Scanner, Share, StreamPermit};
 use crate::handle::{Handle, Reading};
 use crate::model::{EntryKey, Question, RangeOutcome};
 
-/// The one member of the cluster that this is.
+/// Id of the only member of the cluster: this process.
 pub(super) const MEMBER_ID: u64 = 1;
 
-/// There are no elections.
+/// Constant Raft term, because there are no elections.
 pub(super) const RAFT_TERM: u64 = 1;
 
-/// How many bytes the watches of all clients may take with their keys.
+/// Maximum bytes of the watches of all clients, including their keys.
 const WATCHED_BYTES_MAX: usize = 64 << 20;
 
-/// How many of them those of one client may take: a fourth. Six watches for each of 511 clusters, which is what an agent has at most, take less than
-/// 1 MiB.
+/// Maximum bytes of the watches of one client: a fourth of the total.
+///
+/// An agent has at most six watches for each of 511 clusters, which need less than 1 MiB.
 const WATCHED_BYTES_PER_CLIENT_MAX: usize = 16 << 20;
 
-/// How many bytes may wait in memory for the rest of their messages, which have 4 MiB at most; a client alone gets half.
+/// Maximum bytes of incomplete request messages. A message has at most 4 MiB; one client can use
+/// half.
 const RECEIVED_BYTES_MAX: usize = 64 << 20;
 
-/// How many bytes of events may wait for their clients to take them; a client alone gets half. As a stream has four answers of some 256 KiB at most, those
-/// are 128 streams whose clients read nothing.
+/// Maximum bytes of events that wait to be sent; one client can use half.
+///
+/// A stream has at most four answers of about 256 KiB, so half the budget is enough for 128 streams
+/// whose clients read nothing.
 const TOLD_BYTES_MAX: usize = 256 << 20;
 
-/// One face.
+/// State of the etcd API.
 #[derive(Debug)]
 pub(super) struct Face {
     pub(super) handle: Handle,
     pub(super) options: EtcdOptions,
     pub(super) pins: Pins,
     pub(super) window: Window,
-    /// The answers of ranges and transactions.
+    /// Budget for the answers of ranges and transactions.
     pub(super) answers: Arc<Budget>,
-    /// Those of the quick ones.
+    /// Budget for quick answers.
     pub(super) quick_answers: Arc<Budget>,
-    /// The keys of all watches.
+    /// Budget for the keys of all watches.
     pub(super) watched: Arc<Budget>,
-    /// Messages that are not whole yet.
+    /// Budget for incomplete request messages.
     pub(super) received: Arc<Budget>,
-    /// Events of watches that wait to be sent.
+    /// Budget for events that wait to be sent.
     pub(super) told: Arc<Budget>,
     streams: Places,
 }
 
-/// Who asks, told apart as over HTTP.
+/// Returns the client of a request, identified as in the HTTP API.
 pub(super) fn client_of<T>(request: &Request<T>) -> Client {
     request.extensions().get().copied().unwrap_or(Client::Local)
 }
@@ -76,48 +80,59 @@ impl Face {
         }
     }
 
-    /// A place among the requests that take long.
+    /// Gets a slot among the requests that take long.
+    ///
+    /// # Errors
+    /// Returns `ResourceExhausted` if the client or the queue has no slot left.
     pub(super) fn enter(&self, client: Client) -> Result<Scanner, Status> {
         self.options.scans.enter(client).map_err(|none| refusal::crowded(&none))
     }
 
-    /// A place among the streams that stay open.
+    /// Gets a slot among the streams that stay open.
+    ///
+    /// # Errors
+    /// Returns `ResourceExhausted` if there is no slot left.
     pub(super) fn stream(&self, client: Client) -> Result<StreamPermit, Status> {
         self.streams.take(client).map_err(|none| refusal::crowded(&none))
     }
 
-    /// The newest moment; waits for the store to load.
+    /// Returns the newest snapshot. Waits up to 2 s for the store to load.
+    ///
+    /// # Errors
+    /// Returns `Unavailable` while the store is still loading.
     pub(super) async fn reading(&self) -> Result<Reading, Status> {
         self.handle.reading().await.map_err(|_| refusal::loading())
     }
 
-    /// The newest moment for a question about one key; while the store loads one that has no other key, where the key is of an entry.
+    /// Returns the newest snapshot for a request about one key.
+    ///
+    /// While the store is loading, the snapshot has only this key, if it is the key of an entry.
     pub(super) async fn reading_for(&self, key: &[u8]) -> Result<Reading, Status> {
         let entry = str::from_utf8(key).ok().and_then(EntryKey::from_cache_form).filter(|key| key.kind.is_mirrored());
         let Some(entry) = entry else { return self.reading().await };
         self.handle.reading_for(Question::Key(entry)).await.map_err(|_| refusal::loading())
     }
 
-    /// Counts what became of a range.
+    /// Counts the outcome of a range request in the metrics, and returns the answer unchanged.
     pub(super) fn counted<T>(&self, answer: Result<T, Status>) -> Result<T, Status> {
         let outcome = answer.as_ref().map_or_else(refusal::outcome, |_| RangeOutcome::Answered);
         self.handle.etcd_counts().add_range(outcome);
         answer
     }
 
-    /// The head of an answer at the newest moment.
+    /// Returns a response header at the newest revision.
     pub(super) async fn header_now(&self) -> Result<Option<PbResponseHeader>, Status> {
         let reading = self.reading().await?;
         Ok(Some(header_at(&reading)))
     }
 }
 
-/// What stands at the head of an answer that is about a revision.
+/// Builds a response header for the given revision.
 pub(super) fn header(reading: &Reading, revision: i64) -> PbResponseHeader {
     PbResponseHeader { cluster_id: reading.lineage(), member_id: MEMBER_ID, revision, raft_term: RAFT_TERM }
 }
 
-/// What stands at the head of an answer that is about the newest revision of a moment.
+/// Builds a response header for the newest revision of a snapshot.
 pub(super) fn header_at(reading: &Reading) -> PbResponseHeader {
     header(reading, revision(reading.position().sequence))
 }

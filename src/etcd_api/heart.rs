@@ -1,5 +1,5 @@
-//! The heartbeat that agents look for: an etcd whose heartbeat is older than two minutes they leave for a new connection
-//! (docs/develop/protocol.md §9.2).
+//! Heartbeat key for Cilium's agents. They reconnect if an etcd's heartbeat is older than two
+//! minutes (docs/develop/protocol.md §9.2).
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handle::Handle;
 
-/// How often it beats, as Cilium's own (`pkg/kvstore/heartbeat`).
+/// Interval between heartbeats. Same as Cilium's own (`pkg/kvstore/heartbeat`).
 const BEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Beats as soon as the store is loaded, and every minute, until it is told to stop.
+/// Writes a heartbeat once the store is loaded and every minute after that, until `stop` is
+/// cancelled.
 pub async fn beat(handle: Handle, stop: CancellationToken) {
     let beating = async {
         if handle.signal_once_loaded().await.is_none() {

@@ -1,4 +1,5 @@
-//! `KV`: reads. What writes is refused as by an etcd whose user may only read.
+//! The `KV` service: reads only. Writes are refused with the error of an etcd whose user may only
+//! read.
 
 mod moment;
 mod range;
@@ -25,10 +26,11 @@ use super::span::Span;
 use crate::admission::Client;
 use crate::handle::Slice;
 
-/// Ranges of one key, and pages of so few, are answered at once: some ten microseconds.
+/// Maximum limit of a range that is answered at once, in about ten microseconds. Ranges of one key
+/// are answered at once too.
 const QUICK_LIMIT: i64 = 8;
 
-/// The service.
+/// The `KV` service.
 #[derive(Debug)]
 pub(super) struct Keys(pub(super) Arc<Face>);
 
@@ -61,12 +63,12 @@ impl PbKvService for Keys {
     }
 }
 
-/// What is answered in slices.
+/// A request that is answered in slices.
 trait Work: Send + 'static {
-    /// What is known at its end.
+    /// Result that is known at the end of the answer.
     type Ended: Send + 'static;
 
-    /// Goes on until the slice is over.
+    /// Continues until the slice is over.
     fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<Self::Ended, Status>>;
 }
 
@@ -104,7 +106,7 @@ impl<W: Work> Answering<W> {
         self.work.advance(slice, &mut self.room, &mut self.out)
     }
 
-    /// Makes it, by turns with what others ask for.
+    /// Completes the answer in slices, in turns with the requests of other clients.
     async fn in_turns(mut self, face: &Face, client: Client) -> Result<(W::Ended, Self), Status> {
         let scanner = face.enter(client)?;
         loop {
@@ -131,7 +133,7 @@ impl Keys {
         let room = Room::new(if is_quick { &self.0.quick_answers } else { &self.0.answers }, client, key_bytes)?;
         let ranging = Ranging::new(&self.0, &reading, &request)?;
         let mut answering = Answering::new(ranging, room, &header_at(&reading));
-        // what is quick waits for nobody
+        // a quick request waits for no other
         let at_once = is_quick.then(|| answering.advance(&mut Slice::begin(self.0.options.scans.pace().slice)));
         let (ended, Answering { room, mut out, .. }) = match at_once {
             Some(ControlFlow::Break(ended)) => (ended?, answering),

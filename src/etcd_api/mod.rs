@@ -1,9 +1,9 @@
-//! The mirror as a read-only etcd v3 over gRPC, for agents and tools that speak nothing else: the keys that a KVStoreMesh would write, straight
-//! from memory, with our sequences as revisions.
+//! The mirror as a read-only etcd v3 over gRPC, for agents and tools that only read from an etcd.
 //!
-//! Receives a [`Handle`] and asks it for readings. The only importer of tonic's server; etcd's own messages come compiled with `etcd-client`.
-//! Deliberately lacks: sockets, TLS and the accept loop, which `server` has, and any way to write: what would is refused with
-//! etcd's own error.
+//! It has the keys that a KVStoreMesh would write, served from memory, with sequences as revisions.
+//! All data comes from a [`Handle`]. Writes are refused with etcd's own error. `server` has the
+//! sockets, TLS and the accept loop; etcd's messages come compiled with `etcd-client`. No other
+//! module imports tonic's server.
 
 mod answers;
 mod face;
@@ -41,23 +41,25 @@ use watch::Watches;
 
 pub use heart::beat;
 
-/// How large a message may be that names neither keys nor values: nobody sends more than a few numbers and addresses.
+/// Maximum bytes of a message that contains neither keys nor values, only a few numbers and
+/// addresses.
 const SMALL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// What the face needs beside the mirror.
+/// Options of the etcd API.
 #[derive(Debug, Clone, Default)]
 pub struct EtcdOptions {
-    /// Who asks has shown a certificate, and may read what etcd's role `local` may.
+    /// Restricts clients, which present certificates, to the keys that etcd's role `local` may
+    /// read.
     pub restricted: bool,
-    /// Where it is served, as URLs.
+    /// URLs of the etcd API.
     pub urls: Vec<String>,
-    /// Where it does what takes long: by turns with the HTTP face.
+    /// Scheduler of requests that take long, shared with the HTTP API.
     pub scans: Scans,
     /// Ends every stream.
     pub stop: CancellationToken,
 }
 
-/// The face as a service of HTTP/2 requests.
+/// Creates the etcd API as a service of HTTP/2 requests.
 pub fn service<B>(
     handle: Handle,
     options: EtcdOptions,

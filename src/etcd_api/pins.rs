@@ -1,4 +1,4 @@
-//! The moments that lists are read at page by page, kept until their last page.
+//! Snapshots pinned for lists that are read page by page.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,21 +12,26 @@ use super::revisions::revision;
 use crate::admission::Client;
 use crate::handle::Reading;
 
-/// How many moments are kept for lists that go on. What changed since stays in memory with each: at 1,000 changes/s of 300 B for a minute some
-/// 20 MB for the oldest, which all others share.
+/// Maximum number of pinned snapshots.
+///
+/// Each retains what has changed since, and they share it: about 20 MB for the oldest after a
+/// minute of 1,000 changes/s of 300 B.
 const PINNED_COUNT_MAX: usize = 16;
 
-/// How long one is kept that nobody asks for: the pages of a list follow each other within seconds.
+/// Time after the last request for which a snapshot stays pinned. The pages of a list follow each
+/// other within seconds.
 const PINNED_FOR: Duration = Duration::from_secs(60);
 
-/// By revision and client: one that goes on with many lists takes none of another's.
+/// Pinned snapshots by revision and client, so that a client with many lists cannot evict those of
+/// another.
 type Kept = BTreeMap<(i64, Client), Pin>;
 
-/// The moments that lists are read at.
+/// Snapshots pinned for lists.
 #[derive(Debug, Default)]
 pub(super) struct Pins {
     kept: Arc<Mutex<Kept>>,
-    /// Lets those go that nobody asks for any more, as long as there are any: each holds all that has changed since.
+    /// Task that removes expired pins. It runs while there are any, because each pin retains all
+    /// later changes.
     letting_go: Mutex<JoinSet<()>>,
 }
 
@@ -37,7 +42,7 @@ struct Pin {
 }
 
 impl Pins {
-    /// Keeps a moment for the pages that follow.
+    /// Pins a snapshot for the following pages of a list.
     pub(super) fn keep(&self, client: Client, reading: &Reading) {
         let mut kept = self.kept();
         let is_first = kept.is_empty();
@@ -58,7 +63,7 @@ impl Pins {
         }
     }
 
-    /// The moment of a revision, if it is kept.
+    /// Returns the snapshot of a revision if it is pinned.
     pub(super) fn find(&self, revision: i64) -> Option<Reading> {
         let mut kept = self.kept();
         let pins = kept.iter_mut().filter(|((at, _), _)| *at == revision);
@@ -74,7 +79,7 @@ impl Pins {
     }
 }
 
-/// Until none is kept.
+/// Removes expired pins until none is left.
 async fn let_go(kept: Arc<Mutex<Kept>>) {
     loop {
         let next = {

@@ -1,6 +1,7 @@
-//! Requests as they come in: what a client has sent of a message waits in memory until the rest is there, and a transaction is looked at before it is unpacked.
+//! Bodies of requests: limits the memory of incomplete messages and the size of transactions.
 //!
-//! Owns: how much unfinished messages may take, and how many operations the tree of a transaction may have. Deliberately lacks: what messages say.
+//! Bytes of an incomplete message are charged to its client. A transaction is retained until it is
+//! complete, so that its operations can be counted before tonic decodes it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,17 +16,20 @@ use super::face::Face;
 use super::refusal;
 use crate::admission::{Budget, Client, Held};
 
-/// Where transactions are sent.
+/// Path of requests with a transaction.
 const TXN_PATH: &str = "/etcdserverpb.KV/Txn";
 
-/// What gRPC has before each message: whether it is compressed, and how long it is.
+/// Bytes of the gRPC prefix of a message: compression flag and length.
 const FRAME_BYTES: usize = 5;
 
-/// How large a message may be (tonic's bound); what is larger is refused by its head.
+/// Maximum bytes of a message (tonic's limit). A larger one is refused by its prefix.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
-/// How many comparisons and operations the whole tree of a transaction may have, those of branches that are not chosen included. Etcd's own bound is along
-/// each path, so that there can be as many as a request has bytes for; meshkeep asks for four.
+/// Maximum number of comparisons and operations in the whole tree of a transaction, including
+/// branches that are not chosen.
+///
+/// etcd limits each path only, so that a request could have as many operations as fit in its bytes.
+/// meshkeep's own client sends four.
 pub(super) const TREE_OPERATIONS_MAX: usize = 1_024;
 
 /// The body of a request.
@@ -33,21 +37,21 @@ pub(super) struct Receiving<B> {
     body: B,
     held: Held,
     message: Message,
-    /// What has come of a transaction that is not whole.
+    /// Bytes of an incomplete transaction; `None` on other paths.
     txn: Option<Vec<u8>>,
 }
 
-/// How far the message that comes is.
+/// State of the message that is being received.
 #[derive(Debug, Default)]
 struct Message {
     head: Vec<u8>,
     missing: usize,
-    /// How much of it has come.
+    /// Number of bytes received after the prefix.
     come: usize,
 }
 
 impl Message {
-    /// Goes on by what has come; what is left at its end is of a message that is not whole.
+    /// Processes received bytes. Afterwards the state is that of the last, incomplete message.
     fn add(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.head.len() < FRAME_BYTES {
@@ -77,7 +81,7 @@ impl Message {
 }
 
 impl<B> Receiving<B> {
-    /// The request with this in place of its body.
+    /// Wraps the body of a request.
     pub(super) fn of(face: &Arc<Face>, request: Request<B>) -> Request<Self> {
         let client = request.extensions().get().copied().unwrap_or(Client::Local);
         let txn = (request.uri().path() == TXN_PATH).then(Vec::new);
@@ -85,7 +89,11 @@ impl<B> Receiving<B> {
         request.map(|body| Self { body, held, message: Message::default(), txn })
     }
 
-    /// What is given on of a piece: nothing yet of a transaction that is not whole.
+    /// Returns the bytes to pass on; `None` while a transaction is incomplete.
+    ///
+    /// # Errors
+    /// Returns `ResourceExhausted` if the budget is used up, and refuses transactions with too many
+    /// operations.
     fn received(&mut self, bytes: Bytes) -> Result<Option<Bytes>, Status> {
         self.message.add(&bytes);
         let come = self.message.come;
@@ -137,8 +145,10 @@ where
     }
 }
 
-/// Counts the comparisons and operations of a `TxnRequest`, from its first byte on and no further than there may be. What is no such message is left to the
-/// decoder, which refuses it.
+/// Subtracts the comparisons and operations of an encoded `TxnRequest` from `left`. Returns `None`
+/// if there are more.
+///
+/// Malformed messages are left to the decoder, which refuses them.
 fn count(mut txn: &[u8], left: &mut usize) -> Option<()> {
     while let Some((number, content)) = field(&mut txn) {
         if !matches!(number, 1..=3) {
@@ -156,7 +166,7 @@ fn count(mut txn: &[u8], left: &mut usize) -> Option<()> {
     Some(())
 }
 
-/// The next field of a message: its number, and what it has where that is a message or bytes.
+/// Decodes the next field of a message: its number, and its content if it is a message or bytes.
 fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, &'a [u8])> {
     let tag = varint(bytes)?;
     let length = match tag & 7 {
@@ -188,14 +198,14 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A field with a message or bytes.
+    /// Encodes a field with a message or bytes.
     fn message(number: u8, content: &[u8]) -> Vec<u8> {
         let length = u16::try_from(content.len()).unwrap();
         let length = [length.to_le_bytes()[0] | 0x80, u8::try_from(length >> 7).unwrap()];
         [&[number << 3 | 2][..], &length[..], content].concat()
     }
 
-    /// How many operations there are, up to a bound.
+    /// Returns the number of operations, or `None` above the bound.
     fn counted(txn: &[u8], most: usize) -> Option<usize> {
         let mut left = most;
         count(txn, &mut left).map(|()| most - left)
@@ -209,7 +219,7 @@ mod tests {
         let txn = [compare.clone(), range.repeat(3), inner(5).repeat(2), b"\x30\x07".to_vec()].concat();
         let all = 1 + 3 + 2 * (1 + 1 + 5);
         assert_eq!([counted(&txn, 1_024), counted(&txn, all), counted(&txn, all - 1)], [Some(all), Some(all), None]);
-        // what ends too early is for the decoder
+        // a truncated message is left to the decoder
         assert_eq!(
             [counted(&txn[..txn.len() - 1], 1_024), counted(&compare[..3], 1_024), counted(b"\xff", 1_024)],
             [Some(all), Some(0), Some(0)]

@@ -1,4 +1,4 @@
-//! etcd's own errors, word for word (`api/v3rpc/rpctypes/error.go`), as clients compare them.
+//! Errors with etcd's exact messages (`api/v3rpc/rpctypes/error.go`), because clients compare them.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::model::RangeOutcome;
 
 const FUTURE: &str = "etcdserver: mvcc: required revision is a future revision";
 
-/// What an error says of the range that it answers.
+/// Maps the error of a range request to its outcome in the metrics.
 pub(super) fn outcome(error: &Status) -> RangeOutcome {
     match error.code() {
         Code::OutOfRange if error.message() == FUTURE => RangeOutcome::Future,
@@ -54,7 +54,7 @@ pub(super) fn future_revision() -> Status {
     Status::out_of_range(FUTURE)
 }
 
-/// The answer has no room.
+/// Error: no memory left for the answer.
 pub(super) fn no_room(none: NoRoom) -> Status {
     crowded(&match none {
         NoRoom::OfClient => {
@@ -64,19 +64,19 @@ pub(super) fn no_room(none: NoRoom) -> Status {
     })
 }
 
-/// There are as many of something as there may be.
+/// Error: a limit was reached.
 pub(super) fn crowded(reason: &dyn fmt::Display) -> Status {
     Status::resource_exhausted(format!("etcdserver: too many requests: {reason}"))
 }
 
-/// Beside etcd's own bound along each path, which does not bound what there is in all.
+/// Error: the whole tree of a transaction is too large. etcd itself limits only each path.
 pub(super) fn too_large_tree(most: usize) -> Status {
     Status::invalid_argument(format!(
         "etcdserver: too many operations in txn request: its whole tree may have {most} comparisons and operations, those of inner transactions included"
     ))
 }
 
-/// A message that comes has no room.
+/// Error: no memory left for an incomplete request.
 pub(super) fn no_room_for_requests(none: NoRoom) -> Status {
     crowded(&match none {
         NoRoom::OfClient => {

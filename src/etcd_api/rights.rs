@@ -1,5 +1,8 @@
-//! What who has a certificate may read: what etcd's role `local` may in a cluster that runs a KVStoreMesh (docs/develop/protocol.md §7.6), and nothing
-//! else. A right is to a range: a question that reaches beyond all of them is refused, one for "this key and all that follow" included
+//! Access rights of clients with a certificate.
+//!
+//! They can read what etcd's role `local` can in a cluster that runs a KVStoreMesh
+//! (docs/develop/protocol.md §7.6), and nothing else. Each right covers a range of keys. A request
+//! that reaches beyond all of them is refused, including one for "this key and all that follow"
 //! (GHSA-xg4h-6gfc-h4m8).
 
 use super::face::Face;
@@ -7,7 +10,7 @@ use super::refusal;
 use super::span::Span;
 use tonic::Status;
 
-/// From one key on and below another.
+/// Readable ranges: first key, and the end (exclusive).
 const READABLE: [(&[u8], &[u8]); 4] = [
     (b"cilium/.heartbeat", b"cilium/.heartbeau"),
     (b"cilium/cache/", b"cilium/cache0"),
@@ -20,7 +23,10 @@ fn is_readable(span: &Span) -> bool {
 }
 
 impl Face {
-    /// Whether who asks may read all of a range.
+    /// Checks that the client may read the whole span.
+    ///
+    /// # Errors
+    /// Returns `PermissionDenied` otherwise.
     pub(super) fn may_read(&self, span: &Span) -> Result<(), Status> {
         if !self.options.restricted || is_readable(span) { Ok(()) } else { Err(refusal::permission_denied()) }
     }

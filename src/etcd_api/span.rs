@@ -1,17 +1,19 @@
-//! A range of keys as etcd's requests name it.
+//! A range of keys as etcd's requests encode it.
 
-/// Keys from one on and below another.
+/// Keys from `start` to below `end`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start: Vec<u8>,
-    /// `None` is all that follow, where it is not one key.
+    /// End of the span (exclusive). `None` means one key if `is_single` is set, and no upper bound
+    /// otherwise.
     pub(super) end: Option<Vec<u8>>,
-    /// It is one key, the first.
+    /// Set if the span is the single key `start`.
     pub(super) is_single: bool,
 }
 
 impl Span {
-    /// Without an end it is one key; an end of one zero byte means all keys from the first on.
+    /// Creates a span. An empty `range_end` means one key; one zero byte means all keys from `key`
+    /// on.
     pub(super) fn new(key: &[u8], range_end: &[u8]) -> Self {
         let start = key.to_vec();
         let (end, is_single) = match range_end {
@@ -26,7 +28,7 @@ impl Span {
         key >= self.start.as_slice() && self.is_not_behind(key)
     }
 
-    /// Whether a key is below the end.
+    /// Returns whether a key is before the end of the span.
     pub(super) fn is_not_behind(&self, key: &[u8]) -> bool {
         match &self.end {
             Some(end) => key < end.as_slice(),
@@ -34,7 +36,7 @@ impl Span {
         }
     }
 
-    /// Whether all of it is from one key on and below another.
+    /// Returns whether the whole span is in the range from `from` to below `to`.
     pub(super) fn is_within(&self, from: &[u8], to: &[u8]) -> bool {
         let ends_before = match &self.end {
             Some(end) => end.as_slice() <= to,
@@ -43,12 +45,13 @@ impl Span {
         self.start.as_slice() >= from && ends_before
     }
 
-    /// Whether both ends are text, as all keys are: how many keys lie between others is not known without going through them.
+    /// Returns whether both bounds are valid UTF-8, as all keys are. Otherwise its keys can only be
+    /// counted one by one.
     pub(super) fn is_text(&self) -> bool {
         str::from_utf8(&self.start).is_ok() && self.end.as_ref().is_none_or(|end| str::from_utf8(end).is_ok())
     }
 
-    /// Whether it can hold nothing.
+    /// Returns whether the span cannot contain any key.
     pub(super) fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }

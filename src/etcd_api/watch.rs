@@ -1,8 +1,13 @@
-//! `Watch`: many watches over one stream, each with a place of its own in our order.
+//! The `Watch` service: many watches over one stream, each with its own position in the order of
+//! changes.
 //!
-//! A watch that is near the head is told along the ring, change by change, with what was there before; one that is not is told the newest state of
-//! each key in order of sequence, and what went away; one from below what is known of deletes is "compacted", so that its client lists again.
-//! Every change has a sequence of its own, so all events of a revision are one. Nothing is kept for a slow client but its place.
+//! A watch near the head gets each change from the feed, with the previous value. One that is
+//! further behind gets the newest state of each changed key in order of sequence, and the deleted
+//! keys. One from before the oldest known tombstone is cancelled as "compacted", so that its client
+//! lists again.
+//!
+//! Every change has its own sequence, so a revision never has more than one event. Only the
+//! position is stored for a slow client.
 
 mod watcher;
 
@@ -28,35 +33,38 @@ use crate::handle::{Reading, Slice};
 use crate::model::Sequence;
 use watcher::{Refused, Told, Watcher, size_of_event};
 
-/// How many answers wait for the client to take them: one that it reads, and one that is ready.
+/// Capacity of the queue of answers: one that the client reads, and the next.
 const ANSWERS_WAITING_MAX: usize = 2;
 
-/// How many watches a stream may have: an agent has six for each of 511 clusters at most.
+/// Maximum number of watches per stream. An agent has at most six for each of 511 clusters.
 const WATCHES_MAX: usize = 8_192;
 
-/// How many bytes `key` and `range_end` of a watch may have together: what etcd takes as a request (`--max-request-bytes`).
+/// Maximum bytes of `key` and `range_end` of a watch together. Same as etcd's limit for a request
+/// (`--max-request-bytes`, 1.5 MiB).
 const KEY_BYTES_MAX: usize = 3 << 19;
 
-/// How often a watch that asked for it is told how far it is while nothing happens: as often as the heartbeat beats.
+/// Interval between progress notifications for idle watches that asked for them. Same as the
+/// heartbeat's.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Between two looks of a stream that is told much lies so much for each stream that is open, so that a thousand of them look twenty times a
-/// second, and a few at once.
+/// Pause between two scans of a busy stream, multiplied by the number of open streams.
+///
+/// A thousand streams scan 20 times a second each, and a few scan almost at once.
 const PAUSE_FOR_EACH: Duration = Duration::from_micros(50);
 
-/// No look waits for longer.
+/// Maximum pause between two scans.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// The id of an answer that is about no watch, or about all.
+/// Watch id of an answer that is about no watch, or about all.
 const NO_WATCH: i64 = -1;
 
-/// An answer, and the room that its events take until the next is asked for.
+/// An answer, and the memory of its events until the next one is requested.
 type Answer = (Result<PbWatchResponse, Status>, Option<Held>);
 
-/// Where answers go.
+/// Queue of answers to the client.
 type Answers = mpsc::Sender<Answer>;
 
-/// The client is gone.
+/// Error: the client disconnected.
 struct Gone;
 
 /// One stream of watches.
@@ -69,23 +77,23 @@ struct WatchStream {
     /// Sequence up to which every open watch has all events.
     lowest: Sequence,
     next_id: i64,
-    /// It was asked how far all are, and that was not told yet.
+    /// Set while a progress request for all watches is unanswered.
     owes_progress: bool,
 }
 
 /// Result of one step of a scan of the watches.
 enum ScanOutcome {
-    /// Sends events to this watch.
+    /// Events, or a compaction, for this watch.
     Told(i64, Told),
-    /// This one is behind what is kept ready.
+    /// This watch is behind the feed.
     Behind(i64),
-    /// There are more to look at.
+    /// There are more watches to scan.
     Paused,
-    /// All were looked at.
+    /// All watches were scanned.
     Over,
 }
 
-/// The service.
+/// The `Watch` service.
 #[derive(Debug)]
 pub(super) struct Watches(pub(super) Arc<Face>);
 
@@ -107,12 +115,13 @@ impl PbWatchService for Watches {
             let stream =
                 WatchStream { face, client, scanner, answers: answers.clone(), watchers, lowest, next_id: 0, owes_progress: false };
             if stop.run_until_cancelled(stream.run(request.into_inner(), signal)).await.is_none() {
-                // a client that reads no more is not waited for
+                // a client that no longer reads is not waited for
                 drop(answers.try_send((Err(refusal::stopping()), None)));
             }
             drop((counted, place));
         });
-        // the task ends with the stream; what an answer takes is free when the next is asked for
+        // the task ends with the stream; the memory of an answer is freed when the next one is
+        // requested
         let next = |(mut receiver, task, sent): (mpsc::Receiver<Answer>, JoinSet<()>, Option<Held>)| async move {
             drop(sent);
             let (answer, held) = receiver.recv().await?;
@@ -123,7 +132,7 @@ impl PbWatchService for Watches {
 }
 
 impl WatchStream {
-    /// Until the client goes.
+    /// Runs until the client disconnects.
     async fn run(mut self, mut requests: Streaming<PbWatchRequest>, mut signal: watch::Receiver<Sequence>) {
         let mut progress = interval(PROGRESS_INTERVAL);
         progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -153,13 +162,13 @@ impl WatchStream {
         }
     }
 
-    /// How long to wait before the next look.
+    /// Returns the pause before the next scan.
     fn pause(&self) -> Duration {
         let streams = u32::try_from(self.face.handle.etcd_counts().watch_streams.get()).unwrap_or(u32::MAX);
         PAUSE_FOR_EACH.saturating_mul(streams).min(PAUSE_MAX)
     }
 
-    /// Whether every watch was told everything.
+    /// Returns whether every watch has all events.
     fn is_current(&self) -> bool {
         let Some(reading) = self.face.handle.try_reading() else { return true };
         self.lowest >= reading.position().sequence
@@ -167,7 +176,7 @@ impl WatchStream {
 
     async fn send(&self, answer: PbWatchResponse) -> Result<(), Gone> {
         let bytes = answer.events.iter().map(size_of_event).sum();
-        // the answers that this stream has sent wait for their client alone
+        // only this client waits for the budget of its unsent answers
         let held = if bytes > 0 { Some(Budget::wait(&self.face.told, self.client, bytes).await) } else { None };
         self.answers.send((Ok(answer), held)).await.map_err(|_| Gone)
     }
@@ -176,7 +185,7 @@ impl WatchStream {
         self.face.handle.try_reading().ok_or(Gone)
     }
 
-    /// An answer that is about a watch, at the head.
+    /// Builds an answer about a watch at the newest revision.
     fn about(&self, watch_id: i64) -> Result<PbWatchResponse, Gone> {
         let reading = self.reading()?;
         let header = Some(header_at(&reading));
@@ -212,7 +221,7 @@ impl WatchStream {
         }
     }
 
-    /// Takes the bytes of a watch: its keys, and a fixed number for its state.
+    /// Reserves the memory of a watch: its keys, and a fixed size for its state.
     fn room_for(&self, key_bytes: usize) -> Result<Held, Refused> {
         if key_bytes > KEY_BYTES_MAX {
             return Err(Refused(format!(
@@ -243,7 +252,8 @@ impl WatchStream {
                 self.send(PbWatchResponse { created: true, ..self.about(id)? }).await?;
                 let reading = self.reading()?;
                 let head = reading.position().sequence;
-                // no client knows a revision above the newest one, unless from another copy of the store
+                // no client knows a revision above the newest one, unless from another copy of the
+                // store
                 match reading.raw_goes_on_from(watcher.sent()) {
                     Err(lowest) if watcher.sent() > head => self.send_compacted(id, &reading, lowest).await,
                     _ => {
@@ -267,7 +277,8 @@ impl WatchStream {
         self.next_id - 1
     }
 
-    /// Sends each watch a piece of the events that it lacks, in turns with the requests of other clients. Returns whether any watch got events.
+    /// Sends each watch a part of the events that it lacks, in turns with the requests of other
+    /// clients. Returns whether any watch got events.
     async fn look(&mut self) -> Result<bool, Gone> {
         let reading = self.reading()?;
         let head = reading.position().sequence;
@@ -280,7 +291,7 @@ impl WatchStream {
                 ScanOutcome::Behind(id) => {
                     let Some(behind) = self.watchers.remove(&id) else { continue };
                     let then = reading.clone();
-                    // what is unpacked takes some milliseconds
+                    // decoding takes some milliseconds
                     let replay = move |behind: &mut Watcher, slice: &mut Slice| {
                         slice.look();
                         behind.replay(&then)
@@ -310,7 +321,7 @@ impl WatchStream {
         Ok(has_told)
     }
 
-    /// Cancels a watch that cannot go on from where it is.
+    /// Cancels a watch that cannot resume from its position.
     async fn send_compacted(&self, watch_id: i64, reading: &Reading, lowest: Sequence) -> Result<(), Gone> {
         let header = Some(header_at(reading));
         let compact_revision = revision(lowest.next());
@@ -318,18 +329,18 @@ impl WatchStream {
         self.send(PbWatchResponse { header, watch_id, canceled: true, compact_revision, ..PbWatchResponse::default() }).await
     }
 
-    /// Says how far all watches are: they were told everything.
+    /// Sends a progress notification for all watches. Called when every watch has all events.
     async fn tell_all_progress(&mut self) -> Result<(), Gone> {
         self.owes_progress = false;
         let reading = self.reading()?;
         let head = reading.position().sequence;
-        // what came since is not told yet
+        // events of newer changes are not sent yet
         let sent = self.lowest.min(head);
         let header = Some(header(&reading, revision(sent)));
         self.send(PbWatchResponse { header, watch_id: NO_WATCH, ..PbWatchResponse::default() }).await
     }
 
-    /// Says to each watch that asked for it, and was told nothing for a while, how far it is.
+    /// Sends a progress notification to each idle watch that asked for them.
     async fn tell_progress(&mut self) -> Result<(), Gone> {
         let reading = self.reading()?;
         let head = reading.position().sequence;
@@ -347,7 +358,8 @@ impl WatchStream {
     }
 }
 
-/// Scans the watches that lack events, those that are `left` of them, until one gets events or the slice is over.
+/// Scans the watches that lack events, those that are `left` of them, until one gets events or the
+/// slice is over.
 fn look_at(
     watchers: &mut BTreeMap<i64, Watcher>,
     left: &mut Option<VecDeque<i64>>,

@@ -1,4 +1,4 @@
-//! The newest changes as an etcd tells them, made ready once for all watches.
+//! The newest changes in etcd's form, prepared once for all watches.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,14 +8,17 @@ use smol_str::SmolStr;
 use crate::handle::Reading;
 use crate::model::{Announcement, Sequence};
 
-/// How many changes are kept ready: those of four seconds at 1,000/s, so that a thousand streams that each look twenty times a second find all. What
-/// they hold the ring holds too, as a rule.
+/// Maximum number of retained changes: four seconds at 1,000 changes/s.
+///
+/// A thousand streams that each scan 20 times a second find all changes here. The feed usually
+/// retains the same changes anyway.
 const KEPT_MAX: usize = 4_096;
 
-/// How many bytes are kept where values are large: a fourth of what the ring has (`feed`), which drops what this alone would still hold.
+/// Maximum bytes of retained changes: a fourth of the feed's limit. The feed may have dropped some
+/// of them.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// How many changes one part has.
+/// Maximum number of announcements per part.
 const PART_MAX: usize = 1_024;
 
 /// One change of a key.
@@ -25,10 +28,11 @@ pub(super) struct Told {
     pub(super) announcement: Arc<Announcement>,
 }
 
-/// Changes that follow each other without a gap.
+/// Consecutive changes without a gap.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// The position before the first of them, and that behind the last: between them may be some that no etcd has.
+    /// Positions before the first and after the last change. Changes between them without an etcd
+    /// key are left out.
     after: Sequence,
     pub(super) upto: Sequence,
     told: Vec<Told>,
@@ -40,7 +44,7 @@ pub(super) struct Part {
 pub(super) struct Window(Mutex<VecDeque<Arc<Part>>>);
 
 impl Part {
-    /// What follows a position, up to so many announcements.
+    /// Builds the part after a position, with at most [`PART_MAX`] announcements.
     fn of(reading: &Reading, after: Sequence) -> Option<Self> {
         let (mut upto, mut told, mut bytes) = (after, Vec::new(), 0);
         for announcement in reading.announced_after(after)?.take(PART_MAX) {
@@ -49,7 +53,7 @@ impl Part {
                 bytes += announcement.byte_count();
                 told.push(Told { key, announcement: Arc::clone(announcement) });
             }
-            // a part is held as long as a watch is told of it
+            // bounded, because a part stays in memory while a watch uses it
             if bytes > KEPT_BYTES_MAX {
                 break;
             }
@@ -57,7 +61,7 @@ impl Part {
         Some(Self { after, upto, told, bytes })
     }
 
-    /// Those of its changes that follow a position.
+    /// Returns the changes of this part after a position.
     pub(super) fn after(&self, position: Sequence) -> &[Told] {
         let first = self.told.partition_point(|told| told.announcement.sequence <= position);
         &self.told[first..]
@@ -65,13 +69,15 @@ impl Part {
 }
 
 impl Window {
-    /// A part that goes on from a position; `None` where the ring has lost what follows it.
+    /// Returns a part that continues from a position; `None` if the feed no longer has the changes
+    /// after it.
     pub(super) fn after(&self, reading: &Reading, position: Sequence) -> Option<Arc<Part>> {
         let head = reading.position().sequence;
         let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = parts.back().map(|part| part.upto);
         if let Some(newest) = newest.filter(|newest| *newest < head && position >= parts[0].after && position <= *newest) {
-            // the ring is asked for what is new alone; where it has lost that, nobody needs what is kept
+            // only the new changes are read from the feed; if it no longer has them, the retained
+            // parts are useless
             let mut from = newest;
             while from < head {
                 match Part::of(reading, from) {

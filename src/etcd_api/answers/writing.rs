@@ -1,5 +1,7 @@
-//! Answers as they go over the wire, written piece by piece as they are found: a list of a million keys is one message of 330 MB, which is never made as
-//! a whole, neither as structures nor as one run of bytes. Only what answers of ranges and transactions are made of (`etcdserverpb/rpc.proto`).
+//! Protobuf encoder for the answers of ranges and transactions (`etcdserverpb/rpc.proto`).
+//!
+//! It writes an answer in pieces. A list of a million keys is one message of 330 MB, and neither
+//! its structures nor its bytes ever exist as a whole.
 
 use std::mem::take;
 
@@ -10,10 +12,10 @@ use etcd_client::proto::PbResponseHeader;
 /// Usual size of a piece in bytes; one value can be larger.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What is shorter is put together with what comes before it.
+/// A piece below this size in bytes is appended to the previous one.
 const SHORT: usize = 4 << 10;
 
-/// What gRPC has before each message: whether it is compressed, and how long it is.
+/// Bytes of the gRPC prefix of a message: compression flag and length.
 const FRAME_BYTES: usize = 5;
 
 /// Fields of `RangeResponse`.
@@ -25,23 +27,23 @@ const COUNT: u32 = 4;
 const SUCCEEDED: u32 = 2;
 const RESPONSES: u32 = 3;
 
-/// The header, in all answers.
+/// Field of the header in every response.
 const HEADER: u32 = 1;
 
-/// The answer of a range inside `ResponseOp`, and inside `RangeStreamResponse`.
+/// Field of the `RangeResponse` in `ResponseOp` and in `RangeStreamResponse`.
 const RANGE: u32 = 1;
 
-/// The answer of a transaction inside `ResponseOp`.
+/// Field of the `TxnResponse` in `ResponseOp`.
 const TXN: u32 = 4;
 
-/// A message that is being written.
+/// A partially encoded message.
 #[derive(Debug, Default)]
 pub(in crate::etcd_api) struct Writing {
     pieces: Vec<Vec<u8>>,
     length: usize,
 }
 
-/// Where a message inside another begins, whose length is known at its end.
+/// Start of an embedded message, whose length is known only at its end.
 #[derive(Debug)]
 pub(in crate::etcd_api) struct Mark {
     piece: usize,
@@ -62,12 +64,12 @@ impl Writing {
         &mut self.pieces[last]
     }
 
-    /// How many bytes there are.
+    /// Returns the number of encoded bytes.
     pub(in crate::etcd_api) const fn length(&self) -> usize {
         self.length
     }
 
-    /// The head of the answer.
+    /// Encodes the header of a response.
     pub(in crate::etcd_api) fn header(&mut self, header: &PbResponseHeader) {
         let fields = [(1, header.cluster_id), (2, header.member_id), (3, header.revision.cast_unsigned()), (4, header.raft_term)];
         let length = fields.iter().map(|(number, value)| number_length(*number, *value)).sum();
@@ -76,7 +78,7 @@ impl Writing {
         fields.into_iter().for_each(|(number, value)| put_number(out, number, value));
     }
 
-    /// One key of a range.
+    /// Encodes one key of a range.
     pub(in crate::etcd_api) fn key_value(&mut self, record: &RawRecord, keys_only: bool) {
         let value: &[u8] = if keys_only { &[] } else { &record.value };
         let numbers = [
@@ -95,13 +97,14 @@ impl Writing {
         put_bytes(out, 5, value);
     }
 
-    /// The end of a range: whether there are more keys than were asked for, and how many there are.
+    /// Encodes the end of a range: whether there are more keys than requested, and the number of
+    /// keys.
     pub(in crate::etcd_api) fn end_of_range(&mut self, more: bool, count: i64) {
         let fields = [(MORE, u64::from(more)), (COUNT, count.cast_unsigned())];
         self.numbers(&fields);
     }
 
-    /// Which branch of a transaction was chosen.
+    /// Encodes which branch of a transaction was chosen.
     pub(in crate::etcd_api) fn succeeded(&mut self, succeeded: bool) {
         self.numbers(&[(SUCCEEDED, u64::from(succeeded))]);
     }
@@ -112,29 +115,30 @@ impl Writing {
         fields.iter().for_each(|(number, value)| put_number(out, *number, *value));
     }
 
-    /// Begins a message inside this one.
+    /// Begins an embedded message.
     pub(in crate::etcd_api) fn open(&mut self) -> Mark {
         let mark = Mark { piece: self.pieces.len(), before: self.length };
         self.pieces.extend([Vec::new(), Vec::new()]);
         mark
     }
 
-    /// Ends the answer of a range inside that of a transaction.
+    /// Ends the response of a range in a transaction.
     pub(in crate::etcd_api) fn close_range(&mut self, mark: &Mark) {
         self.close(mark, &[RANGE, RESPONSES]);
     }
 
-    /// Ends the answer of a transaction inside that of another.
+    /// Ends the response of a transaction in another transaction.
     pub(in crate::etcd_api) fn close_txn(&mut self, mark: &Mark) {
         self.close(mark, &[TXN, RESPONSES]);
     }
 
-    /// Ends a chunk of a list.
+    /// Ends a chunk of a range stream.
     pub(in crate::etcd_api) fn close_chunk(&mut self, mark: &Mark) {
         self.close(mark, &[RANGE]);
     }
 
-    /// Writes what stands before a message: the number of its field, those of the fields around it, and how long each is.
+    /// Writes the tags and lengths of an embedded message and of the messages around it. `numbers`
+    /// are their fields, the innermost first.
     fn close(&mut self, mark: &Mark, numbers: &[u32]) {
         let (mut length, mut before) = (self.length - mark.before, Vec::new());
         for number in numbers {
@@ -148,7 +152,7 @@ impl Writing {
         self.pieces[mark.piece] = before;
     }
 
-    /// The whole message as gRPC frames it, in pieces.
+    /// Returns the message with its gRPC prefix, in pieces.
     pub(in crate::etcd_api) fn framed(self) -> Vec<Vec<u8>> {
         let length = u32::try_from(self.length).unwrap_or(u32::MAX);
         let frame = [&[0], &length.to_be_bytes()[..]].concat();
@@ -170,7 +174,7 @@ impl Writing {
 }
 
 const fn varint_length(value: u64) -> usize {
-    // 7 bits a byte, one at least
+    // 7 bits per byte, at least one byte
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
@@ -186,7 +190,7 @@ fn number_length(number: u32, value: u64) -> usize {
     if value == 0 { 0 } else { varint_length(u64::from(number) << 3) + varint_length(value) }
 }
 
-/// A number; zero is what a reader takes it for that finds none.
+/// Encodes a number. Zero is omitted: decoders use it as the default.
 fn put_number(out: &mut Vec<u8>, number: u32, value: u64) {
     if value != 0 {
         put_varint(out, u64::from(number) << 3);

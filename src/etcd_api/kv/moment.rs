@@ -1,4 +1,7 @@
-//! The keys at one revision: the newest, one that a list is read at page by page, or an earlier one that the newest changes lead back to.
+//! The keys at one revision.
+//!
+//! The revision is the newest one, one that is pinned for the pages of a list, or an earlier one
+//! that is reconstructed from the newest changes.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -15,32 +18,36 @@ use crate::etcd_api::span::Span;
 use crate::handle::{RawPast, RawPlace, Reading, Slice};
 use crate::model::{RawRecord, Sequence};
 
-/// Bytes of a key of an earlier revision in addition to its value, which the newest changes share.
+/// Bytes of a reconstructed key in addition to its value. The value is shared with the feed.
 const PAST_BYTES: usize = size_of::<(SmolStr, Option<RawRecord>)>() + 128;
 
 /// The keys at one revision.
 #[derive(Debug)]
 pub(super) struct Moment {
     reading: Reading,
-    /// What changed since that revision, as it was then.
+    /// Earlier state of the keys that changed since the revision.
     past: RawPast,
-    /// Of what follows it is not known yet what was there before.
+    /// Sequence after which `past` is still incomplete; `None` once it has all changes.
     unknown_after: Option<Sequence>,
 }
 
-/// How far a walk has come.
+/// Outcome of a walk over keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
     /// There are no more keys.
     Over,
-    /// No more are wanted.
+    /// `visit` wanted no more keys.
     Enough,
-    /// It is somebody else's turn.
+    /// The slice is over.
     Paused,
 }
 
 impl Face {
-    /// The keys at a revision; 0 and below is the newest. `reading` is the newest moment.
+    /// Returns the keys at a revision; 0 or less means the newest. `reading` is the newest
+    /// snapshot.
+    ///
+    /// # Errors
+    /// Returns `OutOfRange` for a future revision.
     pub(super) fn moment(&self, reading: &Reading, at: i64) -> Result<Moment, Status> {
         let head = revision(reading.position().sequence);
         if at > head {
@@ -58,7 +65,11 @@ impl Face {
 }
 
 impl Moment {
-    /// Goes back to the revision for the keys of a span. Before that is done, nothing is known of them.
+    /// Reconstructs the keys of a span at the revision. The other methods are valid only after this
+    /// has finished.
+    ///
+    /// # Errors
+    /// Returns `OutOfRange` ("compacted") if the feed no longer has all changes since the revision.
     pub(super) fn go_back(&mut self, span: &Span, slice: &mut Slice, room: &mut Room) -> Result<ControlFlow<()>, Status> {
         let Some(after) = self.unknown_after else { return Ok(ControlFlow::Break(())) };
         let known = self.past.len();
@@ -68,7 +79,7 @@ impl Moment {
         Ok(if next.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     }
 
-    /// What a key has.
+    /// Returns the record of a key at the revision.
     pub(super) fn get(&self, key: &[u8]) -> Option<RawRecord> {
         let key = str::from_utf8(key).ok()?;
         match self.past.get(key) {
@@ -77,7 +88,8 @@ impl Moment {
         }
     }
 
-    /// How many keys a span has now; what was different then is counted by [`Self::correct`].
+    /// Returns the number of keys that a span has in the reading. [`Self::correct`] adds the
+    /// difference to the revision.
     pub(super) fn count_now(&self, span: &Span) -> usize {
         if span.is_empty() {
             return 0;
@@ -88,10 +100,11 @@ impl Moment {
         self.reading.raw_count(&span.start, span.end.as_deref())
     }
 
-    /// Counts what was different then, from one key on.
+    /// Corrects a count by the keys that differed at the revision. `from` is the last key that was
+    /// processed.
     pub(super) fn correct(&self, count: &mut usize, from: &mut Option<SmolStr>, slice: &mut Slice) -> ControlFlow<()> {
         for (key, then) in self.past_after(from.as_ref()) {
-            // what is there now was counted
+            // the count includes the keys that exist now
             *count += usize::from(then.is_some());
             *count -= usize::from(self.reading.raw(key).is_some());
             slice.look();
@@ -108,8 +121,12 @@ impl Moment {
         self.past.range::<str, _>((after, Bound::Unbounded))
     }
 
-    /// Gives the keys of a span in order, those whose history passes a test, from behind the key `last` on, until `visit` wants no more or the slice is
-    /// over. `last` is the last that was looked at. Without `values` they come without.
+    /// Visits the keys of a span in order, if `test` accepts their creation and modification
+    /// sequences.
+    ///
+    /// It starts after the key `last` and stops when `visit` wants no more or the slice is over;
+    /// `last` is then the last key that was processed. Without `values`, the records have empty
+    /// values.
     pub(super) fn walk(
         &self,
         span: &Span,
@@ -124,7 +141,7 @@ impl Moment {
             return Ok(Walk::Over);
         }
         let mut past = self.past_after(last.as_ref()).peekable();
-        // what passes is visited; then it may be enough, or time to pause
+        // visits the record, then checks whether `visit` wants more and whether the slice is over
         let mut look = |last: &mut Option<SmolStr>, key: &dyn Fn() -> SmolStr, record: Option<RawRecord>| {
             let is_enough = match record {
                 Some(record) => !visit(record)?,
@@ -159,7 +176,7 @@ impl Moment {
                 true => Some(bare(&place)),
                 false => None,
             };
-            // where few pass, the end must be seen all the same
+            // the end is checked even for keys that fail the test, because few may pass
             let is_within = match &record {
                 Some(record) => span.is_not_behind(record.key.as_bytes()),
                 None => span.is_not_behind(place.key().as_bytes()),

@@ -1,4 +1,5 @@
-//! `KV/Range`: one question about a span of keys, by all of etcd's options (`server/etcdserver/txn/range.go`), answered in slices.
+//! `KV/Range`: answers a request about a span of keys in slices, with all options of etcd
+//! (`server/etcdserver/txn/range.go`).
 
 use std::ops::ControlFlow;
 
@@ -17,8 +18,9 @@ use crate::etcd_api::span::Span;
 use crate::handle::{Reading, Slice};
 use crate::model::{RawRecord, Sequence};
 
-/// How many bytes `key` and `range_end` may have together, in a transaction those of all its operations: what etcd takes as a request
-/// (`--max-request-bytes`).
+/// Maximum bytes of `key` and `range_end` together; in a transaction, of all its operations.
+///
+/// Same as etcd's limit for a request (`--max-request-bytes`, 1.5 MiB).
 pub(super) const KEY_BYTES_MAX: usize = 3 << 19;
 
 /// Bytes charged for a key in addition to its key and value: two vectors and four numbers.
@@ -31,18 +33,18 @@ pub(super) struct Ranging {
     span: Span,
     moment: Moment,
     stage: Stage,
-    /// How many keys passed.
+    /// Number of keys that passed the filters.
     seen: usize,
-    /// More were found than the limit allows.
+    /// Set if more keys passed than the limit allows.
     more: bool,
     sorted: Option<Sorted>,
-    /// The last key that was looked at.
+    /// Last key that was processed.
     last: Option<SmolStr>,
-    /// It pauses when so much was written, for what was written to be sent.
+    /// Chunk size of a streamed range: the range pauses at it so that the chunk can be sent.
     chunk: Option<Chunk>,
 }
 
-/// How large a piece of a list is that is sent in pieces.
+/// Maximum size of a chunk of a streamed range. The first limit that is reached ends the chunk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chunk {
     pub(super) keys: usize,
@@ -53,35 +55,37 @@ pub(super) struct Chunk {
 #[derive(Debug)]
 struct Options {
     limit: Option<usize>,
-    /// Once there are more keys than the limit, no more are read: to sort or filter, all must be seen.
+    /// Set if reading stops once there are more keys than the limit. Sorting and filtering need all
+    /// keys.
     stops_early: bool,
     keys_only: bool,
-    /// Values are read, if only to sort by them.
+    /// Set if values are read, be it only to sort by them.
     values: bool,
-    /// Least and most of the revision of a key's last change, and of that of its first.
+    /// Minimum and maximum revision of a key's last modification, and of its creation; 0 means no
+    /// bound.
     modified: (i64, i64),
     created: (i64, i64),
 }
 
-/// What is done next.
+/// Next step of the answer.
 #[derive(Debug)]
 enum Stage {
-    /// Go back to the revision.
+    /// Reconstruct the keys at the revision.
     GoBack {
         count_only: bool,
     },
     Read,
-    /// Write what was sorted.
+    /// Encode the sorted keys.
     Write {
         has_read_all: bool,
     },
-    /// Count the keys of the span now, one by one where their bounds are no text.
+    /// Count the keys of the span in the reading; one by one if a bound is not valid UTF-8.
     Count,
     CountEach {
         count: usize,
         last: Option<SmolStr>,
     },
-    /// Correct the count by what was different then.
+    /// Correct the count by the keys that differed at the revision.
     Correct {
         count: usize,
         from: Option<SmolStr>,
@@ -91,16 +95,16 @@ enum Stage {
     },
 }
 
-/// How a range ended.
+/// Reason why a range stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// A chunk is full.
+    /// The chunk is full.
     Chunk,
-    /// It is answered.
+    /// The answer is complete.
     All { more: bool, count: i64 },
 }
 
-/// Refuses what etcd refuses.
+/// Refuses the requests that etcd refuses.
 pub(super) fn check(request: &PbRangeRequest) -> Result<(), Status> {
     if request.key.is_empty() {
         return Err(refusal::empty_key());
@@ -108,7 +112,10 @@ pub(super) fn check(request: &PbRangeRequest) -> Result<(), Status> {
     sorting(request).map(drop)
 }
 
-/// Refuses keys that are longer than a request of etcd may be, and says how long they are.
+/// Returns the total length of the keys in bytes.
+///
+/// # Errors
+/// Refuses more than [`KEY_BYTES_MAX`].
 pub(super) fn key_bytes<'a>(spans: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Result<usize, Status> {
     let bytes = spans.into_iter().map(|(key, end)| key.len() + end.len()).sum();
     if bytes > KEY_BYTES_MAX { Err(refusal::request_too_large()) } else { Ok(bytes) }
@@ -132,7 +139,7 @@ fn sorting(request: &PbRangeRequest) -> Result<(Target, Order), Status> {
     Ok((target, order))
 }
 
-/// Whether keys come in the order of their bytes, so that a limit ends the reading.
+/// Returns whether keys are sorted by their bytes, so that reading can stop at the limit.
 pub(super) fn is_default_order(request: &PbRangeRequest) -> bool {
     request.sort_order == 0 || (request.sort_target, request.sort_order) == (0, 1)
 }
@@ -166,13 +173,16 @@ impl Options {
     }
 }
 
-/// How much an answer grows by a key.
+/// Returns the number of bytes that a key adds to the answer.
 fn byte_count(record: &RawRecord, keys_only: bool) -> usize {
     KEY_VALUE_BYTES + record.key.len() + if keys_only { 0 } else { record.value.len() }
 }
 
 impl Ranging {
-    /// The answer to a checked request, of which nothing is done yet. `reading` is the newest moment.
+    /// Prepares the answer to a checked request. `reading` is the newest snapshot.
+    ///
+    /// # Errors
+    /// Returns `OutOfRange` for a future revision.
     pub(super) fn new(face: &Face, reading: &Reading, request: &PbRangeRequest) -> Result<Self, Status> {
         let (target, order) = sorting(request)?;
         Ok(Self {
@@ -188,12 +198,12 @@ impl Ranging {
         })
     }
 
-    /// A range that is answered in pieces.
+    /// Splits the answer into chunks.
     pub(super) fn in_chunks(self, chunk: Chunk) -> Self {
         Self { chunk: Some(chunk), sorted: None, ..self }
     }
 
-    /// Goes on until the slice is over.
+    /// Continues until the slice is over.
     pub(super) fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<Ended, Status>> {
         loop {
             match self.step(slice, room, out) {
@@ -250,7 +260,7 @@ impl Ranging {
         Ok(None)
     }
 
-    /// What comes when all keys were read that are wanted.
+    /// Returns the step after all requested keys were read.
     fn counting(&self, has_read_all: bool) -> Stage {
         if has_read_all && !self.options.has_filters() { Stage::Over { count: self.seen } } else { Stage::Count }
     }

@@ -1,5 +1,6 @@
-//! `KV/RangeStream`, new in etcd 3.7: a list at one revision in chunks. The last has the header, and how many keys there are
-//! (`server/etcdserver/v3_server.go`).
+//! `KV/RangeStream`, new in etcd 3.7: a list at one revision in chunks.
+//!
+//! The last chunk has the header and the number of keys (`server/etcdserver/v3_server.go`).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,22 +16,22 @@ use crate::etcd_api::answers::writing::Writing;
 use crate::etcd_api::answers::{Messages, Room, streamed};
 use crate::etcd_api::face::Face;
 
-/// How many keys a chunk has, and how many bytes: some 300 KB of ip entries, a few slices of work, which is made when the last is taken.
+/// Size of a chunk: about 300 KB of ipcache entries, or a few slices of work.
 const CHUNK: Chunk = Chunk { keys: 1_000, bytes: 512 << 10 };
 
-/// A stream between two chunks.
+/// State of a stream between two chunks.
 struct Rest {
     face: Arc<Face>,
     client: Client,
     scanner: Scanner,
     ranging: Ranging,
-    /// What the request keeps.
+    /// Memory of the request.
     _kept: Room,
     header: PbResponseHeader,
     is_over: bool,
 }
 
-/// Refuses what etcd refuses of a stream.
+/// Refuses the requests that etcd refuses for a stream.
 pub(super) fn check(request: &PbRangeRequest) -> Result<(), Status> {
     range::check(request)?;
     if !range::is_default_order(request) {
@@ -42,7 +43,10 @@ pub(super) fn check(request: &PbRangeRequest) -> Result<(), Status> {
     Ok(())
 }
 
-/// The chunks, each made when the one before it is taken; the first at once, so that a revision that is not there is an error without any.
+/// Returns the stream of chunks. Each is made when the client has read the previous one.
+///
+/// The first chunk is made before this returns, so that an unavailable revision fails the call
+/// itself.
 pub(super) async fn answer(
     face: Arc<Face>,
     client: Client,

@@ -1,4 +1,7 @@
-//! Keys that come in one order and go in another. They are sorted as they come, so that no slice is longer for it, and where few are wanted no more are kept.
+//! Sorts the keys of a range by another order than their own.
+//!
+//! Keys are inserted into a sorted map as they are read, so that no slice has to sort everything.
+//! With a limit, only that number of keys is kept.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,10 +12,10 @@ use tokio::runtime::Handle as Runtime;
 
 use crate::model::{RawRecord, Sequence};
 
-/// What takes below a millisecond to let go of.
+/// Number of keys that can be dropped in less than a millisecond.
 const FEW: usize = 4_096;
 
-/// How keys are sorted, by etcd's numbers.
+/// Sort criterion of a range. The order is that of etcd's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
     Key,
@@ -22,7 +25,7 @@ pub(super) enum Target {
     Value,
 }
 
-/// In which direction; of none etcd sorts upwards where it sorts at all.
+/// Sort direction. With `None`, etcd sorts in ascending order if it sorts at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     None,
@@ -35,7 +38,8 @@ pub(super) enum Order {
 pub(super) struct Sorted {
     target: Target,
     order: Order,
-    /// Those that are equal stay in the order in which they came.
+    /// The number in the key is the order of insertion: it keeps equal keys in the order in which
+    /// they were read.
     found: BTreeMap<(SortKey, usize), RawRecord>,
     came: usize,
 }
@@ -46,7 +50,7 @@ enum SortKey {
     Downwards(Reverse<Rank>),
 }
 
-/// What is compared; of one list all are of one form.
+/// Value to sort by. All ranks of one list have the same variant.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Key(SmolStr),
@@ -60,7 +64,7 @@ impl Sorted {
         Self { target, order, found: BTreeMap::new(), came: 0 }
     }
 
-    /// Takes a key; gives one back where there are more than are wanted.
+    /// Inserts a key. Returns the last one if there are now more than the limit.
     pub(super) fn insert(&mut self, record: RawRecord, limit: Option<usize>) -> Option<RawRecord> {
         let rank = match self.target {
             Target::Key => Rank::Key(record.key.clone()),
@@ -75,7 +79,7 @@ impl Sorted {
         if limit.is_some_and(|limit| self.found.len() > limit) { self.found.pop_last().map(|(_, record)| record) } else { None }
     }
 
-    /// The next in order.
+    /// Removes and returns the first key.
     pub(super) fn next(&mut self) -> Option<RawRecord> {
         self.found.pop_first().map(|(_, record)| record)
     }
@@ -83,7 +87,7 @@ impl Sorted {
 
 impl Drop for Sorted {
     fn drop(&mut self) {
-        // where a client goes, this may be on an async thread
+        // if a client disconnects, this may run on an async thread
         if self.found.len() > FEW
             && let Ok(runtime) = Runtime::try_current()
         {

@@ -1,5 +1,7 @@
-//! `KV/Txn` of reads alone: comparisons, and the ranges of the branch that they choose, all at one moment. meshkeep itself asks so before it
-//! goes on from where it was. It is answered in slices, one operation after the other.
+//! `KV/Txn` without writes: comparisons, and the ranges of the chosen branch, all at one revision.
+//!
+//! meshkeep's own client sends such a transaction before it resumes. The answer is made in slices,
+//! one operation after the other.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
@@ -20,7 +22,7 @@ use crate::etcd_api::span::Span;
 use crate::handle::{Reading, Slice};
 use crate::model::RawRecord;
 
-/// How many operations a transaction may have along each path (etcd's `--max-txn-ops`).
+/// Maximum number of operations along each path of a transaction (etcd's `--max-txn-ops`).
 const OPERATIONS_MAX: usize = 128;
 
 /// A transaction that is being answered.
@@ -28,30 +30,32 @@ pub(super) struct Transacting {
     face: Arc<Face>,
     reading: Reading,
     now: Moment,
-    /// What is to be done, the next last.
+    /// Remaining tasks, the next one last.
     tasks: Vec<Task>,
-    /// The range that is read, and where its answer began.
+    /// The range in progress, and where its response begins.
     range: Option<(Ranging, Mark)>,
 }
 
 enum Task {
     Choose(Choice),
     Do(PbTxnRequestOp),
-    /// The answer of an inner one ends.
+    /// Ends the response of an inner transaction.
     Close(Mark),
 }
 
-/// Which branch it is to be.
+/// A branch that has to be chosen.
 struct Choice {
     request: PbTxnRequest,
-    /// How many comparisons are true.
+    /// Number of comparisons that were found true.
     held: usize,
-    /// How far the next one was looked at, and whether any key was found.
+    /// Last key that the current comparison processed, and whether it matched any key.
     last: Option<SmolStr>,
     has_found: bool,
 }
 
-/// Refuses what etcd refuses, and what writes; how large its tree may be was looked at before ([`crate::etcd_api::receiving`]).
+/// Refuses the transactions that etcd refuses, and writes.
+///
+/// The size of the whole tree was checked before ([`crate::etcd_api::receiving`]).
 pub(super) fn check(request: &PbTxnRequest) -> Result<(), Status> {
     check_within(request, OPERATIONS_MAX)
 }
@@ -91,26 +95,29 @@ fn compares(request: &PbTxnRequest) -> Vec<&PbCompare> {
     request.compare.iter().chain(inner).collect()
 }
 
-/// All that it asks for.
+/// Returns all spans that a transaction reads.
 pub(super) fn spans(request: &PbTxnRequest) -> Vec<Span> {
     let compared = compares(request).into_iter().map(|compare| Span::new(&compare.key, &compare.range_end));
     compared.chain(ranges(request).into_iter().map(|range| Span::new(&range.key, &range.range_end))).collect()
 }
 
-/// All bytes of keys that it asks with.
+/// Returns the total length of the keys of a transaction in bytes.
+///
+/// # Errors
+/// Refuses more than [`range::KEY_BYTES_MAX`].
 pub(super) fn key_bytes(request: &PbTxnRequest) -> Result<usize, Status> {
     let compared = compares(request).into_iter().map(|compare| (&compare.key[..], &compare.range_end[..]));
     range::key_bytes(compared.chain(ranges(request).into_iter().map(|range| (&range.key[..], &range.range_end[..]))))
 }
 
 impl Transacting {
-    /// The answer to a checked request, as of a moment; nothing is done yet.
+    /// Prepares the answer to a checked request at the revision of `reading`.
     pub(super) fn new(face: &Arc<Face>, reading: &Reading, request: PbTxnRequest) -> Result<Self, Status> {
         let (face, reading, now) = (Arc::clone(face), reading.clone(), face.moment(reading, 0)?);
         Ok(Self { face, reading, now, tasks: vec![Task::Choose(Choice::of(request))], range: None })
     }
 
-    /// Goes on until the slice is over.
+    /// Continues until the slice is over.
     pub(super) fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<(), Status>> {
         loop {
             if let Some((range, mark)) = &mut self.range {
@@ -165,7 +172,7 @@ impl Choice {
         Self { request, held: 0, last: None, has_found: false }
     }
 
-    /// Looks at its comparisons; `None` where the slice is over before it is known.
+    /// Evaluates the comparisons. Returns `None` if the slice is over before the result is known.
     fn decide(&mut self, now: &Moment, slice: &mut Slice) -> Result<Option<bool>, Status> {
         while let Some(compare) = self.request.compare.get(self.held) {
             let Some(is_true) = holds(compare, now, &mut self.last, &mut self.has_found, slice)? else { return Ok(None) };
@@ -182,8 +189,10 @@ impl Choice {
     }
 }
 
-/// Whether a comparison is true of every key that it is about; of one that is not there by its zeros, but for its value. `None` where the slice is over
-/// before that is known.
+/// Returns whether a comparison is true for every key of its range, or `None` if the slice is over
+/// first.
+///
+/// A missing key compares as zeros. A comparison of its value is always false.
 fn holds(
     compare: &PbCompare,
     now: &Moment,
@@ -211,7 +220,7 @@ fn is_true(compare: &PbCompare, found: Option<&RawRecord>) -> bool {
     let ordering = match &compare.target_union {
         Some(PbTargetUnion::Value(value)) => match found {
             Some(record) => (*record.value).cmp(value),
-            // what is not there has no value
+            // a missing key has no value
             None => return false,
         },
         Some(PbTargetUnion::Version(version)) => number(|record| i64::try_from(record.version).unwrap_or(i64::MAX)).cmp(version),

@@ -1,5 +1,8 @@
-//! `Lease`: stubs that harm nobody. Agents before 1.18 hold a lease on every etcd that they read and put nothing on it; an answer without time to
-//! live, or "not found", would make them believe that what they wrote is gone (docs/develop/protocol.md §9.2).
+//! The `Lease` service: harmless stubs.
+//!
+//! Agents before 1.18 hold a lease on every etcd that they read from, but attach no key to it. An
+//! answer with a TTL of 0, or "not found", would make them assume that their keys are gone
+//! (docs/develop/protocol.md §9.2).
 
 use etcd_client::proto::{
     PbLeaseGrantRequest, PbLeaseGrantResponse, PbLeaseKeepAliveRequest, PbLeaseKeepAliveResponse, PbLeaseLeasesRequest,
@@ -13,8 +16,10 @@ use crate::admission::StreamPermit;
 use crate::etcd_api::answers::Messages;
 use crate::etcd_api::face::{Face, client_of, header_at};
 
-/// What every keep-alive is granted, as nothing is kept of leases: the shorter of the two that Cilium asks for, in seconds (docs/develop/protocol.md §7.3),
-/// so that nobody who asked for less keeps alive too seldom.
+/// TTL that every keep-alive returns, in seconds, because leases are not stored.
+///
+/// It is the shorter of the two that Cilium requests (docs/develop/protocol.md §7.3), so that no
+/// client renews its lease too seldom.
 const KEPT_ALIVE_FOR: i64 = 25;
 
 #[tonic::async_trait]
@@ -49,7 +54,7 @@ impl PbLeaseService for Face {
         Ok(Response::new(Box::pin(stream::unfold((request.into_inner(), place), answer))))
     }
 
-    /// There is no such lease: nothing hangs on any.
+    /// Reports that there is no such lease, because no key is attached to any.
     async fn lease_time_to_live(&self, request: Request<PbLeaseTimeToLiveRequest>) -> Result<Response<PbLeaseTimeToLiveResponse>, Status> {
         let (id, header) = (request.into_inner().id, self.header_now().await?);
         Ok(Response::new(PbLeaseTimeToLiveResponse { header, id, ttl: -1, granted_ttl: 0, keys: Vec::new() }))

@@ -1,4 +1,5 @@
-//! `Maintenance` and `Cluster`: what tools ask before they believe that something is an etcd. One member, no alarms, nothing to do.
+//! The `Maintenance` and `Cluster` services, which tools call first: one member, no alarms, nothing
+//! to maintain.
 
 use etcd_client::proto::{
     PbAlarmRequest, PbAlarmResponse, PbClusterService, PbDefragmentRequest, PbDefragmentResponse, PbDowngradeRequest, PbDowngradeResponse,
@@ -14,10 +15,10 @@ use crate::etcd_api::face::{Face, MEMBER_ID, RAFT_TERM, client_of, header_at};
 use crate::etcd_api::refusal::permission_denied;
 use crate::model::ETCD_VERSION;
 
-/// The member's name.
+/// Name of the only member.
 const MEMBER_NAME: &str = "meshkeep";
 
-/// Asking for alarms; to set and to clear them are the others.
+/// Action that lists alarms. Setting and clearing alarms is refused.
 const ALARM_GET: i32 = 0;
 
 #[tonic::async_trait]

@@ -1,4 +1,4 @@
-//! Calls that need no keys: leases, maintenance, members and users.
+//! Services that need no keys: leases, maintenance, members and users.
 
 mod lease;
 mod maintenance;

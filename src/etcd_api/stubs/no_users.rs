@@ -1,7 +1,10 @@
-//! `Auth`: there are no users, and asking for a token says so as an etcd without authentication does, which clients with a user's name in
-//! their file take for "go on without" (`client/v3/client.go`, `getToken`). Who may ask is told by certificates.
+//! The `Auth` service: there are no users.
 //!
-//! Not etcd's own trait: `etcd-client` does not name all types of it.
+//! A request for a token fails as with an etcd without authentication. Clients with a user name in
+//! their file then continue without a token (`client/v3/client.go`, `getToken`). Certificates
+//! decide about access.
+//!
+//! It does not implement the trait of `etcd-client`, which does not export all of the types.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -13,7 +16,7 @@ use tonic::body::Body;
 use tonic::server::NamedService;
 use tower::Service;
 
-/// The service.
+/// The `Auth` service.
 #[derive(Debug, Clone)]
 pub(in crate::etcd_api) struct NoUsers;
 

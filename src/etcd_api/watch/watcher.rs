@@ -1,4 +1,4 @@
-//! One watch: what it asks for, and how far it was told.
+//! One watch: its filters, and its position.
 
 use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchRequestUnion};
 use smol_str::SmolStr;
@@ -10,18 +10,20 @@ use crate::admission::Held;
 use crate::handle::{RawChange, Reading};
 use crate::model::{Announcement, OpenOne, RawRecord, Sequence};
 
-/// An answer ends with the event that brings it to so many bytes: the half of what clients take at most unless told otherwise (2 MiB), as
-/// one event has 1.5 MiB at most. So none has to be sent in fragments.
+/// Size in bytes at which an answer is complete; the event that reaches it is included.
+///
+/// An event has at most 1.5 MiB, so an answer stays below the 2 MiB that clients accept by default
+/// and needs no fragments.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 
-/// How many changes a look goes through at most: some milliseconds of unpacking.
+/// Maximum number of changes per scan: decoding them takes some milliseconds.
 const LOOKED_AT_MAX: usize = 1_024;
 
-/// The types of events.
+/// Types of events.
 const PUT: i32 = 0;
 const DELETE: i32 = 1;
 
-/// The filters.
+/// Filters of a watch request.
 const NO_PUT: i32 = 0;
 const NO_DELETE: i32 = 1;
 
@@ -33,26 +35,30 @@ pub(super) struct Watcher {
     without_deletes: bool,
     prev_kv: bool,
     progress_notify: bool,
-    /// It was told something since it was last asked for progress.
+    /// Set if the watch got events since the last progress tick.
     was_told: bool,
-    /// Everything up to here was told; above the head where it begins later.
+    /// Sequence up to which all events were sent. Above the head if the watch starts in the future.
     sent: Sequence,
     _open: (OpenOne, Held),
 }
 
-/// Why there is no watch.
+/// Reason why a watch was refused.
 pub(super) struct Refused(pub(super) String);
 
-/// What a look found.
+/// Result of a scan of one watch.
 pub(super) enum Told {
-    /// Events, or none.
+    /// The next events; can be empty.
     Events(Vec<PbEvent>),
-    /// It is not known any more what was deleted; from above this position on it is.
+    /// Not all deletes after the watch's position are known any more. They are known after this
+    /// sequence.
     Compacted(Sequence),
 }
 
 impl Watcher {
-    /// The watch that a request to create one asks for.
+    /// Creates the watch for a create request.
+    ///
+    /// # Errors
+    /// Returns the reason that is sent as `cancel_reason`.
     pub(super) fn new(
         request: &PbWatchRequestUnion,
         head: Sequence,
@@ -70,7 +76,7 @@ impl Watcher {
         if span.is_empty() {
             return Err(Refused("mvcc: watcher range is empty".to_owned()));
         }
-        // a watch from a revision has everything before it
+        // a watch from a revision has all events before it
         let sent = if create.start_revision > 0 { sequence(create.start_revision - 1) } else { head };
         Ok(Self {
             span,
@@ -84,7 +90,7 @@ impl Watcher {
         })
     }
 
-    /// Everything up to here was told.
+    /// Returns the sequence up to which all events were sent.
     pub(super) const fn sent(&self) -> Sequence {
         self.sent
     }
@@ -93,13 +99,15 @@ impl Watcher {
         self.sent >= head
     }
 
-    /// Whether it is to be told how far it is: it asked for that and was told nothing since the last time.
+    /// Returns whether a progress notification is due: the watch asked for them and got no events
+    /// since the last call.
     pub(super) const fn owes_progress(&mut self) -> bool {
         let was_told = std::mem::replace(&mut self.was_told, false);
         self.progress_notify && !was_told
     }
 
-    /// A piece of what it lacks, along the newest changes; `None` where they do not reach back to it.
+    /// Returns the next events from the feed, with previous values. `None` if the feed does not
+    /// reach back to the watch's position.
     pub(super) fn follow(&mut self, reading: &Reading, window: &Window) -> Option<Told> {
         let (mut events, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
         while !self.is_current(reading.position().sequence) && looked_at < LOOKED_AT_MAX {
@@ -137,7 +145,7 @@ impl Watcher {
         Some(PbEvent { r#type: if is_delete { DELETE } else { PUT }, kv: Some(kv), prev_kv })
     }
 
-    /// A piece of what it lacks, by the newest state of each key that changed.
+    /// Returns the next events from the newest state of each changed key.
     pub(super) fn replay(&mut self, reading: &Reading) -> Told {
         if let Err(lowest) = reading.raw_goes_on_from(self.sent) {
             return Told::Compacted(lowest);
@@ -171,7 +179,7 @@ impl Watcher {
     }
 }
 
-/// A key as etcd writes it.
+/// Converts a record to etcd's form.
 fn key_value(record: &RawRecord) -> PbKeyValue {
     PbKeyValue {
         key: record.key.as_bytes().to_vec(),
@@ -183,12 +191,12 @@ fn key_value(record: &RawRecord) -> PbKeyValue {
     }
 }
 
-/// What an event has of a key that is gone.
+/// Builds the `kv` of a delete event: key and revision.
 fn deleted(key: &SmolStr, at: Sequence) -> PbKeyValue {
     PbKeyValue { key: key.as_bytes().to_vec(), mod_revision: revision(at), ..PbKeyValue::default() }
 }
 
-/// How much an event takes.
+/// Returns the bytes of an event in memory.
 pub(super) fn size_of_event(event: &PbEvent) -> usize {
     let of = |pair: &Option<PbKeyValue>| pair.as_ref().map_or(0, |pair| pair.key.len() + pair.value.len());
     size_of::<PbEvent>() + of(&event.kv) + of(&event.prev_kv)
