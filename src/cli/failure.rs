@@ -1,5 +1,5 @@
-//! Outcome of a command and its exit code: 0 fine; 1 failed, not found or not healthy; 2 used wrongly;
-//! 3 cannot be reached, or in use.
+//! Outcome of a command and its exit code: 0 success; 1 failed, not found or not healthy; 2
+//! incorrect usage; 3 unreachable or in use.
 //!
 //! Every command returns an [`Outcome`]. `?` turns any error into a [`Failure`] with exit code 1.
 
@@ -7,19 +7,20 @@ use std::error::Error;
 use std::fmt::{self, Display};
 use std::process::ExitCode;
 
-/// The exit code where something is not there, or not well.
+/// Exit code if something does not exist or is not healthy.
 const EXIT_NOT_FOUND: u8 = 1;
 
-/// The exit code of a command that was used wrongly, as clap and most of Unix have it.
+/// Exit code for incorrect usage, the same as clap's and most of Unix.
 pub(super) const EXIT_USAGE: u8 = 2;
 
-/// The exit code where no sidecar answers.
+/// Exit code if no sidecar answers.
 const EXIT_UNREACHABLE: u8 = 3;
 
-/// Outcome of a command.
+/// Result of a command.
 pub(super) type Outcome = Result<Verdict, Failure>;
 
-/// A command that failed. It is no [`Error`] itself, so that every error can become one.
+/// Error of a command, with its exit code. It does not implement [`Error`], so that every error can
+/// be converted into it.
 #[derive(Debug)]
 pub(super) struct Failure {
     text: String,
@@ -27,27 +28,26 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// What was asked for is not there, or not healthy.
+    /// Creates a failure for an object that does not exist or is not healthy.
     pub(super) fn not_found(text: impl Into<String>) -> Self {
         Self { text: text.into(), code: EXIT_NOT_FOUND }
     }
 
-    /// The command was used wrongly.
+    /// Creates a failure for incorrect usage.
     pub(super) fn usage(text: impl Into<String>) -> Self {
         Self { text: text.into(), code: EXIT_USAGE }
     }
 
-    /// Nobody answers, or not as a meshkeep does.
+    /// Creates a failure for a server that does not answer, or not as a meshkeep does.
     pub(super) fn unreachable(text: impl Into<String>) -> Self {
         Self { text: text.into(), code: EXIT_UNREACHABLE }
     }
 
-    /// Whether trying again may help.
+    /// Returns whether a retry may help.
     pub(super) fn is_unreachable(&self) -> bool {
         self.code == EXIT_UNREACHABLE
     }
 
-    /// The exit code.
     pub(super) fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
@@ -60,13 +60,13 @@ impl Display for Failure {
 }
 
 impl<E: Error> From<E> for Failure {
-    /// An error and its sources, with exit code 1.
+    /// Converts an error and its sources, with exit code 1.
     fn from(error: E) -> Self {
         Self::not_found(with_sources(&error))
     }
 }
 
-/// Says what failed in front of an error.
+/// Adds context to an error.
 pub(super) trait OrFail<T> {
     /// Turns an error into a [`Failure`] with exit code 1 whose text begins with `what`.
     fn or_fail(self, what: impl Display) -> Result<T, Failure>;
@@ -78,7 +78,7 @@ impl<T, E: Error> OrFail<T> for Result<T, E> {
     }
 }
 
-/// The text of an error and of those that caused it.
+/// Joins the texts of an error and its sources.
 fn with_sources(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -89,12 +89,12 @@ fn with_sources(error: &dyn Error) -> String {
     text
 }
 
-/// What a command found: well, or something that is not.
+/// Verdict of a command that ran to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Exit code 0.
     Fine,
-    /// Exit code 1, said by what was printed already.
+    /// Exit code 1. The command has already printed the reason.
     NotFine,
 }
 

@@ -29,19 +29,21 @@ use crate::runtime::StartSignals;
 /// Commands that run until a signal stops them.
 const LONG_COMMANDS: [&str; 4] = ["serve", "reflect", "announce", "demo"];
 
-/// The stack of the thread that runs them: what Linux gives the first thread of a process.
+/// Stack size of the thread that runs the command: Linux's default for the first thread of a
+/// process.
 const STACK_BYTES: usize = 8 << 20;
 
 /// The exit code of a process whose first thread panics (std).
 const EXIT_PANICKED: u8 = 101;
 
-/// What an error of a signal handler is about.
+/// Start of the message for a failed installation of signal handlers.
 const NO_SIGNALS: &str = "cannot receive signals";
 
-/// What an error at the start of the async runtime is about.
+/// Start of the message for a failed start of the async runtime.
 const NO_RUNTIME: &str = "cannot start the async runtime";
 
-/// How long an end waits for whoever reads its error: a pipe holds 64 KiB (pipe(7)), so only behind a reader that sleeps.
+/// Maximum time that the end of the process waits for its error to be read. A pipe buffers 64 KiB
+/// (pipe(7)), so this matters only if its reader has stopped reading.
 const PRINTING_MAX: Duration = Duration::from_secs(1);
 
 /// A warm mirror of Cilium ClusterMesh state: nodes, services, identities and ipcache over HTTP
@@ -120,20 +122,22 @@ struct Asking<O: clap::Args> {
     server: ServerOptions,
 }
 
-/// Runs the command that the arguments name; the first is the program's own name.
+/// Runs the command that the arguments name. The first argument is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_long = arguments.get(1).and_then(|name| name.to_str()).is_some_and(|name| LONG_COMMANDS.contains(&name));
     if !is_long {
         return run_with(&arguments, None);
     }
-    // before anything else: nothing that follows, not even reading the arguments, may end by a signal
+    // before anything else: no signal may end the process while it starts, not even while it reads
+    // the arguments
     let start = match StartSignals::install().or_fail(NO_SIGNALS) {
         Ok(start) => start,
         Err(failure) => return finish(Err(failure)),
     };
-    // the kernel hands a signal to the first thread, which therefore does nothing: one that reads from a network share without its server would
-    // run no handler before that read returns
+    // The kernel delivers a signal to the first thread, which therefore does nothing else: a thread
+    // that reads from a network share without its server would run no handler before that read
+    // returns.
     let working = std::thread::Builder::new().name("main".into()).stack_size(STACK_BYTES);
     match working.spawn(move || run_with(&arguments, Some(start))).or_fail("cannot start a thread") {
         Ok(working) => working.join().unwrap_or(ExitCode::from(EXIT_PANICKED)),
@@ -142,7 +146,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run_with(arguments: &[OsString], start: Option<StartSignals>) -> ExitCode {
-    // whatever is created from here on is its owner's alone, also what sled creates; a unix socket gets its mode when it is bound
+    // every file created from here on is readable by its owner only, including sled's; a unix
+    // socket gets its mode when it is bound
     umask(Mode::RWXG | Mode::RWXO);
     match parse(arguments) {
         Ok((command, in_force)) => finish(execute(command, in_force, start)),
@@ -150,7 +155,7 @@ fn run_with(arguments: &[OsString], start: Option<StartSignals>) -> ExitCode {
     }
 }
 
-/// Runs a command. A signal ends those that are not in [`LONG_COMMANDS`] as the system does.
+/// Runs a command. A signal ends those that are not in [`LONG_COMMANDS`] with the default action.
 fn execute(command: CliCommand, in_force: Vec<Setting>, start: Option<StartSignals>) -> Outcome {
     let start_signals = || start.map_or_else(StartSignals::install, Ok).or_fail(NO_SIGNALS);
     match command {
@@ -184,13 +189,12 @@ fn execute(command: CliCommand, in_force: Vec<Setting>, start: Option<StartSigna
     }
 }
 
-/// Runs a command to its end on this thread.
 fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     executor.block_on(command)
 }
 
-/// What somebody should know who starts the sidecar by this command with these settings.
+/// Returns warnings about the settings for the person who starts the sidecar.
 fn warnings(name: &str, settings: &Settings) -> Vec<String> {
     let variables: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
     let mut command = Cli::command();
@@ -213,7 +217,8 @@ fn finish(outcome: Outcome) -> ExitCode {
     }
 }
 
-/// Reads the arguments. `serve` and `reflect` take what they leave out from the environment and their config file, and have a list of what holds.
+/// Parses the arguments. `serve` and `reflect` take missing options from the environment and the
+/// config file, and get the list of settings in force.
 fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageError> {
     let mut command = Cli::command();
     command.build();
@@ -235,7 +240,7 @@ fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageErro
     Ok((Cli::from_arg_matches(&matches)?.command, Vec::new()))
 }
 
-/// The exit code of a command that could not be understood, or of a request for help.
+/// Returns the exit code for arguments that cannot be parsed, or for a request for help.
 fn refuse(error: &UsageError) -> ExitCode {
     match error {
         UsageError::Arguments(error) => {
@@ -249,14 +254,15 @@ fn refuse(error: &UsageError) -> ExitCode {
     }
 }
 
-/// Prints what clap has to say. An error repeats what was typed: where that is a URL, it is shown without what may be a secret.
+/// Prints clap's message. An error repeats what the user typed: possible secrets are removed from
+/// URLs in it.
 fn print_usage_error(error: &clap::Error) {
     let text = error.render().to_string();
     let shown = with_bare_urls(&text);
     if error.use_stderr() && (shown != text || printable(&text) != text) {
         print_to_stderr(shown.into_owned());
     } else {
-        // A closed pipe is no reason to fail.
+        // a closed pipe is not a failure
         let _ = error.print();
     }
 }
@@ -265,16 +271,17 @@ fn complain(message: &dyn Display) {
     print_to_stderr(format!("error: {message}\n"));
 }
 
-/// Tells what is probably not meant, and goes on.
+/// Prints a warning about a probable mistake.
 fn warn(message: &str) {
     print_to_stderr(format!("warning: {message}\n"));
 }
 
-/// Prints what a person should see, without secrets of URLs and with escapes for what a terminal acts on. What cannot be written, or is not read in
-/// time, is lost: it must not change how the command ends.
+/// Prints a message to standard error, without the secrets of URLs and with escapes for what a
+/// terminal acts on. A message that cannot be written, or is not read in time, is lost: it must not
+/// change the exit code.
 fn print_to_stderr(text: String) {
     let text = printable(&without_url_secrets(&in_words(text))).into_owned();
-    // one message, once
+    // sent once, after the message
     let (done, is_done) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {
         let _ = io::stderr().write_all(text.as_bytes());

@@ -68,7 +68,7 @@ fn parse_announced_ttl(text: &str) -> Result<Duration, String> {
     check_takeover(ttl, SessionOptions::default().lock_ttl).map(|()| ttl)
 }
 
-/// Announces until told to stop; or prints, or withdraws.
+/// Announces until a stop signal arrives; with `--dry-run` prints, with `--retire` withdraws.
 pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> Outcome {
     if options.dry_run {
         start.kill_from_now_on();
@@ -98,8 +98,9 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> Outcome {
     }
 }
 
-/// Waits for the work to end and passes signals on to it. Returns whether it has ended: a file that cannot be read to its end, or an etcd that does
-/// not answer, must not keep a process that was told to stop.
+/// Waits for the work to end and passes signals on to it. Returns whether the work has ended: a
+/// file that cannot be read to its end, or an etcd that does not answer, must not keep the process
+/// from stopping.
 async fn until_done(
     mut work: JoinHandle<Result<(), AnnounceError>>,
     signals: &mut Signals,
@@ -123,7 +124,7 @@ async fn until_done(
     Ok(false)
 }
 
-/// Prints what would be written.
+/// Prints the keys and values that would be written.
 fn print(files: &[PathBuf]) -> Outcome {
     let mut text = String::new();
     for (key, value) in dry_run(files)? {

@@ -1,4 +1,5 @@
-//! `meshkeep identity`: the identities that an etcd has, as cilium-dbg and the operator have them; against any etcd client file.
+//! `meshkeep identity`: lists, looks up, allocates, releases and collects identities in an etcd,
+//! like cilium-dbg and Cilium's operator.
 
 use std::fmt::Write;
 use std::num::NonZeroU32;
@@ -122,7 +123,6 @@ impl RangeOptions {
 }
 
 impl EtcdOptions {
-    /// A session that is connected.
     async fn open(&self) -> Result<Session, Failure> {
         let path = shown_path(&self.etcd);
         let content =
@@ -137,7 +137,7 @@ impl EtcdOptions {
     }
 }
 
-/// Labels of the command line.
+/// Parses labels of the command line.
 fn key(labels: &[String]) -> Result<AllocatorKey, Failure> {
     let parts: Result<Vec<_>, _> = labels
         .iter()
@@ -157,7 +157,7 @@ fn not_allocated(error: &AllocateError) -> Failure {
     Failure::not_found(error.to_string())
 }
 
-/// What is asked for, understood before any etcd is asked.
+/// A command whose arguments were checked before any etcd is contacted.
 enum Task {
     List(Format),
     Get(What),
@@ -166,7 +166,7 @@ enum Task {
     Collect(IdRange, Duration),
 }
 
-/// Which identity.
+/// Identity selected by number or by labels.
 enum What {
     Number(Id),
     Labels(AllocatorKey),
@@ -187,7 +187,6 @@ impl IdentityCommand {
     }
 }
 
-/// Does it.
 pub(in crate::cli) async fn run(command: &IdentityCommand) -> Result<Verdict, Failure> {
     let (task, etcd) = command.task()?;
     let session = etcd.open().await?;
@@ -199,7 +198,7 @@ pub(in crate::cli) async fn run(command: &IdentityCommand) -> Result<Verdict, Fa
         Task::Release(key) => release(&backend, &key, &etcd.node).await,
         Task::Collect(range, interval) => collect(backend, range, interval).await,
     };
-    // what was allocated stays until its lease ends
+    // an allocated identity remains until its lease expires
     session.close().await;
     verdict
 }
@@ -258,7 +257,7 @@ async fn release(backend: &EtcdBackend, key: &AllocatorKey, node: &str) -> Resul
 }
 
 async fn collect(backend: EtcdBackend, range: IdRange, interval: Duration) -> Result<Verdict, Failure> {
-    // Cilium's operator: 2,500 in a minute (`--identity-gc-rate-limit`)
+    // default of Cilium's operator: 2,500 per minute (`--identity-gc-rate-limit`)
     let deletes_per_minute = NonZeroU32::new(2_500).unwrap_or(NonZeroU32::MIN);
     let what = Collected { range, deletes_per_minute };
     let allocator = Allocator::for_collection(backend, AllocatorOptions::default()).map_err(|error| Failure::usage(error.to_string()))?;

@@ -1,4 +1,5 @@
-//! `meshkeep kvstore get|list|set|delete|watch|lock`: looking into any etcd by its client file, and writing to it, as cilium-dbg does.
+//! `meshkeep kvstore get|list|set|delete|watch|lock`: reads and writes any etcd by its client file,
+//! as cilium-dbg does.
 
 use std::io;
 use std::process::{Child, Command};
@@ -18,10 +19,10 @@ use crate::cli::terminal::output::{print, print_json};
 use crate::config::parse_duration;
 use cilium_kvstore::{EventKind, KeyValue, Life, Session};
 
-/// How many events may wait to be printed: those of a page.
+/// Capacity of the queue of events to print: those of one page.
 const EVENTS_MAX: usize = 256;
 
-/// How often it is looked whether a command under a lock has ended: shorter than anybody notices.
+/// Interval between checks whether the command under a lock has ended: too short to notice.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What to do with a key.
@@ -137,7 +138,6 @@ pub(in crate::cli) struct LockOptions {
     target: TargetOptions,
 }
 
-/// Runs the command.
 pub(in crate::cli) async fn run(command: &KvstoreCommand) -> Result<Verdict, Failure> {
     match command {
         KvstoreCommand::Get(options) => get(options).await,
@@ -213,14 +213,14 @@ async fn watch(options: &WatchOptions) -> Result<Verdict, Failure> {
 }
 
 async fn lock(options: &LockOptions) -> Result<Verdict, Failure> {
-    // from here on a signal ends what runs under the lock too, which must not go on without it
+    // from here on a signal also ends the command under the lock, which must not run without it
     let mut signals = Signals::new().map_err(|error| Failure::not_found(format!("cannot receive signals: {error}")))?;
     let session = tokio::select! {
         session = options.target.connect(true) => session?,
         () = signals.end() => return Ok(Verdict::NotFine),
     };
     let verdict = under_lock(options, &session, &mut signals).await;
-    // with its leases: the key of who stopped waiting would hold up those behind it
+    // revokes the leases too: the key of a process that gave up waiting would block those behind it
     session.close().await;
     verdict
 }
@@ -236,14 +236,14 @@ async fn under_lock(options: &LockOptions, session: &Session, signals: &mut Sign
     let verdict = tokio::select! {
         verdict = held(&options.command) => verdict,
         () = lock.lost() => return Err(Failure::not_found(format!("the lock on {} was lost", options.path))),
-        // what was not run to its end is not fine
+        // an interrupted command did not succeed
         () = signals.end() => Ok(Verdict::of(options.command.is_empty())),
     };
     lock.unlock().await.map_err(|error| failure(&error))?;
     verdict
 }
 
-/// What asks for an end: Ctrl-C, `kill`, a terminal that is closed.
+/// Signals that end the command: SIGINT, SIGTERM and SIGHUP.
 struct Signals([Signal; 3]);
 
 impl Signals {
@@ -261,7 +261,7 @@ impl Signals {
     }
 }
 
-/// Returns when the lock is not needed any more.
+/// Returns when the lock is no longer needed.
 async fn held(command: &[String]) -> Result<Verdict, Failure> {
     let Some((program, arguments)) = command.split_first() else {
         return input_ends().await;
@@ -276,7 +276,7 @@ async fn held(command: &[String]) -> Result<Verdict, Failure> {
     }
 }
 
-/// Waits for the end of the standard input, on a thread that the process does not wait for.
+/// Waits for the end of standard input, on a thread that does not keep the process alive.
 async fn input_ends() -> Result<Verdict, Failure> {
     let (ended, end) = oneshot::channel();
     std::thread::spawn(move || {
@@ -286,12 +286,12 @@ async fn input_ends() -> Result<Verdict, Failure> {
     end.await.map(|()| Verdict::Fine).map_err(|_| Failure::not_found("the standard input cannot be read"))
 }
 
-/// A command that ends with us: without the lock it must not go on.
+/// A child process that is killed on drop: it must not run without the lock.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // nothing can be done about one that has ended already
+        // fails only if the child has already ended
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -301,12 +301,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// `key => value`, as cilium-dbg prints it.
+/// Returns `key => value`, as cilium-dbg prints it.
 fn line(found: &KeyValue) -> String {
     format!("{} => {}\n", text(&found.key), text(&found.value))
 }
 
-/// A key with everything that etcd says of it.
+/// Returns a key with its value and all metadata from etcd, as JSON.
 fn described(found: &KeyValue) -> Value {
     let mut object = Map::new();
     object.insert("key".into(), text(&found.key).into());

@@ -1,4 +1,4 @@
-//! `meshkeep reflect`: the sidecar, and beside it what it mirrors, written into an etcd as a KVStoreMesh does.
+//! `meshkeep reflect`: runs the sidecar and writes its mirror into an etcd, as a KVStoreMesh does.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,14 +15,16 @@ use crate::reflect::ReflectOptions;
 use crate::runtime::client_options;
 use cilium_kvstore::SessionOptions;
 
-/// How many writes a second are no limit: what bounds them are the calls in flight.
+/// Default limit of writes per second, which is no limit in practice: the calls in flight bound the
+/// rate.
 const WRITES_PER_SECOND: u32 = 1_000_000;
 
-/// How many calls are in flight at one time where nothing else is said: an etcd's disk syncs for all that wait together, and from some 64 on a
-/// single member takes no more.
+/// Default number of calls in flight. An etcd syncs its disk once for all waiting writes, and a
+/// single member gets no faster above about 64 of them.
 const IN_FLIGHT: u32 = 64;
 
-/// How many keys a page has where nothing else is said: comparing them takes a millisecond or two, and a target of a million keys has 2,000 pages.
+/// Default number of keys per page. Comparing 512 takes a millisecond or two, and a target of a
+/// million keys has 2,000 pages.
 const PAGE_KEYS: u32 = 512;
 
 /// The options of `serve`, and the target's.
@@ -64,8 +66,8 @@ pub(in crate::cli) struct To {
 }
 
 impl To {
-    /// Whether it says where to: also by the environment or the config file, so that this is no matter of the arguments alone.
-    /// Also whether what was written outlives a kill.
+    /// Checks that a target is set, and that the keys outlive a kill of the process. This cannot be
+    /// left to clap, because the environment or the config file may also set the target.
     pub(in crate::cli) fn check(self) -> Result<Self, UsageError> {
         if self.to.is_none() {
             return Err(UsageError::Conflict("reflect where to? Give the client file of that etcd: --to FILE".into()));
@@ -74,7 +76,6 @@ impl To {
         outlives.map(|()| self).map_err(|reason| UsageError::Conflict(format!("--to-lease-ttl {reason}")))
     }
 
-    /// Reads the client file.
     pub(in crate::cli) fn options(&self) -> Result<ReflectOptions, Failure> {
         let path = self.to.as_ref().ok_or_else(|| Failure::usage("--to is missing"))?;
         let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).or_fail(format!("cannot read {}", shown_path(path)))?;

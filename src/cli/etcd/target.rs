@@ -1,4 +1,4 @@
-//! The options of commands that write to an etcd, and the session that comes of them.
+//! Options of the commands that write to an etcd, and the session that they open.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,19 +16,20 @@ use crate::model::{in_words, shown_path};
 use crate::runtime::client_options;
 use cilium_kvstore::{EtcdConfig, KvstoreError, Session, SessionOptions};
 
-/// How long a connection is waited for, and each call (cilium-dbg's `kvstore` commands: 30 s).
+/// Maximum time to wait for a connection and for each call (cilium-dbg's `kvstore` commands: 30 s).
 const WAITING_MAX: Duration = Duration::from_secs(30);
 
-/// How often whoever waits in front of it is told why there is no connection yet.
+/// Interval between updates of the reason why there is no connection yet.
 const TELLING_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The shortest and the longest life of leases (Cilium's `--kvstore-lease-ttl`).
+/// Allowed lease TTLs (Cilium's `--kvstore-lease-ttl`).
 const LEASE_TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(25)..=Duration::from_secs(24 * 60 * 60);
 
-/// How much longer than the lock's life the next process may wait for it: its lease ends a little later than asked for.
+/// Extra time that the next process may wait for the lock after its TTL: etcd expires leases
+/// slightly late.
 const LOCK_WAIT_MARGIN: Duration = Duration::from_secs(5);
 
-/// How long the next process may take from its start until it has renewed all keys.
+/// Maximum time from the start of the next process until it has renewed all keys.
 const START_MAX: Duration = Duration::from_secs(5);
 
 /// Which etcd, and how it is written to.
@@ -59,7 +60,7 @@ enum TargetOption {
     Address(String),
     /// `etcd.config`: the client file.
     Config(PathBuf),
-    /// Any other.
+    /// Any other option.
     Tune(KvstoreOption),
 }
 
@@ -78,7 +79,8 @@ pub(super) fn parse_lease_ttl(text: &str) -> Result<Duration, String> {
     if LEASE_TTL.contains(&ttl) { Ok(ttl) } else { Err("must be from 25s to 24h".into()) }
 }
 
-/// Refuses a life of leases in which no other process can take over after a kill: all keys would end before it has the lock.
+/// Refuses a lease TTL in which no other process can take over after a kill: all keys would expire
+/// before it has the lock.
 pub(super) fn check_takeover(lease_ttl: Duration, lock_ttl: Duration) -> Result<(), String> {
     let wait = lock_ttl + LOCK_WAIT_MARGIN;
     let least = lock_ttl + wait + START_MAX;
@@ -92,8 +94,9 @@ pub(super) fn check_takeover(lease_ttl: Duration, lock_ttl: Duration) -> Result<
 }
 
 impl TargetOptions {
-    /// Opens a session and waits until it is connected. With `locks` it also checks that etcd has a quorum, as a member of a cluster does, and takes
-    /// its leases away when it is closed: nothing but locks hangs on them.
+    /// Opens a session and waits until it is connected. With `locks` the session also checks that
+    /// etcd has a quorum, as a member of a cluster does, and revokes its leases when it is closed:
+    /// only locks are attached to them.
     pub(super) async fn connect(&self, locks: bool) -> Result<Session, Failure> {
         let session = Session::start(
             self.etcd()?,
@@ -139,7 +142,7 @@ impl TargetOptions {
     }
 }
 
-/// Waits until a session is connected, and says meanwhile why it is not yet.
+/// Waits until a session is connected. Meanwhile shows why it is not connected yet.
 pub(in crate::cli) async fn connected(session: &Session, limit: Duration) -> Result<(), Failure> {
     let progress = Progress::begin("connecting to the etcd");
     let telling = async {
@@ -165,7 +168,7 @@ pub(in crate::cli) async fn connected(session: &Session, limit: Duration) -> Res
     })
 }
 
-/// What a failed call means to who ran the command, with what can be done about it.
+/// Converts an error of a call into a [`Failure`] with advice for the user.
 pub(in crate::cli) fn failure(error: &KvstoreError) -> Failure {
     let text = error.hint().map_or_else(|| error.to_string(), |hint| format!("{error}\n{hint}"));
     match error {

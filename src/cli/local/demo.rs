@@ -1,4 +1,4 @@
-//! `meshkeep demo`: a mesh to look at, with nothing to install.
+//! `meshkeep demo`: a simulated mesh that needs no installation.
 
 use std::net::SocketAddr;
 
@@ -29,13 +29,14 @@ pub(in crate::cli) struct Options {
     control: SocketAddr,
 }
 
-/// Runs until it is told to stop.
+/// Runs until a stop signal arrives.
 pub(in crate::cli) fn run(options: &Options, start: &StartSignals) -> Outcome {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     let mut signals = executor.block_on(async { Signals::new(start) }).or_fail(NO_SIGNALS)?;
     let Options { pods, changes, listen, control } = *options;
     let options = DemoOptions { pods, changes_per_second: changes, listen, control };
-    // also SIGHUP, a terminal that is closed: the sidecar would take it for a wish to read its files again, and go on without us
+    // SIGHUP (a closed terminal) ends the demo too: the sidecar would only reload its files and go
+    // on without the simulated clusters
     let stopped = async {
         let _ = signals.next().await;
     };

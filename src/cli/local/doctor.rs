@@ -1,4 +1,5 @@
-//! `meshkeep doctor`: what stands between this machine and each remote cluster; needs no running sidecar.
+//! `meshkeep doctor`: checks step by step whether this machine can read each remote cluster; needs
+//! no running sidecar.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -58,7 +59,7 @@ enum ReportFormat {
     Json,
 }
 
-/// Looks, and prints what was found; not fine if a step failed.
+/// Runs the checks and prints the report. Not fine if a step failed.
 pub(in crate::cli) async fn run(options: &Options) -> Result<Verdict, Failure> {
     let asked = DoctorOptions {
         clustermesh_config: options.clustermesh_config.clone(),
@@ -81,7 +82,7 @@ pub(in crate::cli) async fn run(options: &Options) -> Result<Verdict, Failure> {
     Ok(Verdict::of(report.is_fine()))
 }
 
-/// The report for people.
+/// Returns the human-readable report.
 pub(in crate::cli) fn text(report: &Report) -> String {
     let mut out = String::new();
     lines(&mut out, "", &report.checks);

@@ -1,4 +1,4 @@
-//! Commands that start a sidecar, and those that need none.
+//! Commands that start a sidecar, and commands that need none.
 
 pub(super) mod demo;
 pub(super) mod doctor;

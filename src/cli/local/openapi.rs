@@ -1,4 +1,4 @@
-//! `meshkeep openapi`: the document, on standard output.
+//! `meshkeep openapi`: prints the OpenAPI document.
 
 use std::io::Write as _;
 
@@ -22,7 +22,6 @@ enum Form {
     Old,
 }
 
-/// Prints the document.
 pub(in crate::cli) fn run(options: OpenapiOptions) -> Outcome {
     let form = match options.form {
         Form::New => OpenapiForm::New,

@@ -1,4 +1,4 @@
-//! `meshkeep completion` and `meshkeep man`: made of clap's own description of the commands.
+//! `meshkeep completion` and `meshkeep man`, generated from clap's description of the commands.
 
 use std::io;
 
@@ -8,14 +8,13 @@ use clap_complete::Shell;
 use crate::cli::failure::{Outcome, Verdict};
 use crate::cli::terminal::output::print;
 
-/// Prints the completion script of a shell.
 pub(in crate::cli) fn completion(shell: Shell, mut command: Command) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "meshkeep", &mut script);
     print(&String::from_utf8_lossy(&script)).map(|()| Verdict::Fine)
 }
 
-/// Prints the manual page: one for all commands, as `man -l -` reads it.
+/// Prints one manual page for all commands, for `man -l -`.
 pub(in crate::cli) fn man(command: Command) -> Outcome {
     let mut page = Vec::new();
     let written = clap_mangen::Man::new(command.clone()).render(&mut page).and_then(|()| render_below(&command, "meshkeep", &mut page));
@@ -23,7 +22,7 @@ pub(in crate::cli) fn man(command: Command) -> Outcome {
     print(&String::from_utf8_lossy(&page)).map(|()| Verdict::Fine)
 }
 
-/// The commands below one, and those below each of them.
+/// Renders the subcommands of a command recursively.
 fn render_below(command: &Command, title: &str, page: &mut Vec<u8>) -> io::Result<()> {
     for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
         let title = format!("{title} {}", subcommand.get_name());

@@ -12,7 +12,7 @@ use crate::reflect::ReflectOptions;
 use crate::runtime::{Signals, StartSignals};
 use crate::{runtime, telemetry};
 
-/// Serves until told to stop, or only looks at the settings; with a target it also reflects.
+/// Serves until a stop signal arrives, or only checks the settings. With a target it also reflects.
 pub(in crate::cli) fn run(
     settings: Settings,
     in_force: Vec<Setting>,
@@ -22,7 +22,7 @@ pub(in crate::cli) fn run(
 ) -> Outcome {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     if settings.check_config {
-        // exit code 0 would say that the settings are fine
+        // exit code 0 would mean that the settings are valid
         start.kill_from_now_on();
         return executor.block_on(check(&settings, warnings));
     }
@@ -35,20 +35,21 @@ pub(in crate::cli) fn run(
         std::thread::spawn(end_with_stdin);
     }
     let ended = executor.block_on(runtime::run(settings, in_force, signals, &log, reflect));
-    // an orderly end has waited for everything already; any other must not wait for a store that is still loading
+    // an orderly end has already waited for everything; any other end must not wait for a store
+    // that is still loading
     executor.shutdown_background();
     ended?;
     Ok(Verdict::Fine)
 }
 
-/// Waits until standard input ends, then ends this process as SIGTERM does. The other end of the pipe is closed when the process that holds it ends,
-/// also when it is killed.
+/// Waits until standard input ends, then ends this process as SIGTERM does. The other end of the
+/// pipe is closed when its process ends, even if that process is killed.
 fn end_with_stdin() {
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
     let _ = kill_process(getpid(), Signal::TERM);
 }
 
-/// Reads everything that a start would, and says what is wrong with it.
+/// Reads everything that a start would read, and reports what is wrong with it.
 async fn check(settings: &Settings, warnings: &[String]) -> Outcome {
     for warning in warnings {
         crate::cli::warn(warning);

@@ -1,19 +1,19 @@
-//! Whether docs/operate/settings.md has the options that there are: those of `serve`, and those of `reflect` beside them.
+//! Test that docs/operate/settings.md lists exactly the options of `serve`, and those of `reflect`
+//! in addition.
 
 use clap::{ArgAction, Args as _, Command};
 
 use crate::cli::etcd::reflect::To;
 use crate::config::{Settings, options};
 
-/// What each table begins with.
 const BEGIN: &str = "| flag | variable |";
 
-/// A cell of a table: a bar would end it, and what is between angle brackets would be markup.
+/// Escapes a table cell: a bar would end it, and text in angle brackets would be markup.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ")
 }
 
-/// What the page has of the options of a command, in the order of the help text.
+/// Returns the page's table for the options of a command, in the order of the help text.
 fn table_of(command: &Command) -> String {
     let mut table = "| flag | variable | default | what it is |\n|---|---|---|---|\n".to_owned();
     for option in options(command).filter(|option| !option.is_hide_set()) {
@@ -35,14 +35,14 @@ fn table_of(command: &Command) -> String {
     table
 }
 
-/// The page with this table in place of the first one from a place on, and where what follows begins.
+/// Returns the page with the first table after `from` replaced, and the offset behind that table.
 fn with_table(page: &str, from: usize, table: &str) -> (String, usize) {
     let at = from + page[from..].find(BEGIN).unwrap();
     let end = page[at..].find("\n\n").map_or(page.len(), |length| at + length + 1);
     (format!("{}{table}{}", &page[..at], &page[end..]), at + table.len())
 }
 
-/// `SETTINGS_WRITE=1` writes the page's tables instead.
+/// With `SETTINGS_WRITE=1` the test writes the page's tables instead.
 #[test]
 fn the_page_about_settings_has_what_the_code_has() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/settings.md");

@@ -1,6 +1,6 @@
-//! `meshkeep store inspect|verify|export`: looking at a store that no process uses.
+//! `meshkeep store inspect|verify|export`: reads a store that no process uses.
 //!
-//! The exit codes are 0 fine, 1 damaged, 2 used wrongly, 3 in use.
+//! Exit codes: 0 success, 1 damaged, 2 incorrect usage, 3 in use.
 
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::cli::terminal::output::{Escaping, print_whole};
 use crate::cli::terminal::progress::Progress;
 use crate::runtime::{Inspection, StoreError, inspect_store};
 
-/// How many entries are printed between two looks at how many there are: some milliseconds.
+/// Number of entries that are printed between two updates of the progress line: some milliseconds.
 const ENTRIES_BETWEEN: usize = 1_000;
 
-/// How wide the longest bar of the picture is, in characters.
+/// Length of the longest bar of the chart, in characters.
 const BAR_WIDTH: u64 = 40;
 
 /// What to do.
@@ -40,10 +40,9 @@ pub(in crate::cli) struct Place {
     data_dir: PathBuf,
 }
 
-/// Prints what was found.
+/// Function that prints the result of an inspection.
 type Printer = fn(&Inspection, &mut dyn Write) -> io::Result<()>;
 
-/// Runs the command.
 pub(in crate::cli) fn run(command: &StoreCommand) -> Outcome {
     let (place, print): (&Place, Printer) = match command {
         StoreCommand::Inspect(place) => (place, picture),
@@ -105,7 +104,7 @@ fn picture(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn export(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
-    // on a terminal the lines themselves are seen
+    // on a terminal the printed lines themselves show the progress
     let progress = (!io::stdout().is_terminal()).then(|| Progress::begin("reading what is stored"));
     let records = inspection.loaded.records();
     for (number, record) in records.iter().enumerate() {

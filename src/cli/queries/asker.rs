@@ -1,7 +1,7 @@
-//! The HTTP client of the command line: asks a running sidecar over TCP, TLS or a unix socket.
+//! HTTP client of the command line: queries a running sidecar over TCP, TLS or a unix socket.
 //!
-//! Owns: where the sidecar is, who asks, and what a refusal means to a person. Deliberately lacks: what is asked, and how it is printed.
-//! The server is not trusted: what is read of an answer is bounded in bytes and in time, and no redirect leads to another server.
+//! It finds the sidecar, authenticates, and turns refusals into messages for people. The server is
+//! not trusted: answers are limited in bytes and in time, and no redirect leads to another server.
 
 mod certificates;
 mod server_certificate;
@@ -25,33 +25,37 @@ use crate::dto::problem::ProblemDocument;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::model::{SecretUrl, in_words, with_bare_urls};
 
-/// How long a connection may take: the sidecar is on this machine or near.
+/// Maximum time to connect: the sidecar is on this machine or near it.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How long an answer may take: a page of a list may look for 5 s, and a store that loads lets a request wait for 2 s.
+/// Maximum time for an answer. A page of a list may search for 5 s, and a store that is loading
+/// delays a request by 2 s.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Maximum bytes of an answer or of an event of a stream. A page of a list has 4 MiB and one item more. The largest item has a value of 10 MiB, from
-/// where etcd warns of a large request (`embed.recommendedMaxRequestBytes`), and each byte of it is at most six characters of JSON.
+/// Maximum bytes of an answer or of one event of a stream. A page of a list has 4 MiB plus one
+/// item. The largest item has a value of 10 MiB, the size at which etcd warns of a large request
+/// (`embed.recommendedMaxRequestBytes`), and each byte of it is at most six characters of JSON.
 pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Maximum bytes of all pages of a list: twice the JSON of the largest mesh (docs/operate/run.md: 3,000,000 keys of some 0.7 KB).
+/// Maximum bytes of all pages of a list: twice the JSON of the largest mesh (docs/operate/run.md:
+/// 3,000,000 keys of some 0.7 KB).
 const LIST_BYTES_MAX: usize = 4 << 30;
 
-/// What a page of a list counts for at least, so that pages without items end too: 65,536 of them are a list. A page ends without an item only where the
-/// server has searched for 5 s.
+/// Minimum bytes that a page of a list counts for, so that a list of empty pages ends too: after
+/// 65,536 of them. The server sends an empty page only after it has searched for 5 s.
 const PAGE_BYTES_MIN: usize = 64 << 10;
 
-/// Maximum bytes of a problem document: its detail repeats a part of the request, whose URL has 64 KiB at most.
+/// Maximum bytes of a problem document. Its detail repeats a part of the request, whose URL has at
+/// most 64 KiB.
 const PROBLEM_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum number of redirects of one request: a proxy in front of a meshkeep needs one.
 const REDIRECTS_MAX: usize = 3;
 
-/// How many items one page of a list has: as many as the API allows, for the command takes them all.
+/// Number of items per page of a list: the API's maximum, because the command reads all pages.
 const PAGE_LIMIT: &str = "10000";
 
-/// The host that requests over a unix socket name; any loopback name is accepted.
+/// Base URL of requests over a unix socket; the sidecar accepts any loopback name.
 const SOCKET_HOST: &str = "http://localhost/";
 
 /// Where the sidecar is, and who asks.
@@ -82,23 +86,24 @@ pub(in crate::cli) struct ServerOptions {
     client_key: Option<PathBuf>,
 }
 
-/// A client for one sidecar.
+/// Client for one sidecar.
 #[derive(Debug)]
 pub(in crate::cli) struct Asker {
     client: Client,
     base: Url,
-    /// The server as messages name it, without secrets.
+    /// Server as messages name it, without secrets.
     server: String,
-    /// Whether a client certificate is shown to it.
+    /// Whether the client presents a certificate.
     has_certificate: bool,
 }
 
 impl Asker {
-    /// Reads the files that the options name; asks nothing yet.
+    /// Reads the files that the options name. Sends no request yet.
     pub(in crate::cli) fn new(options: &ServerOptions) -> Result<Self, Failure> {
         let server = shown_server(&options.server);
         let wrong = |reason: String| Failure::usage(format!("--server {server:?} {reason}"));
-        // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
+        // reqwest needs a provider even for plain HTTP; the call fails only if the process has one
+        // already
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let mut builder = Client::builder().connect_timeout(CONNECT_TIME_MAX).redirect(redirects()).no_proxy();
         let base = match options.server.strip_prefix("unix://") {
@@ -129,26 +134,26 @@ impl Asker {
         Ok(Self { client, base, server, has_certificate })
     }
 
-    /// The answer to a question, as JSON.
+    /// Requests `path` and returns the answer's JSON as `T`.
     pub(in crate::cli) async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Failure> {
         self.parse(&self.fetch(path, query).await?)
     }
 
-    /// The answer to a question.
+    /// Requests `path` and returns the bytes of the answer.
     async fn fetch(&self, path: &str, query: &[(&str, &str)]) -> Result<Vec<u8>, Failure> {
         let _progress = self.waiting();
         let request = self.client.get(self.url(path, query)?).timeout(ANSWER_TIME_MAX);
         self.answer(request.send().await).await
     }
 
-    /// The answer to a question with a body, as JSON.
+    /// Posts a body to `path` and returns the answer as JSON.
     pub(super) async fn post(&self, path: &str, body: &LookupRequest) -> Result<Value, Failure> {
         let _progress = self.waiting();
         let request = self.client.post(self.url(path, &[])?).timeout(ANSWER_TIME_MAX).json(body);
         self.parse(&self.answer(request.send().await).await?)
     }
 
-    /// Whether a probe says yes, and what it says. Any status is an answer.
+    /// Requests a probe. Returns whether it succeeded, and its text. Any status is an answer.
     pub(super) async fn probe(&self, path: &str) -> Result<(bool, String), Failure> {
         let response = self.client.get(self.url(path, &[])?).timeout(CONNECT_TIME_MAX).send().await;
         let response = response.map_err(|error| self.unreachable(error))?;
@@ -159,7 +164,8 @@ impl Asker {
         Ok((healthy, String::from_utf8_lossy(&self.read(response, ANSWER_BYTES_MAX).await?).into_owned()))
     }
 
-    /// All items of a list, page by page, and the position from which to follow it. Tells what of the request is probably a mistake.
+    /// Returns all items of a list, page by page, and the position from which to follow it. Warns
+    /// about probable mistakes in the request.
     pub(in crate::cli) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
         let (mut items, mut token, mut byte_count) = (Vec::new(), None::<String>, 0_usize);
         let progress = Progress::begin(&format!("asking for {}", path.trim_start_matches("/v1/")));
@@ -184,10 +190,10 @@ impl Asker {
         }
     }
 
-    /// A stream of lines of JSON that has begun.
+    /// Opens a stream of JSON lines.
     pub(super) async fn stream(&self, path: &str, query: &[(&str, &str)]) -> Result<Response, Failure> {
         let request = self.client.get(self.url(path, query)?).header(ACCEPT, "application/x-ndjson");
-        // the stream itself has no end, so the request has no timeout of its own
+        // the stream itself never ends, so the request has no timeout of its own
         let response = match timeout(ANSWER_TIME_MAX, request.send()).await {
             Ok(response) => response.map_err(|error| self.unreachable(error))?,
             Err(_) => return Err(self.silent()),
@@ -207,7 +213,7 @@ impl Asker {
         Ok(url)
     }
 
-    /// The body of an answer that is none of a failure.
+    /// Returns the body of a successful answer.
     async fn answer(&self, response: reqwest::Result<Response>) -> Result<Vec<u8>, Failure> {
         let response = response.map_err(|error| self.unreachable(error))?;
         if response.status().is_success() { self.read(response, ANSWER_BYTES_MAX).await } else { Err(self.refused(response).await) }
@@ -217,7 +223,7 @@ impl Asker {
         serde_json::from_slice(answer).map_err(|_| Failure::unreachable(format!("{} answers, but it is no meshkeep", self.server)))
     }
 
-    /// Reads a body to its end, which must come soon enough.
+    /// Reads a body to its end within the time limit.
     async fn read(&self, mut response: Response, bytes_max: usize) -> Result<Vec<u8>, Failure> {
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(error))? {
@@ -229,7 +235,7 @@ impl Asker {
         Ok(bytes)
     }
 
-    /// What is longer than anything that a meshkeep says.
+    /// Returns the failure for an answer that is larger than any answer of a meshkeep.
     pub(super) fn too_much(&self, what: &str, bytes_max: usize) -> Failure {
         let text = format!(
             "{} sends {what} of more than {} MiB, which no meshkeep does: name another with --server",
@@ -244,10 +250,10 @@ impl Asker {
         Failure::unreachable(format!("{place} did not answer in time: is it very busy, or another program?"))
     }
 
-    /// Why nobody answers, and what to do.
+    /// Returns the failure for a server that does not answer, with advice.
     fn unreachable(&self, error: reqwest::Error) -> Failure {
         let place = self.server.trim_start_matches("http://");
-        // the URL may have a password in it
+        // the URL may contain a password
         let error = error.without_url();
         let cause = cause(&error);
         if error.is_timeout() && !error.is_connect() {
@@ -270,7 +276,8 @@ impl Asker {
         Failure::unreachable(text)
     }
 
-    /// What a failed connection says of our certificate, or of the lack of one (RFC 8446, 6.2).
+    /// Returns what a failed connection reveals about our certificate, or about the lack of one
+    /// (RFC 8446, 6.2).
     fn about_certificate(&self, cause: &str) -> Option<String> {
         const REFUSALS: [&str; 8] = [
             "AccessDenied",
@@ -282,7 +289,7 @@ impl Asker {
             "UnknownCA",
             "UnsupportedCertificate",
         ];
-        // a server that refuses a certificate may be gone before its reason is read
+        // a server that refuses a certificate may close the connection before its reason is read
         const ENDS: [&str; 4] = ["reset", "broken pipe", "closed", "before message completed"];
         if self.base.scheme() != "https" {
             return None;
@@ -306,7 +313,8 @@ impl Asker {
         is_end.then(|| format!("the connection to {place} broke ({cause}), as it may where a client certificate is refused: {hint}"))
     }
 
-    /// What a refusal says: the detail of its problem document. Whoever has none is no meshkeep.
+    /// Returns the failure for a refusal: the detail of its problem document. A server that sends
+    /// none is not a meshkeep.
     async fn refused(&self, response: Response) -> Failure {
         let status = response.status();
         if status.is_redirection() {
@@ -330,7 +338,7 @@ impl Asker {
 }
 
 impl Asker {
-    /// A redirect that was not followed.
+    /// Returns the failure for a redirect that was not followed.
     fn redirected(&self, response: &Response) -> Failure {
         let target =
             response.headers().get(LOCATION).and_then(|target| target.to_str().ok()).and_then(|target| response.url().join(target).ok());
@@ -342,7 +350,7 @@ impl Asker {
             ));
         };
         let origin = target.origin();
-        // path and query are the server's, and may repeat what is secret
+        // path and query are chosen by the server, and may repeat a secret
         let shown = if origin.is_tuple() { origin.ascii_serialization() } else { format!("something with {}:", target.scheme()) };
         Failure::unreachable(if origin == response.url().origin() {
             format!("{} redirects again and again, at last to {shown}: name another with --server", self.server)
@@ -355,7 +363,7 @@ impl Asker {
     }
 }
 
-/// Follows a redirect to the same server only: scheme, host and port.
+/// Returns the policy that follows redirects to the same scheme, host and port only.
 fn redirects() -> Policy {
     Policy::custom(|attempt| {
         let is_same = attempt.previous().last().is_some_and(|from| from.origin() == attempt.url().origin());
@@ -363,7 +371,8 @@ fn redirects() -> Policy {
     })
 }
 
-/// The server as messages may name it: of a URL that has more than scheme, host and port, these alone, as any other part may be a secret.
+/// Returns the server as messages may name it. A URL that has more than scheme, host and port is
+/// cut to these: any other part may be a secret.
 fn shown_server(server: &str) -> String {
     let is_plain = |text: &str| text.chars().all(|character| character.is_ascii_alphanumeric() || "-._:[]".contains(character));
     match server.split_once("://") {
@@ -374,7 +383,7 @@ fn shown_server(server: &str) -> String {
     }
 }
 
-/// The items of an answer that is no page of a list.
+/// Returns the items of an answer that is not a page of a list.
 pub(in crate::cli) fn items(mut answer: Value) -> Vec<Value> {
     match answer.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) => items,
@@ -382,12 +391,12 @@ pub(in crate::cli) fn items(mut answer: Value) -> Vec<Value> {
     }
 }
 
-/// Bytes of a list that grows by a page; `None` above [`LIST_BYTES_MAX`].
+/// Returns the bytes of a list after one more page; `None` above [`LIST_BYTES_MAX`].
 fn with_page(byte_count: usize, page_bytes: usize) -> Option<usize> {
     Some(byte_count.saturating_add(page_bytes.max(PAGE_BYTES_MIN))).filter(|sum| *sum <= LIST_BYTES_MAX)
 }
 
-/// The innermost reason of an error, in the words of the system and without its number.
+/// Returns the innermost reason of an error, as the system words it and without its number.
 fn cause(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
@@ -395,7 +404,7 @@ fn cause(error: &reqwest::Error) -> String {
     }
     let text = in_words(innermost);
     let words = text.trim_start_matches("failed to lookup address information: ");
-    // the system's begin with a capital, others with a name
+    // messages of the system begin with a capital, others may begin with a name
     let is_system = innermost.is::<std::io::Error>();
     let mut letters = words.chars();
     match letters.next().filter(|_| is_system) {
@@ -404,7 +413,7 @@ fn cause(error: &reqwest::Error) -> String {
     }
 }
 
-/// The header that shows a token.
+/// Returns the header with the token of a file.
 fn token(path: &Path) -> Result<HeaderValue, Failure> {
     let named = |reason: &str| Failure::usage(format!("--token-file {}: {reason}", path.display()));
     let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| named(&error.to_string()))?;

@@ -1,6 +1,7 @@
-//! `meshkeep bundle`: what somebody needs who shall find out from elsewhere what is wrong, in one tar.
+//! `meshkeep bundle`: one tar with everything that is needed to diagnose a meshkeep from elsewhere.
 //!
-//! Asks what anybody could ask, each question by itself: what is not answered stands in `errors.txt`, and the rest is there all the same.
+//! It requests only what any client may request, each item separately. A request that fails is
+//! noted in `errors.txt`, and the other files are still written.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -15,16 +16,16 @@ use crate::cli::failure::{Failure, Verdict};
 use crate::cli::terminal::output::{one_line, print};
 use crate::dto::log::Log;
 
-/// The folder in the tar.
 const FOLDER: &str = "meshkeep-bundle";
 
-/// Standard output instead of a file.
+/// Argument that selects standard output instead of a file.
 const STANDARD_OUTPUT: &str = "-";
 
-/// The mode of files in the tar: what they say of a mesh is for who asked alone.
+/// Mode of files in the tar: their data about the mesh is for the person who ran the command only.
 const FILE_MODE: u32 = 0o600;
 
-/// What is asked as JSON: the file, and the question. One page of each list, which is 4 MiB at most: far more problems than anybody reads.
+/// Files with JSON answers, and their paths. Only one page of each list, which is at most 4 MiB:
+/// far more problems than anybody reads.
 const ANSWERS: [(&str, &str); 5] = [
     ("status.json", "/v1/status"),
     ("clusters.json", "/v1/clusters?limit=10000"),
@@ -33,7 +34,7 @@ const ANSWERS: [(&str, &str); 5] = [
     ("config.json", "/v1/config"),
 ];
 
-/// What is asked as text. Probes answer also where they say no.
+/// Files with text answers, and their paths. Probes answer even if they fail.
 const TEXTS: [(&str, &str); 3] = [("ready.txt", "/readyz?verbose"), ("synced.txt", "/readyz?synced&verbose"), ("metrics.txt", "/metrics")];
 
 /// Where to put it.
@@ -44,7 +45,7 @@ pub(in crate::cli) struct BundleOptions {
     output: Option<PathBuf>,
 }
 
-/// Asks for everything and writes it; not fine where something was not answered.
+/// Requests and writes everything. Not fine if a request was not answered.
 pub(in crate::cli) async fn run(options: &BundleOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let asker = Asker::new(server)?;
     let now = jiff::Timestamp::now();
@@ -88,7 +89,7 @@ fn take(files: &mut Files, failures: &mut Vec<(&'static str, Failure)>, name: &'
     }
 }
 
-/// When and by what it was made: the sidecar itself says its own version.
+/// Returns when and by which version the bundle was made. The sidecar reports its own version.
 fn about(now: jiff::Timestamp) -> Value {
     json!({ "made": now.to_string(), "by": format!("meshkeep {}", env!("MESHKEEP_VERSION")) })
 }
@@ -97,7 +98,7 @@ fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// The lines of the log as a file of them.
+/// Returns the lines of the log as one file.
 fn lines(log: Log) -> String {
     log.lines.into_iter().fold(String::new(), |text, line| text + &line + "\n")
 }
@@ -119,6 +120,6 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let mut output = io::stdout().lock();
         return output.write_all(bytes).and_then(|()| output.flush());
     }
-    // the umask of the process makes it its owner's alone
+    // the process's umask makes it readable by its owner only
     std::fs::write(path, bytes)
 }

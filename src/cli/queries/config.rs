@@ -1,4 +1,4 @@
-//! `meshkeep config`: the settings in force, and where each comes from.
+//! `meshkeep config`: the settings in force, and the source of each.
 
 use super::asker::{Asker, ServerOptions, items};
 use crate::cli::failure::{Failure, Verdict};
@@ -24,7 +24,6 @@ const SHAPE: Shape<Setting> = Shape {
     name: |setting| setting.name.clone(),
 };
 
-/// Prints them.
 pub(in crate::cli) async fn run(options: &ConfigOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let answer = Asker::new(server)?.get("/v1/config", &[]).await?;
     print_list(options.output.output, &SHAPE, &items(answer))?;

@@ -1,4 +1,4 @@
-//! `meshkeep explain IP`: the whole story of an address, drawn as a ladder.
+//! `meshkeep explain IP`: everything known about an address, drawn as a ladder.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,7 @@ pub(in crate::cli) struct ExplainOptions {
     output: OutputOptions,
 }
 
-/// Prints the story; not fine if no entry covers the address.
+/// Prints the explanation. Not fine if no entry covers the address.
 pub(in crate::cli) async fn run(options: &ExplainOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let answer: Value = Asker::new(server)?.get(&format!("/v1/explain/{}", encoded(&options.ip)), &[]).await?;
     let story: Explanation = read(&answer)?;
@@ -35,7 +35,8 @@ pub(in crate::cli) async fn run(options: &ExplainOptions, server: &ServerOptions
     Ok(Verdict::of(story.found.is_some()))
 }
 
-/// From the address down: its entries, the identity, the node, the services, and what is wrong.
+/// Returns the ladder of an address: its entries, the identity, the node, the services and the
+/// findings.
 fn ladder(story: &Explanation) -> String {
     let mut out = String::new();
     match &story.found {
@@ -70,7 +71,7 @@ fn ladder(story: &Explanation) -> String {
     out
 }
 
-/// The ladder of prefixes: the winner marked, the others with what became of them.
+/// Draws the matching prefixes: the winner is marked, the others say why they lost.
 fn draw_entries(out: &mut String, entries: &[ExplainedEntry]) {
     let width = |text: fn(&IpcacheEntry) -> String| entries.iter().map(|explained| text(&explained.entry).len()).max().unwrap_or(0);
     let (prefix_width, cluster_width) = (width(|entry| entry.prefix.clone()), width(|entry| entry.cluster.clone()));
@@ -87,7 +88,7 @@ fn draw_entries(out: &mut String, entries: &[ExplainedEntry]) {
     }
 }
 
-/// What stands behind the entry that wins.
+/// Draws the identity, node and services behind the winning entry.
 fn draw_behind(out: &mut String, found: &IpcacheEntry, story: &Explanation) {
     let _ = writeln!(out, " │");
     let _ = writeln!(out, " ├─ identity {}", found.identity);
@@ -108,7 +109,8 @@ fn draw_behind(out: &mut String, found: &IpcacheEntry, story: &Explanation) {
     }
 }
 
-/// The values that were rejected, then what a miss says: whose range it would be in, what was there before, and which clusters could not be asked.
+/// Draws the rejected values, then the hints for a miss: the range that the address belongs to, its
+/// former entry, and the clusters that could not be asked.
 fn draw_miss(out: &mut String, hints: &[Hint]) {
     let (rejected, others): (Vec<&Hint>, Vec<&Hint>) = hints.iter().partition(|hint| hint.kind == "rejected");
     for (title, hints) in [("what was rejected", rejected), ("why it has no entry of its own", others)] {

@@ -20,7 +20,7 @@ pub(in crate::cli) struct FilterOptions {
 }
 
 impl FilterOptions {
-    /// The parameters of a request.
+    /// Returns the filters as query parameters of the API.
     pub(super) fn query(&self) -> Vec<(String, String)> {
         let named = |name: &'static str| move |value: &String| (name.to_owned(), value.clone());
         let mut query = self.filter.clone();

@@ -29,7 +29,7 @@ pub(in crate::cli) struct GetOptions {
     output: OutputOptions,
 }
 
-/// Prints what was asked for.
+/// Prints the objects that the options select.
 pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let kind = KindRow::of(&options.kind).ok_or_else(|| {
         let known: Vec<&str> = KINDS.iter().map(|kind| kind.names[0]).collect();
@@ -78,7 +78,7 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
     }
 }
 
-/// The parameters of the list; refused where the kind has no such thing.
+/// Returns the query parameters of the list. Refuses filters that the kind does not have.
 fn filters(options: &FilterOptions, kind: &KindRow) -> Result<Vec<(String, String)>, Failure> {
     let name = kind.names[0];
     if options.namespace.is_some() && !kind.namespaced {
@@ -91,12 +91,13 @@ fn filters(options: &FilterOptions, kind: &KindRow) -> Result<Vec<(String, Strin
     Ok(options.query())
 }
 
-/// Whether an object's name does not say of which cluster it is, and its path takes `cluster=`.
+/// Returns whether several clusters may have an object of the same name, so that its path needs
+/// `cluster=`.
 fn is_of_many_clusters(kind: &KindRow) -> bool {
     matches!(kind.name_parts, ["prefix" | "id"])
 }
 
-/// Refuses what a whole name leaves nothing for, and what says otherwise than the name.
+/// Refuses filters that a complete name makes useless or that contradict it.
 fn check_filters_of_one(kind: &KindRow, query: &[(&str, &str)], path: &str) -> Result<(), Failure> {
     let says_cluster = kind.name_parts.first() == Some(&"cluster");
     for (filter, value) in query {
@@ -109,14 +110,14 @@ fn check_filters_of_one(kind: &KindRow, query: &[(&str, &str)], path: &str) -> R
     Ok(())
 }
 
-/// The path of a single object; `None` where the name is not whole.
+/// Returns the path of a single object; `None` if the name is incomplete.
 fn path_of(kind: &KindRow, options: &GetOptions, name: &str) -> Option<String> {
     if matches!(kind.name_parts, ["prefix" | "id" | "name"]) {
         return Some(format!("{}/{}", kind.path(), encoded(name)));
     }
     let mut parts: Vec<&str> = name.split('/').collect();
     if parts.len() + 1 == kind.name_parts.len() && kind.name_parts.contains(&"namespace") && !parts.contains(&"") {
-        // services: the namespace may come from -n, and the cluster from --cluster
+        // the namespace of a service may come from -n, and the cluster from --cluster
         if let ([cluster], true) = (options.filters.cluster.as_slice(), kind.name_parts[0] == "cluster") {
             parts.insert(0, cluster);
         }
@@ -127,7 +128,7 @@ fn path_of(kind: &KindRow, options: &GetOptions, name: &str) -> Option<String> {
         .then(|| format!("{}/{}", kind.path(), parts.into_iter().map(encoded).collect::<Vec<_>>().join("/")))
 }
 
-/// Those whose name was given in part: its last parts.
+/// Returns the objects whose name ends with the parts in `wanted`.
 fn named(kind: &KindRow, items: Vec<Value>, wanted: &str) -> Result<Vec<Value>, Failure> {
     let wanted: Vec<&str> = wanted.split('/').collect();
     let mut found = Vec::new();
@@ -142,7 +143,7 @@ fn named(kind: &KindRow, items: Vec<Value>, wanted: &str) -> Result<Vec<Value>, 
     Ok(found)
 }
 
-/// A part of a path, percent-encoded where it must be; the `/` and `:` of prefixes stay.
+/// Percent-encodes a part of a path. The `/` and `:` of prefixes stay as they are.
 pub(super) fn encoded(part: &str) -> String {
     let keep = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     part.bytes().map(|byte| if keep(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

@@ -1,4 +1,4 @@
-//! `meshkeep healthcheck`: exec probes for images that have no shell and no curl.
+//! `meshkeep healthcheck`: exec probe for images that have no shell and no curl.
 
 use clap::Args;
 
@@ -17,7 +17,7 @@ pub(in crate::cli) struct HealthcheckOptions {
     live: bool,
 }
 
-/// Asks `/readyz`, or `/livez`; prints what is not well.
+/// Requests `/readyz` or `/livez`, and prints what is not healthy.
 pub(in crate::cli) async fn run(options: &HealthcheckOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let path = match (options.live, options.synced) {
         (true, _) => "/livez?verbose",

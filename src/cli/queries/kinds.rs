@@ -1,4 +1,5 @@
-//! What the command line knows of each kind: its names, its path, and the columns of its table. A new kind is one more row.
+//! Table of kinds for the command line: names, API path and table columns. A new kind is one more
+//! row.
 
 use crate::cli::terminal::output::{Colour, Column, Shape, Tabular, age_of, coloured, joined, labels, number, text};
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
@@ -6,34 +7,34 @@ use crate::dto::objects::global_services::{GlobalService, TooLarge};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
 use crate::dto::status::{Cluster, Resource};
 
-/// A kind that can be asked for.
+/// A kind that the commands can query.
 pub(in crate::cli) struct KindRow {
-    /// What people type; the first is the plural that the API has in its paths.
+    /// Names that the user may type. The first is the plural in the API's paths.
     pub(in crate::cli) names: &'static [&'static str],
-    /// What the change stream calls it; `None` where it is not in the stream.
+    /// Name in the change stream; `None` if the kind is not in the stream.
     pub(super) stream_name: Option<&'static str>,
-    /// The parts of a full name, from left to right.
+    /// Parts of a full name, from left to right.
     pub(super) name_parts: &'static [&'static str],
-    /// Whether `-n` means something.
+    /// Whether the kind has namespaces (`-n`).
     pub(super) namespaced: bool,
-    /// Whether `-l` means something.
+    /// Whether the kind has labels (`-l`).
     pub(super) labelled: bool,
     pub(in crate::cli) shape: &'static dyn Tabular,
 }
 
 impl KindRow {
-    /// The row of a kind, by any of its names.
+    /// Returns the row of a kind, by any of its names.
     pub(in crate::cli) fn of(name: &str) -> Option<&'static Self> {
         KINDS.iter().find(|kind| kind.names.contains(&name))
     }
 
-    /// The path of the list.
+    /// Returns the path of the list.
     pub(in crate::cli) fn path(&self) -> String {
         format!("/v1/{}", self.names[0])
     }
 }
 
-/// Every kind, in the order of the API.
+/// All kinds, in the order of the API.
 pub(super) static KINDS: &[KindRow] = &[
     KindRow {
         names: &["nodes", "node", "no"],
@@ -142,7 +143,7 @@ const GLOBAL_SERVICES: Shape<GlobalService> = Shape {
     name: |service| format!("global-service/{}/{}", service.namespace, service.name),
 };
 
-/// The number of backends of a global service, or why they are not in the answer.
+/// Returns the number of backends of a global service, or why they are not in the answer.
 fn backends(service: &GlobalService) -> String {
     let Some(TooLarge { cluster, bytes, .. }) = &service.too_large else { return service.backends.len().to_string() };
     coloured(&format!("too large: {} MiB decoded, most of {cluster}", bytes >> 20), Colour::Red)
@@ -175,7 +176,7 @@ const IPCACHE: Shape<IpcacheEntry> = Shape {
     name: |entry| format!("ipcache/{}/{}", entry.cluster, entry.prefix),
 };
 
-/// The pod behind an ipcache entry, or the node that it was derived from.
+/// Returns the pod behind an ipcache entry, or the node that the entry was derived from.
 pub(in crate::cli) fn owner(entry: &IpcacheEntry) -> String {
     match (&entry.pod_name, &entry.node_name) {
         (Some(pod), _) => format!("{}/{pod}", text(entry.namespace.as_ref())),
@@ -184,7 +185,7 @@ pub(in crate::cli) fn owner(entry: &IpcacheEntry) -> String {
     }
 }
 
-/// The labels of the identity behind an ipcache entry, which lookups have.
+/// Returns the labels of the identity behind an ipcache entry. Only lookups have them.
 pub(super) fn identity_labels(entry: &IpcacheEntry) -> String {
     entry.labels.as_ref().map(|known| labels(known.0.iter())).unwrap_or_default()
 }
@@ -234,7 +235,7 @@ pub(super) const CLUSTERS: Shape<Cluster> = Shape {
     name: |cluster| format!("cluster/{}", cluster.name),
 };
 
-/// The phase of a cluster, coloured by how well it is.
+/// Returns the phase of a cluster, coloured by its health.
 fn phase(cluster: &Cluster) -> String {
     match cluster.phase.as_deref() {
         None => coloured("noFile", Colour::Red),
@@ -244,7 +245,7 @@ fn phase(cluster: &Cluster) -> String {
     }
 }
 
-/// How many keys of a kind a cluster has.
+/// Returns the number of keys of a kind in a cluster.
 fn entries(cluster: &Cluster, kind: &str) -> String {
     let found: Option<&Resource> = cluster.resources.iter().find(|resource| resource.kind == kind);
     text(found.map(|resource| &resource.entries))
@@ -256,7 +257,8 @@ mod tests {
 
     use super::*;
 
-    /// The examples of the OpenAPI document are answers of a real server, about a sample mesh that is always the same; ages are not.
+    /// The examples of the OpenAPI document are answers of a real server about a fixed sample mesh.
+    /// Only the ages differ between runs.
     #[test]
     fn tables_and_names_say_what_the_answers_say() {
         let examples: Value = serde_json::from_str(include_str!("../../api/openapi/examples.json")).unwrap();

@@ -1,4 +1,4 @@
-//! `meshkeep lookup IP…`: who has an address, by longest prefix.
+//! `meshkeep lookup IP…`: finds the entry of an address by longest prefix.
 
 use std::io::{self, BufRead};
 
@@ -14,7 +14,7 @@ use crate::dto::lookup::{LookupAnswer, LookupItem, LookupRequest};
 use crate::dto::objects::IpcacheEntry;
 use crate::dto::problems::Explanation;
 
-/// How many addresses one request may have (the API's bound).
+/// Maximum number of addresses per request (the API's limit).
 const BATCH_LENGTH_MAX: usize = 10_000;
 
 /// What to look up.
@@ -27,9 +27,9 @@ pub(in crate::cli) struct LookupOptions {
     output: OutputOptions,
 }
 
-/// An answer that says who has an address.
+/// An answer of a lookup, from the API for one address or for many.
 pub(in crate::cli) trait Looked: DeserializeOwned + 'static {
-    /// The table of such answers.
+    /// Table of such answers.
     const SHAPE: Shape<Self> = Shape {
         columns: &[
             Column::new("IP", |looked: &Self| looked.ip().to_owned()),
@@ -46,18 +46,18 @@ pub(in crate::cli) trait Looked: DeserializeOwned + 'static {
         name: |looked| of(looked, |entry| entry.prefix.clone()),
     };
 
-    /// The address.
+    /// Returns the address.
     fn ip(&self) -> &str;
 
-    /// The entry that covers it.
+    /// Returns the entry that covers the address.
     fn found(&self) -> Option<&IpcacheEntry>;
 
-    /// How old what is said is.
+    /// Returns the age of the answer in seconds.
     fn age_seconds(&self) -> Option<f64> {
         None
     }
 
-    /// Why the address could not be looked up.
+    /// Returns why the address could not be looked up.
     fn error(&self) -> Option<&str> {
         None
     }
@@ -109,12 +109,12 @@ impl Looked for Explanation {
     }
 }
 
-/// What there is to say of the entry that was found.
+/// Returns a cell about the matching entry; empty without one.
 fn of(looked: &impl Looked, tell: fn(&IpcacheEntry) -> String) -> String {
     looked.found().map(tell).unwrap_or_default()
 }
 
-/// The prefix that covers an address, else why there is none.
+/// Returns the prefix that covers an address, or why there is none.
 fn prefix(looked: &impl Looked) -> String {
     match (looked.error(), looked.found()) {
         (Some(error), _) => error.to_owned(),
@@ -123,7 +123,7 @@ fn prefix(looked: &impl Looked) -> String {
     }
 }
 
-/// Prints who has each address; not fine if one has nobody.
+/// Prints the entry of each address. Not fine if an address has none.
 pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let asker = Asker::new(server)?;
     let ips = addresses(&options.ips)?;
@@ -145,12 +145,12 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
     Ok(Verdict::Fine)
 }
 
-/// Whether an answer says who has the address.
+/// Returns whether an answer has an entry for the address.
 fn is_found<T: Looked>(answer: &Value) -> Result<bool, Failure> {
     read::<T>(answer).map(|looked| looked.found().is_some())
 }
 
-/// The addresses that were given, those of standard input in place of `-`.
+/// Returns the addresses of the arguments, with those of standard input in place of `-`.
 fn addresses(given: &[String]) -> Result<Vec<String>, Failure> {
     let mut all = Vec::new();
     for word in given {

@@ -1,4 +1,4 @@
-//! Commands that ask a running sidecar over its HTTP API.
+//! Commands that query a running sidecar over its HTTP API.
 
 pub(super) mod asker;
 pub(super) mod bundle;

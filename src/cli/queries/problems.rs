@@ -1,4 +1,4 @@
-//! `meshkeep problems`: what looks wrong, and what to do.
+//! `meshkeep problems`: the findings, and advice for each.
 
 use clap::Args;
 
@@ -36,13 +36,13 @@ const SHAPE: Shape<Finding> = Shape {
     name: |finding| finding.id.clone(),
 };
 
-/// How long a finding has been there.
+/// Returns how long a finding has existed.
 fn since(finding: &Finding) -> String {
     let time = finding.since.as_ref().and_then(|time| time.parse::<jiff::Timestamp>().ok());
     age_of(time.map(|time| jiff::Timestamp::now().duration_since(time).as_secs_f64()))
 }
 
-/// Prints the findings; not fine if there are any.
+/// Prints the findings. Not fine if there are any.
 pub(in crate::cli) async fn run(options: &ProblemsOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let mut query: Vec<(&str, &str)> = options.cluster.iter().map(|name| ("cluster", name.as_str())).collect();
     query.extend(options.kind.iter().map(|kind| ("kind", kind.as_str())));

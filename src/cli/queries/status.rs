@@ -1,4 +1,4 @@
-//! `meshkeep status`: how the sidecar and each cluster is, once or until all are live.
+//! `meshkeep status`: the health of the sidecar and of each cluster, once or until all are live.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -16,7 +16,8 @@ use crate::config::parse_duration;
 use crate::dto::reflection::ReflectionStatus;
 use crate::dto::status::{Cluster, DirectoryStatus, Status, StatusCounts};
 
-/// How often to ask while waiting: a person sees a change at once, and the sidecar does not notice.
+/// Interval between requests while waiting: a person sees a change at once, and the load on the
+/// sidecar is negligible.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What to tell.
@@ -32,7 +33,7 @@ pub(in crate::cli) struct StatusOptions {
     output: OutputOptions,
 }
 
-/// Prints the state; not fine while something is not live.
+/// Prints the state. Not fine while something is not live.
 pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let asker = Asker::new(server)?;
     let deadline = Instant::now() + options.timeout;
@@ -63,12 +64,13 @@ pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions)
     Ok(Verdict::of(is_fine))
 }
 
-/// How everything is.
+/// State of the sidecar and its clusters.
 struct Found {
-    /// Without its directory being read, no cluster is no good sign: nobody knows which there are.
+    /// If its config directory was not read, an empty list of clusters is not a good state: nobody
+    /// knows which clusters exist.
     status: Status,
     clusters: Vec<Cluster>,
-    /// Both as the API said them.
+    /// Both answers as the API sent them.
     said: (Value, Vec<Value>),
 }
 
@@ -84,7 +86,7 @@ fn is_live(cluster: &Cluster) -> bool {
     cluster.phase.as_deref() == Some("live") && cluster.origin == "live"
 }
 
-/// Why not everything is live, if it is not.
+/// Returns why not everything is live, if that is so.
 fn not_yet(directory: &DirectoryStatus, clusters: &[Cluster]) -> Option<String> {
     if let Some(reason) = &directory.no_clusters {
         return Some(format!("there is no cluster: {reason}"));
@@ -95,7 +97,7 @@ fn not_yet(directory: &DirectoryStatus, clusters: &[Cluster]) -> Option<String> 
     if !clusters.iter().all(is_live) {
         return Some(waiting_for(clusters));
     }
-    // a file that was read before and cannot be now leaves its cluster as it was
+    // if a file was valid before, its cluster keeps the old configuration
     let unused = directory.invalid_files.iter().find(|(file, _)| clusters.iter().all(|cluster| cluster.name != **file));
     unused.map(|(file, reason)| format!("file {file} is not used: {reason}"))
 }
@@ -110,7 +112,7 @@ fn waiting_for(clusters: &[Cluster]) -> String {
     format!("{} of {} clusters are live; {}", clusters.len() - waiting.len(), clusters.len(), first.unwrap_or_default())
 }
 
-/// How far the lists of a cluster are, where they say so.
+/// Returns the progress of a cluster's lists, if the source reports how many keys it has.
 fn listed(cluster: &Cluster) -> String {
     let expected: u64 = cluster.resources.iter().filter_map(|resource| resource.expected).sum();
     let entries: u64 = cluster.resources.iter().map(|resource| resource.entries).sum();
@@ -120,7 +122,7 @@ fn listed(cluster: &Cluster) -> String {
     }
 }
 
-/// Tells what is waited for: a person on one line of the terminal, a log each thing once.
+/// Reports what the command waits for: on a terminal in one line, in a log once per reason.
 #[derive(Debug, Default)]
 struct Waiting {
     progress: Option<Progress>,
@@ -138,7 +140,7 @@ impl Waiting {
     }
 }
 
-/// What there is of each kind: how many, and the words for one and several.
+/// A kind in the summary: its count, and its singular and plural.
 type Counted = (fn(&StatusCounts) -> u64, &'static str, &'static str);
 
 const COUNTED: [Counted; 7] = [
@@ -151,7 +153,7 @@ const COUNTED: [Counted; 7] = [
     (|counts| counts.rejected, "rejected value", "rejected values"),
 ];
 
-/// What is held, on a line; kinds of which there is nothing are left out.
+/// Returns the number of entries per kind, in one line. Kinds without entries are left out.
 fn held(counts: &StatusCounts) -> String {
     let parts = COUNTED.iter().filter_map(|(count, one, several)| match count(counts) {
         0 => None,
@@ -163,7 +165,7 @@ fn held(counts: &StatusCounts) -> String {
     if parts.is_empty() { format!("holds {keys}\n") } else { format!("holds {keys}: {}\n", parts.join(", ")) }
 }
 
-/// How writing into another etcd goes, on a line.
+/// Returns the state of `reflect`, in one line.
 fn reflected(reflection: &ReflectionStatus) -> String {
     match &reflection.error {
         None if reflection.leader => format!("reflects {} clusters; {} keys wait\n", reflection.clusters, reflection.waiting),
@@ -172,7 +174,7 @@ fn reflected(reflection: &ReflectionStatus) -> String {
     }
 }
 
-/// The process in a few lines.
+/// Returns the state of the process in a few lines.
 fn summary(status: &Status) -> String {
     let mut out = String::new();
     let loading = if status.loaded { "" } else { ", still loading its store" };

@@ -1,4 +1,5 @@
-//! `meshkeep watch`: the change stream, one line for each change. Goes on by itself from where it was when the connection breaks, and says so.
+//! `meshkeep watch`: the change stream, one line for each change. If the connection breaks, the
+//! command says so, reconnects and resumes at the last position.
 
 use std::time::Duration;
 
@@ -16,11 +17,12 @@ use crate::dto::events::WatchEvent;
 use crate::dto::streamed::StreamedObject;
 use crate::model::{Backoff, ReaderPosition, printable};
 
-/// The waits between tries to reach the sidecar again: a restart takes a moment.
+/// Backoff between attempts to reconnect to the sidecar: a restart takes a moment.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// A stream says something at least every 15 s (its bookmarks): after three of them the connection is dead.
+/// Maximum silence of a stream. It sends a bookmark at least every 15 s, so after three intervals
+/// the connection is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 
 /// What to follow.
@@ -41,27 +43,27 @@ pub(in crate::cli) struct WatchOptions {
     output: OutputOptions,
 }
 
-/// Where to begin.
+/// Start of a stream.
 pub(in crate::cli) enum Start {
-    /// With what changes from now on.
+    /// Only changes from now on.
     Now,
-    /// With everything that is there.
+    /// A snapshot first.
     Snapshot,
-    /// Behind a position.
+    /// Changes after this position.
     After(String),
 }
 
-/// How far a stream is.
+/// Progress of a stream.
 struct Place {
-    /// Where it goes on; `None` before the first position, and inside a snapshot.
+    /// Position to resume at; `None` before the first position, and inside a snapshot.
     position: Option<String>,
-    /// Whether everything is to come first.
+    /// Whether a snapshot comes first.
     snapshot: bool,
-    /// Whether it is filtered by more than the keys say.
+    /// Whether the stream is filtered by more than its keys.
     is_narrow: bool,
 }
 
-/// Follows until it is interrupted.
+/// Follows the stream until it is interrupted.
 pub(in crate::cli) async fn run(options: &WatchOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let mut query = options.filters.query();
     query.extend(options.kind.iter().map(|kind| ("kind".to_owned(), kind.clone())));
@@ -73,7 +75,7 @@ pub(in crate::cli) async fn run(options: &WatchOptions, server: &ServerOptions) 
     follow(&Asker::new(server)?, query, start, options.output.output).await
 }
 
-/// Follows a filter of the stream from a place on.
+/// Follows a filter of the stream from a start on.
 pub(in crate::cli) async fn follow(
     asker: &Asker,
     filters: Vec<(String, String)>,
@@ -113,7 +115,7 @@ pub(in crate::cli) async fn follow(
     }
 }
 
-/// Prints what a stream says until it ends; returns why.
+/// Prints the events of a stream until it ends. Returns why it ended.
 async fn read(asker: &Asker, response: reqwest::Response, place: &mut Place, format: Format) -> Result<String, Failure> {
     let mut chunks = response.bytes_stream();
     let mut buffer = Vec::new();
@@ -142,13 +144,14 @@ async fn read(asker: &Asker, response: reqwest::Response, place: &mut Place, for
     }
 }
 
-/// What to print of a line of the stream.
+/// Returns the text to print for a line of the stream.
 fn heard(line: &[u8], place: &mut Place, format: Format) -> Option<String> {
-    // through a value, as other answers: each way to read every shape is some hundred kilobytes of the binary
+    // deserialized through a `Value` like other answers: each direct way to read every shape adds
+    // some hundred kilobytes to the binary
     let said: Value = serde_json::from_slice(line).ok()?;
     match crate::cli::terminal::output::read(&said) {
         Ok(event) => told(&event, line, place, format),
-        // of a newer server: not to be passed over in silence
+        // an event of a newer server must not be ignored silently
         Err(failure) => {
             let printed = as_it_is(line, format);
             if printed.is_none() {
@@ -159,7 +162,7 @@ fn heard(line: &[u8], place: &mut Place, format: Format) -> Option<String> {
     }
 }
 
-/// An event as the API says it, in the forms that have it so.
+/// Returns the event as the API sent it, for JSON output.
 fn as_it_is(line: &[u8], format: Format) -> Option<String> {
     match format {
         Format::Json => Some(printable(&String::from_utf8_lossy(line)).into_owned() + "\n"),
@@ -171,27 +174,28 @@ fn as_it_is(line: &[u8], format: Format) -> Option<String> {
     }
 }
 
-/// What to print of an event, its line end included. Notes how far the stream is.
+/// Returns the text to print for an event, with its line end. Records the stream's progress.
 fn told(event: &WatchEvent, line: &[u8], place: &mut Place, format: Format) -> Option<String> {
     let name = event.event_type.as_ref();
     let reached = event.meta.as_ref().and_then(|meta| meta.position.as_ref()).or(event.position.as_ref());
-    // inside a snapshot a position would skip the rest of it
+    // inside a snapshot a position would skip the remaining events
     if name != "reset" && (name == "synced" || place.position.is_some() || name == "bookmark") {
         place.position = reached.cloned().or(place.position.take());
     }
     place.snapshot &= name != "synced";
     match (name, format) {
         (_, Format::Json | Format::Yaml) => as_it_is(line, format),
-        // the key changed while nobody listened, and no filter but those of keys knows whether it ever matched
+        // The key changed while no stream was open. Only filters of keys can tell whether it ever
+        // matched.
         ("delete", _) if place.is_narrow && event.reason.as_deref() == Some("unknown") => None,
         ("upsert" | "delete" | "patch" | "cluster", Format::Name) => Some(text(event.key.as_ref()) + "\n"),
         ("upsert" | "patch" | "cluster", _) => Some(line_of('+', Colour::Green, event)),
         ("delete", _) => Some(line_of('-', Colour::Red, event)),
         ("reset", _) => {
-            // what follows is a snapshot, which begins again if it breaks off
+            // a snapshot follows, which starts again if the stream breaks
             (place.position, place.snapshot) = (None, true);
             match event.reason.as_deref().unwrap_or_default() {
-                // the snapshot that was asked for
+                // the snapshot that the options ask for
                 "initial" => {}
                 reason => note(&format!("its place in the stream is gone ({reason}): everything follows anew")),
             }
@@ -205,9 +209,9 @@ fn told(event: &WatchEvent, line: &[u8], place: &mut Place, format: Format) -> O
     }
 }
 
-/// `14:03:07 tokyo + ipcache 10.2.1.9/32 shop/cart-x id 131331`.
+/// Returns a line such as `14:03:07 tokyo + ipcache 10.2.1.9/32 shop/cart-x id 131331`.
 fn line_of(sign: char, colour: Colour, event: &WatchEvent) -> String {
-    // a problem of several clusters or none is of `-`
+    // a problem of several clusters or of none has the cluster `-`
     let cluster = event.meta.as_ref().map(|meta| meta.cluster.as_str()).filter(|name| *name != "-");
     let (sign, what) = (coloured(&sign.to_string(), colour), what(event));
     let parts = [cluster, Some(sign.as_str()), event.kind.as_deref(), Some(what.as_str()), event.reason.as_deref()];
@@ -215,7 +219,7 @@ fn line_of(sign: char, colour: Colour, event: &WatchEvent) -> String {
     format!("{} {}\n", Zoned::now().strftime("%H:%M:%S"), parts.join(" "))
 }
 
-/// An object in a few words; of one that is gone, what its key says.
+/// Returns a short description of an object, or the short key of a deleted one.
 fn what(event: &WatchEvent) -> String {
     let key = event.key.as_deref().unwrap_or_default();
     let parts = match &event.object {
@@ -228,7 +232,8 @@ fn what(event: &WatchEvent) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// A key without what its line says already: `cilium/cache/services/v1/tokyo/shop/cart` is `shop/cart`.
+/// Returns a key without the parts that its line already has:
+/// `cilium/cache/services/v1/tokyo/shop/cart` becomes `shop/cart`.
 fn short(key: &str) -> &str {
     if let Some(problem) = key.strip_prefix("problem/") {
         return problem;
@@ -241,7 +246,7 @@ fn short(key: &str) -> &str {
     rest.map_or(key, |(_, name)| name)
 }
 
-/// Tells a person something beside the stream.
+/// Prints a note to the user on standard error, next to the stream.
 fn note(text: &str) {
     crate::cli::print_to_stderr(format!("{} {text}\n", Zoned::now().strftime("%H:%M:%S")));
 }
@@ -252,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// The line without its time.
+    /// Returns the line without its time.
     fn line(sign: char, event: &Value) -> String {
         let line = line_of(sign, Colour::Green, &read(event));
         line.split_once(' ').map(|(_, rest)| rest.trim_end().to_owned()).unwrap_or_default()
@@ -291,7 +296,6 @@ mod tests {
         assert_eq!(line('-', &over), "- problem duplicateAddress/-/host/10.0.0.1 deleted");
     }
 
-    /// A stream that breaks inside a snapshot begins it again; behind it, it goes on.
     #[test]
     fn an_event_that_this_version_does_not_read_is_printed_as_it_is_where_that_is_asked_for() {
         let line = br#"{"type":"upsert","kind":"node","key":7}"#;

@@ -1,9 +1,11 @@
-//! How answers are printed: tables that fit the terminal, JSON, YAML or names.
+//! Output formats of the commands: tables that fit the terminal, JSON, YAML or names.
 //!
-//! A table is a list of columns, each a heading and what to say of an object of the API; `wide` has more of them. Tables and names read what the API
-//! says as the shapes of `dto`; JSON and YAML are what it says itself, with members that this version does not know. Owns: formats, colour, ages, and
-//! the escapes of characters that a terminal acts on: every command prints through [`print`], [`print_coloured`] or [`Escaping`].
-//! Deliberately lacks: any knowledge of kinds.
+//! A table is a list of [`Column`]s; `-o wide` shows more of them. Tables and names are made from
+//! the `dto` shapes of this version. JSON and YAML print the API's answer itself, including members
+//! that this version does not know.
+//!
+//! Every command prints through [`print`], [`print_coloured`] or [`Escaping`], which escape the
+//! characters that a terminal acts on.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, StdoutLock, Write};
@@ -16,10 +18,10 @@ use serde_json::{Value, json};
 use crate::cli::failure::{Failure, OrFail as _};
 use crate::model::{is_acted_on, printable, printable_with_colours};
 
-/// What an error of the standard output is about.
+/// Start of the message for a failed write to standard output.
 const NOT_WRITTEN: &str = "cannot write to standard output";
 
-/// Between two columns, as kubectl has them.
+/// Padding left and right of a column, the same as kubectl's.
 const COLUMN_PADDING: (u16, u16) = (0, 2);
 
 /// A form of output.
@@ -45,13 +47,11 @@ pub(in crate::cli) struct OutputOptions {
     pub(in crate::cli) output: Format,
 }
 
-/// A column of a table.
 pub(in crate::cli) struct Column<T> {
-    /// The heading.
     pub(super) heading: &'static str,
-    /// Only in `wide`.
+    /// Whether the column is shown only with `-o wide`.
     pub(in crate::cli) wide: bool,
-    /// What to say of an object.
+    /// Function that returns the text of the cell for an object.
     pub(in crate::cli) cell: fn(&T) -> String,
 }
 
@@ -65,20 +65,19 @@ impl<T> Column<T> {
     }
 }
 
-/// What is printed of a kind.
+/// Columns and name of a kind of object.
 pub(in crate::cli) struct Shape<T: 'static> {
-    /// The columns, from left to right.
     pub(in crate::cli) columns: &'static [Column<T>],
-    /// The name of one object, for `-o name`.
+    /// Function that returns the name of an object, for `-o name`.
     pub(in crate::cli) name: fn(&T) -> String,
 }
 
-/// What prints objects of one shape, whichever that is.
+/// A [`Shape`] without its type parameter, so that shapes of all kinds fit in one list.
 pub(in crate::cli) trait Tabular: Sync {
-    /// The rows below their headings, each line ended.
+    /// Returns the rows below their headings. Each line ends with a line feed.
     fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure>;
 
-    /// The name of one object, for `-o name`.
+    /// Returns the name of an object, for `-o name`.
     fn name(&self, item: &Value) -> Result<String, Failure>;
 }
 
@@ -95,16 +94,17 @@ impl<T: DeserializeOwned> Tabular for Shape<T> {
     }
 }
 
-/// What the API says, as the shape that it has in this version.
+/// Deserializes an answer of the API as `T`.
 ///
-/// Characters that a terminal acts on are escaped, and line feeds and tabs are blanks: names come from other clusters, and must neither write
-/// beyond their line nor control the terminal.
+/// Characters that a terminal acts on are escaped first, and line feeds and tabs become blanks:
+/// names come from other clusters, and must neither break out of their line nor control the
+/// terminal.
 pub(in crate::cli) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     let other = |error| Failure::unreachable(format!("the answer is not what this version reads ({error}): -o json prints it as it is"));
     if acts_on_terminal(answer) { T::deserialize(&in_one_line(answer)) } else { T::deserialize(answer) }.map_err(other)
 }
 
-/// Whether a terminal acts on a character in a text of the value.
+/// Returns whether any text in the value has a character that a terminal acts on.
 fn acts_on_terminal(value: &Value) -> bool {
     let in_text = |text: &str| text.chars().any(is_acted_on);
     match value {
@@ -115,7 +115,7 @@ fn acts_on_terminal(value: &Value) -> bool {
     }
 }
 
-/// A text from elsewhere as part of one line.
+/// Escapes a text from a remote source so that it fits into one line.
 pub(in crate::cli) fn one_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], " ")
 }
@@ -129,7 +129,6 @@ fn in_one_line(value: &Value) -> Value {
     }
 }
 
-/// Prints a list.
 pub(in crate::cli) fn print_list(format: Format, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
     match format {
         Format::Table | Format::Wide => print_coloured(&shape.table(items, format == Format::Wide)?),
@@ -142,7 +141,6 @@ pub(in crate::cli) fn print_list(format: Format, shape: &dyn Tabular, items: &[V
     }
 }
 
-/// Prints a single object.
 pub(in crate::cli) fn print_one(format: Format, shape: &dyn Tabular, item: &Value) -> Result<(), Failure> {
     match format {
         Format::Json => print_json(item),
@@ -151,11 +149,10 @@ pub(in crate::cli) fn print_one(format: Format, shape: &dyn Tabular, item: &Valu
     }
 }
 
-/// The rows below their headings, each line ended.
 fn table<T>(shape: &Shape<T>, items: impl IntoIterator<Item = T>, wide: bool) -> String {
     let columns: Vec<&Column<T>> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
     let mut table = Table::new();
-    // a pipe gets whole lines: what reads it splits at blanks and not at a width
+    // a pipe gets whole lines: programs split them at blanks and not at a width
     let arrangement = if io::stdout().is_terminal() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
     table.load_preset(presets::NOTHING).set_content_arrangement(arrangement);
     table.set_header(columns.iter().map(|column| column.heading));
@@ -169,7 +166,7 @@ fn table<T>(shape: &Shape<T>, items: impl IntoIterator<Item = T>, wide: bool) ->
     }
     for (column, has_blanks) in table.column_iter_mut().zip(has_blanks) {
         column.set_padding(COLUMN_PADDING);
-        // labels and addresses in a narrow terminal: not in the middle of one
+        // in a narrow terminal, labels and addresses are not broken in the middle
         if !has_blanks {
             column.set_delimiter(',');
         }
@@ -177,12 +174,14 @@ fn table<T>(shape: &Shape<T>, items: impl IntoIterator<Item = T>, wide: bool) ->
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Prints text that may hold anything from elsewhere. A closed pipe ends the command quietly, as it does for others.
+/// Prints text that may contain characters from remote sources. A closed pipe ends the command
+/// quietly, as with other Unix commands.
 pub(in crate::cli) fn print(text: &str) -> Result<(), Failure> {
     written(write(text))
 }
 
-/// Prints text with [`coloured`] parts, in which everything from elsewhere is escaped already ([`read`], [`one_line`]).
+/// Prints text with [`coloured`] parts. The caller has already escaped everything from remote
+/// sources ([`read`], [`one_line`]).
 pub(in crate::cli) fn print_coloured(text: &str) -> Result<(), Failure> {
     if !has_colours() {
         return print(text);
@@ -191,8 +190,8 @@ pub(in crate::cli) fn print_coloured(text: &str) -> Result<(), Failure> {
     written(out.write_all(printable_with_colours(text).as_bytes()).and_then(|()| out.flush()))
 }
 
-/// Prints a document. Unlike with [`print`], a closed pipe is no failure: its reader has read enough,
-/// and the exit code says what the command found.
+/// Prints a document. Unlike with [`print`], a closed pipe is not a failure: its reader has read
+/// enough, and the exit code reports the command's result.
 pub(in crate::cli) fn print_whole(write: impl FnOnce(&mut StdoutLock<'static>) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match write(&mut out).and_then(|()| out.flush()) {
@@ -201,7 +200,7 @@ pub(in crate::cli) fn print_whole(write: impl FnOnce(&mut StdoutLock<'static>) -
     }
 }
 
-/// Writes text that may hold anything from elsewhere to the standard output.
+/// Writes text that may contain characters from remote sources to standard output.
 fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(printable(text).as_bytes()).and_then(|()| out.flush())
@@ -214,8 +213,8 @@ fn written(result: io::Result<()>) -> Result<(), Failure> {
     })
 }
 
-/// A writer of text that may hold anything from elsewhere: escapes what a terminal acts on. Each write must be whole characters, as those of
-/// `write!` are.
+/// A writer that escapes the characters that a terminal acts on. Each write must consist of whole
+/// characters, as those of `write!` do.
 pub(in crate::cli) struct Escaping<W>(pub(in crate::cli) W);
 
 impl<W: Write> Write for Escaping<W> {
@@ -229,7 +228,7 @@ impl<W: Write> Write for Escaping<W> {
     }
 }
 
-/// Prints a value as JSON, for people.
+/// Prints a value as indented JSON.
 pub(in crate::cli) fn print_json(value: &Value) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::not_found(error.to_string()))?;
     print(&(text + "\n"))
@@ -239,8 +238,8 @@ fn print_yaml(value: &Value) -> Result<(), Failure> {
     print(&yaml(value)?)
 }
 
-/// A value as YAML. YAML has no escapes outside of quotation marks, so a value with characters that have to be escaped is written in YAML's
-/// flow form, which is JSON.
+/// Returns a value as YAML. YAML has no escapes outside quotation marks, so a value with characters
+/// that must be escaped is written in YAML's flow form, which is JSON.
 pub(in crate::cli) fn yaml(value: &Value) -> Result<String, Failure> {
     let failed = |error: &dyn Display| Failure::not_found(error.to_string());
     if acts_on_terminal(value) {
@@ -249,28 +248,27 @@ pub(in crate::cli) fn yaml(value: &Value) -> Result<String, Failure> {
     serde_yaml_ng::to_string(value).map_err(|error| failed(&error))
 }
 
-/// What may not be there, written out.
 pub(in crate::cli) fn text(value: Option<&impl Display>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
 }
 
-/// A number of which 0 is "none".
+/// Returns a number as text, where 0 means "none".
 pub(in crate::cli) fn number(value: impl Into<u64>) -> String {
     let value = value.into();
     if value == 0 { String::new() } else { value.to_string() }
 }
 
-/// Several, with commas between.
+/// Joins values with commas.
 pub(in crate::cli) fn joined(values: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     values.into_iter().map(|value| value.as_ref().to_owned()).collect::<Vec<_>>().join(",")
 }
 
-/// Labels, as kubectl writes them.
+/// Returns labels in kubectl's form.
 pub(in crate::cli) fn labels(labels: impl IntoIterator<Item = (impl Display, impl Display)>) -> String {
     joined(labels.into_iter().map(|(key, value)| format!("{key}={value}")))
 }
 
-/// How long something is ago, as kubectl writes it: `4s`, `2m10s`, `3h5m`, `2d4h`.
+/// Returns a time as kubectl writes ages: `4s`, `2m10s`, `3h5m`, `2d4h`.
 pub(in crate::cli) fn age(seconds: f64) -> String {
     let total = std::time::Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(std::time::Duration::MAX).as_secs();
     let (days, hours, minutes) = (total / 86_400, total / 3_600 % 24, total / 60 % 60);
@@ -287,25 +285,24 @@ pub(in crate::cli) fn age(seconds: f64) -> String {
     }
 }
 
-/// The age of what may have none.
 pub(in crate::cli) fn age_of(seconds: Option<f64>) -> String {
     seconds.map(age).unwrap_or_default()
 }
 
-/// A colour of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) enum Colour {
-    /// For what is wrong.
+    /// An error.
     Red,
-    /// For what is not as it should be.
+    /// A warning.
     Yellow,
-    /// For what is well.
+    /// A good state.
     Green,
-    /// For what matters less.
+    /// A detail that matters less.
     Faint,
 }
 
-/// Text in a colour, if a person reads it: standard output is a terminal, and `NO_COLOR` is not set (no-color.org).
+/// Returns the text in a colour if standard output is a terminal and `NO_COLOR` is not set
+/// (no-color.org).
 pub(in crate::cli) fn coloured(text: &str, colour: Colour) -> String {
     let code = match colour {
         Colour::Red => "31",

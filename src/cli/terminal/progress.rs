@@ -1,7 +1,6 @@
-//! What a command is busy with, for whoever waits in front of it: one line on the terminal, written over, and gone in the end.
+//! A progress line on standard error: shows what a command is busy with, and is wiped at the end.
 //!
-//! Owns: when that is shown, and how wide it may be. Deliberately lacks: anything for a standard error that is no terminal: a script waits
-//! without it, and a log is not read meanwhile.
+//! The line is shown only if standard error is a terminal: scripts do not need it.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,32 +11,31 @@ use std::time::{Duration, Instant};
 
 use crate::model::is_acted_on;
 
-/// What is over before this is not worth a line.
+/// Time after which the line appears. Shorter tasks show none.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// How often the line is written anew: a person sees it move.
+/// Interval between updates of the line, short enough to look alive.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// How wide a terminal is that does not say so.
+/// Width of a terminal that does not report one, in characters.
 const COLUMNS: u16 = 80;
 
-/// Back to the begin of the line, and nothing on it (ECMA-48, EL).
+/// Returns to the beginning of the line and erases it (ECMA-48, EL).
 const WIPE: &str = "\r\x1b[K";
 
-/// Whether there is a line: a second one, of a part of what the first is about, would only flicker.
+/// Whether a line is shown: a second one, for a part of the same task, would only flicker.
 static SHOWN: AtomicBool = AtomicBool::new(false);
 
-/// Something that may take long. The line is gone when it is dropped; what is printed comes after that.
+/// Progress line of a task that may take long. Dropping it wipes the line before any other output.
 #[derive(Debug)]
 pub(in crate::cli) struct Progress {
     doing: Arc<Mutex<String>>,
-    /// Dropped to end it; nothing is sent.
     end: Option<SyncSender<()>>,
     painter: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Begins with what is done first.
+    /// Starts the progress line with the text of the first step.
     pub(in crate::cli) fn begin(doing: &str) -> Self {
         let doing = Arc::new(Mutex::new(doing.to_owned()));
         if !io::stderr().is_terminal() || SHOWN.swap(true, Ordering::Relaxed) {
@@ -50,7 +48,7 @@ impl Progress {
         Self { doing, end: Some(end), painter: Some(painter) }
     }
 
-    /// Says what is done now.
+    /// Replaces the text.
     pub(in crate::cli) fn tell(&self, doing: impl Into<String>) {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = doing.into();
     }
@@ -60,20 +58,20 @@ impl Drop for Progress {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(painter) = self.painter.take() {
-            // it only writes to the terminal; what it could not write is lost
+            // the thread only writes to the terminal; a failed write is not an error of the command
             let _ = painter.join();
             SHOWN.store(false, Ordering::Relaxed);
         }
     }
 }
 
-/// Writes the line until the end, and wipes it then.
+/// Redraws the line until the end, then wipes it.
 fn paint(out: &mut dyn Write, ended: &Receiver<()>, doing: &Mutex<String>, columns: u16) {
     let begun = Instant::now();
     let mut wait = SHOWN_AFTER;
     while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
         let line = line(&doing.lock().unwrap_or_else(PoisonError::into_inner), begun.elapsed(), columns);
-        // who closed the terminal does not read it
+        // if the terminal was closed, nobody reads the line
         let _ = write!(out, "{WIPE}{line}").and_then(|()| out.flush());
         wait = INTERVAL;
     }
@@ -82,7 +80,8 @@ fn paint(out: &mut dyn Write, ended: &Receiver<()>, doing: &Mutex<String>, colum
     }
 }
 
-/// What is done and for how long, on one line: a longer one could not be written over.
+/// Returns the text and the elapsed time, cut to the terminal's width: a longer line could not be
+/// overwritten.
 fn line(doing: &str, since: Duration, columns: u16) -> String {
     let since = format!(", {} s", since.as_secs());
     let room = usize::from(columns).saturating_sub(since.len() + 1);
@@ -101,7 +100,7 @@ mod tests {
         paint(&mut out, &ended, &Mutex::new("reading".to_owned()), 80);
         assert_eq!(out, b"");
 
-        /// Ends it once it has written a line.
+        /// Writer that ends the progress once it has received a line.
         struct Until(Vec<u8>, Option<SyncSender<()>>);
         impl Write for Until {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

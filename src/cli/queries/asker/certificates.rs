@@ -1,4 +1,5 @@
-//! The certificates of a command: those of the authorities that it trusts, and the client certificate that it shows.
+//! Certificates of a command: the authorities that it trusts, and the client certificate that it
+//! presents.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 const CERTIFICATE_FLAG: &str = "--client-cert";
 const KEY_FLAG: &str = "--client-key";
 
-/// The certificates to trust: the system's, and those of `--ca-file`.
+/// Returns the certificates to trust: the system's, and those of `--ca-file`.
 pub(super) fn authorities(ca_file: Option<&Path>) -> Result<Vec<Certificate>, Failure> {
     let system = rustls_native_certs::load_native_certs().certs;
     let mut found: Vec<Certificate> = system.iter().filter_map(|certificate| Certificate::from_der(certificate).ok()).collect();
@@ -30,7 +31,8 @@ pub(super) fn authorities(ca_file: Option<&Path>) -> Result<Vec<Certificate>, Fa
     Ok(found)
 }
 
-/// The client certificate with its key, if the options name one. Needs the process' TLS provider.
+/// Returns the client certificate with its key, if the options name one. Needs the process's TLS
+/// provider.
 pub(super) fn identity(certificate: Option<&Path>, key: Option<&Path>) -> Result<Option<Identity>, Failure> {
     let (certificate, key) = match (certificate, key) {
         (None, None) => return Ok(None),
@@ -39,7 +41,7 @@ pub(super) fn identity(certificate: Option<&Path>, key: Option<&Path>) -> Result
         (None, Some(_)) => return Err(Failure::usage(format!("{KEY_FLAG} needs the file with its certificate too: {CERTIFICATE_FLAG}"))),
     };
     let (mut pem, key_pem) = (read(CERTIFICATE_FLAG, certificate)?, read(KEY_FLAG, key)?);
-    // the reader's own words may quote a line, and a key without line breaks is one
+    // the parser's own messages may quote a line, and a key without line breaks is one line
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let chain = chain.map_err(|_| unusable(CERTIFICATE_FLAG, certificate, &"is not in PEM form, or cut off"))?;
     if chain.is_empty() {

@@ -1,4 +1,5 @@
-//! Sentences for a server certificate that a command does not accept: what is wrong with it, and what to do.
+//! Messages for a server certificate that a command does not accept: what is wrong with it, and
+//! what to do.
 
 use std::error::Error;
 use std::io;
@@ -6,11 +7,12 @@ use std::io;
 use rustls::CertificateError;
 use rustls::pki_types::UnixTime;
 
-/// The reason for which TLS refused a server's certificate, if that is why a request failed.
+/// Returns the reason why TLS refused a server's certificate, if that is why a request failed.
 pub(super) fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CertificateError> {
     let mut cause = Some(error);
     while let Some(current) = cause {
-        // the source of an `io::Error` is the source of the error that it wraps: that one is skipped
+        // an `io::Error` returns the source of the error that it wraps as its own source, so the
+        // wrapped error itself would be skipped
         let wrapped = current.downcast_ref::<io::Error>().and_then(io::Error::get_ref).map(|inner| inner as &(dyn Error + 'static));
         if let Some(rustls::Error::InvalidCertificate(reason)) = wrapped.unwrap_or(current).downcast_ref() {
             return Some(reason);
@@ -20,7 +22,7 @@ pub(super) fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Certif
     None
 }
 
-/// The message for a refused certificate of `server`.
+/// Returns the message for a refused certificate of `server`.
 pub(super) fn describe(server: &str, reason: &CertificateError) -> String {
     use CertificateError as Reason;
     match reason {
