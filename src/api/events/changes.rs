@@ -1,7 +1,9 @@
-//! The long-poll twin of the stream: the same events in single answers, for clients that cannot read a stream.
+//! Long polling of the change stream: its events in single answers, for clients that cannot read a
+//! stream.
 //!
-//! Each answer is a [`Subscription`] of its own: it begins where the last one ended, ends when there is something to tell or the wait is
-//! over, and is forgotten. What a client must bring along is in `nextPosition`: a position, or inside a snapshot a [`Place`].
+//! Each answer has its own [`Subscription`]. It begins where the last one ended, and ends when
+//! there are events or the wait is over. `nextPosition` has all state of the client: a position, or
+//! a [`Place`] inside a snapshot.
 
 use std::time::Duration;
 
@@ -30,46 +32,49 @@ use crate::dto::problem::ProblemDocument;
 use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};
 use crate::model::{EntryKey, Sequence};
 
-/// How long an answer may wait (docs/use/api/streams.md): as long as the idle time after which proxies drop a
-/// connection.
+/// Maximum wait for an answer, in seconds (docs/use/api/streams.md): the idle time after which
+/// proxies drop a connection.
 const WAIT_SECONDS_MAX: u32 = 60;
 
-/// An answer ends with the event that brings it to so many bytes, as pages of lists do: it has one
-/// event at least, of 1.5 MiB as a rule at most, which is what etcd takes for a value.
+/// Size in bytes at which an answer is complete, as for pages of lists.
+///
+/// The event that reaches it is included, so an answer has at least one event. An event usually has
+/// at most 1.5 MiB, etcd's limit for a value.
 const ANSWER_BYTES_MAX: usize = PAGE_BYTES_MAX;
 
-/// What a place begins with, so that it cannot be taken for a position.
+/// Prefix of an encoded place. It distinguishes a place from a position.
 const PLACE_PREFIX: &str = "c1.";
 
-/// What one piece of a look became.
+/// Encoded result of one part of a scan.
 #[derive(Debug, Default)]
 struct Told {
-    /// Encoded events, with commas between.
+    /// Encoded events, separated by commas.
     events: Vec<u8>,
-    /// How many upserts, patches and deletes are among them.
+    /// Number of upserts, patches and deletes in `events`.
     change_count: usize,
-    /// What was told before the reset, if there was one, counts no more.
+    /// Reason of a reset. It makes all earlier events of the answer obsolete.
     reset: Option<ResetReason>,
-    /// Whether a gap was closed, by a snapshot of so many upserts and deletes or by a replay.
+    /// Set if a gap was closed. The inner value is the number of upserts and deletes of a snapshot,
+    /// or `None` for a replay.
     synced: Option<Option<u64>>,
 }
 
-/// One answer in the making.
+/// A partial answer.
 #[derive(Debug)]
 struct Answer {
     subscription: Subscription,
     meters: StreamMeters,
-    /// How many upserts and deletes it may hold.
+    /// Maximum number of upserts and deletes.
     limit: usize,
-    /// Encoded, with commas between.
+    /// Encoded events, separated by commas.
     events: Vec<u8>,
     change_count: usize,
     reset: Option<&'static str>,
-    /// How many upserts and deletes a snapshot took that this answer completes.
+    /// Number of upserts and deletes of a snapshot that this answer completes.
     snapshot_count: Option<u64>,
 }
 
-/// Who makes it, and until when.
+/// Request that waits for an answer, and its deadline.
 #[derive(Debug)]
 struct Poll {
     streams: Streams,
@@ -77,7 +82,7 @@ struct Poll {
     signal: watch::Receiver<Sequence>,
     writer_gone: bool,
     deadline: Instant,
-    /// A place among those that take long and room for what it becomes, once it needs them.
+    /// Slot and memory for a long scan, once the request needs them.
     long: Option<(Scanner, Held)>,
 }
 
@@ -127,10 +132,10 @@ pub(crate) async fn list_changes(
 }
 
 impl Poll {
-    /// The answer's bytes.
+    /// Waits for events and returns the bytes of the answer.
     async fn answer(mut self, mut answer: Answer, fingerprint: &str) -> Result<Bytes, Problem> {
         loop {
-            // before the snapshot is taken, so that what comes after it wakes us
+            // before the snapshot is taken, so that later changes wake this task
             self.signal.borrow_and_update();
             let reading = self.streams.handle.reading().await?;
             answer = self.look(answer, &reading).await?;
@@ -143,14 +148,14 @@ impl Poll {
                 });
             }
             if current {
-                // a poll that waits keeps none from what takes long
+                // a waiting request occupies no slot for long scans
                 self.long = None;
                 self.wait().await;
             }
         }
     }
 
-    /// Looks at a snapshot once: on the spot where that is little, else when it is this client's
+    /// Scans a snapshot once: immediately if the scan is short, otherwise when it is this client's
     /// turn.
     async fn look(&mut self, mut answer: Answer, reading: &Reading) -> Result<Answer, Problem> {
         if answer.events.len() < SHORT.bytes && answer.subscription.lacks_at_most(SHORT, reading) {
@@ -200,7 +205,7 @@ impl Answer {
         !self.events.is_empty() || self.snapshot_count.is_some()
     }
 
-    /// Takes in what there is to tell, up to these bounds and its own.
+    /// Adds events up to `bounds` and the answer's own limits.
     fn take(&mut self, reading: &Reading, bounds: LookBounds) -> Result<(), Problem> {
         let (changes, bytes) = (self.limit - self.change_count, ANSWER_BYTES_MAX - self.events.len());
         let bounds = LookBounds { changes: changes.min(bounds.changes), bytes: bytes.min(bounds.bytes) };
@@ -222,7 +227,7 @@ impl Answer {
         Ok(())
     }
 
-    /// The whole answer, with what stands behind its events.
+    /// Returns the whole answer: the events and the members after them.
     fn finish(mut self, reading: &Reading, fingerprint: &str) -> Result<Vec<u8>, Problem> {
         let more = !self.subscription.is_current(reading);
         if !more {
@@ -237,7 +242,7 @@ impl Answer {
             Some(place) => write_place(&place, fingerprint),
             None => self.subscription.position(reading).to_string(),
         };
-        // the events are written already: a comma takes the place of the brace that the rest begins with
+        // the events are encoded already: a comma replaces the opening brace of the other members
         let rest = Changes { events: Vec::new(), next_position, more, reset: self.reset.map(Into::into) };
         let ending = serde_json::to_vec(&rest).map_err(unwritable)?;
         Ok([b"{\"events\":[", self.events.as_slice(), b"],", ending.get(1..).unwrap_or_default()].concat())
@@ -245,7 +250,7 @@ impl Answer {
 }
 
 impl Told {
-    /// Writes items as they come, so that none is kept.
+    /// Encodes items as they are produced, so that none of them is retained.
     fn of(items: &mut dyn Iterator<Item = Item>, bytes: &ByteCount, reading: &Reading) -> Result<Self, Problem> {
         let ids = ClusterIds::new(reading);
         let mut told = Self::default();
@@ -267,7 +272,7 @@ impl Told {
     }
 }
 
-/// Adds an event to others.
+/// Appends an event to encoded events.
 fn append(events: &mut Vec<u8>, event: &WatchEvent) -> Result<(), Problem> {
     if !events.is_empty() {
         events.push(b',');
@@ -292,7 +297,7 @@ fn same_filters(fingerprint: &str, place: Place, query: &Parameters<ChangesQuery
     if fingerprint == query.fingerprint { Ok(place) } else { Err(Problem::parameter("after", other)) }
 }
 
-/// A place as text, with the fingerprint of the filters that it belongs to.
+/// Encodes a place as text, with the fingerprint of its filters.
 fn write_place(place: &Place, fingerprint: &str) -> String {
     let Place { sent, seen, mode, stage, count } = place;
     let mode = sync_mode(*mode);
@@ -304,7 +309,7 @@ fn write_place(place: &Place, fingerprint: &str) -> String {
     format!("{PLACE_PREFIX}{}", URL_SAFE_NO_PAD.encode(format!("{fingerprint}\n{sent}\n{seen}\n{count}\n{mode}\n{stage}\n{key}")))
 }
 
-/// The fingerprint and the place in a text; `None` where it holds none, which makes it a malformed
+/// Decodes the fingerprint and the place. `None` if the text is not a place; it is then a malformed
 /// position.
 fn read_place(text: &str) -> Option<(String, Place)> {
     let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text.strip_prefix(PLACE_PREFIX)?).ok()?).ok()?;

@@ -1,4 +1,4 @@
-//! Items of a subscription as bytes.
+//! Encodes the items of a subscription as SSE or NDJSON.
 
 use bytes::Bytes;
 
@@ -14,30 +14,33 @@ use crate::dto::text::text_of;
 use crate::handle::{BackendsPatch, ByteCount, Departure, Item, Reading, ResetReason, SyncMode};
 use crate::model::{DeleteReason, EntryKey, Kind, Position, ReaderPosition, Revision};
 
-/// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (docs/develop/http.md §5.2), and this much at once does not
-/// delay what follows.
+/// Size in bytes at which a chunk is sent. A write costs 7 to 12 µs at any size
+/// (docs/develop/http.md §5.2), and a chunk of this size does not delay later events.
 pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 
-/// A position of a reader: `v1.`, 32 digits, a dot and 20 digits.
+/// Length of the longest position: `v1.`, 32 digits, a dot and 20 digits.
 const POSITION_LENGTH_MAX: usize = 56;
 
-/// Keys are longer than this if names are: that of an IPv4 address of a cluster whose name has 32 bytes, the most that Cilium allows, has 66.
+/// Initial capacity for a key: an IPv4 address of a cluster with a name of 32 bytes, Cilium's
+/// maximum, has 66. Longer names make longer keys.
 const KEY_LENGTH: usize = 66;
 
-/// How long a browser waits before it connects again, in milliseconds. Part of the first event's block: of a block of its own httpx-sse makes an
-/// event without data, and fails.
+/// Time in milliseconds that a browser waits before it reconnects.
+///
+/// It is part of the first event's block: httpx-sse turns a separate block into an event without
+/// data, and fails.
 const RETRY: &str = "retry: 2000\n";
 
-/// The form of a stream.
+/// Format of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Encoding {
-    /// `text/event-stream`.
+    /// Server-sent events (`text/event-stream`).
     Sse,
-    /// One JSON object for each line.
+    /// One JSON object per line.
     NdJson,
 }
 
-/// Bytes in the making.
+/// Encoded events: finished chunks, and the open one.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     encoding: Encoding,
@@ -53,7 +56,7 @@ impl Encoding {
         }
     }
 
-    /// What a stream begins with.
+    /// Returns the bytes that a stream begins with.
     pub(crate) fn preamble(self) -> Option<Bytes> {
         match self {
             Self::Sse => Some(Bytes::from_static(RETRY.as_bytes())),
@@ -113,7 +116,8 @@ impl WatchEvent {
         Self { position: Some(position.to_string()), clusters: Some(clusters), ..Self::new(event_type) }
     }
 
-    /// What a browser sends back as `Last-Event-ID`; an empty id would clear it, so there is none then.
+    /// Returns the id that a browser sends back as `Last-Event-ID`. `None` without a position,
+    /// because an empty id would clear the last one.
     fn id(&self) -> Option<&str> {
         self.position.as_deref().or_else(|| self.meta.as_ref()?.position.as_deref())
     }
@@ -124,7 +128,8 @@ impl Encoder {
         Self { encoding, chunks: Vec::new(), open: Vec::new() }
     }
 
-    /// Items as chunks of about 64 KiB, whose bytes are counted. Each item is gone when it is written.
+    /// Encodes items in chunks of about 64 KiB and counts their bytes in `bytes`. Each item is
+    /// dropped once it is encoded.
     pub(super) fn encoded(encoding: Encoding, items: impl Iterator<Item = Item>, bytes: &ByteCount, reading: &Reading) -> Vec<Bytes> {
         let (mut encoder, ids) = (Self::new(encoding), ClusterIds::new(reading));
         for item in items {
@@ -133,7 +138,7 @@ impl Encoder {
         encoder.finish()
     }
 
-    /// Adds one item, and says how many bytes it has.
+    /// Adds an item. Returns its size in bytes.
     pub(super) fn item(&mut self, item: &Item, reading: &Reading, ids: &ClusterIds<'_>) -> usize {
         let before = self.open.len();
         self.event(&WatchEvent::of(item, reading, ids)) - before
@@ -144,14 +149,14 @@ impl Encoder {
         self.event(&WatchEvent::mark("bookmark", position, reading));
     }
 
-    /// Adds an error.
+    /// Adds an `error` event.
     pub(crate) fn error(&mut self, problem: Problem) {
         self.event(&WatchEvent { problem: Some(problem.document(None)), ..WatchEvent::new("error") });
     }
 
-    /// Says how many bytes there were with it in the chunk that it is part of.
+    /// Adds an event. Returns the size of its chunk up to and including the event, in bytes.
     fn event(&mut self, event: &WatchEvent) -> usize {
-        // one of the measurements has some 420 bytes
+        // an event of the benchmarks has about 420 bytes
         self.open.reserve(512);
         if self.encoding == Encoding::Sse {
             self.open.extend_from_slice(b"event: ");
@@ -166,19 +171,19 @@ impl Encoder {
         self.open.extend_from_slice(if self.encoding == Encoding::Sse { b"\n\n" } else { b"\n" });
         let length = self.open.len();
         if length >= CHUNK_BYTES {
-            // another as long, and one more event
+            // capacity for another chunk, and one more event
             let next = Vec::with_capacity(CHUNK_BYTES + 1_024);
             self.chunks.push(std::mem::replace(&mut self.open, next).into());
         }
         length
     }
 
-    /// How much was added.
+    /// Returns the total number of encoded bytes.
     pub(super) fn len(&self) -> usize {
         self.open.len() + self.chunks.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// Everything that was added, in chunks of about 64 KiB.
+    /// Returns all encoded events in chunks of about 64 KiB.
     pub(crate) fn finish(mut self) -> Vec<Bytes> {
         if !self.open.is_empty() {
             self.chunks.push(self.open.into());
@@ -196,7 +201,7 @@ impl From<&BackendsPatch> for BackendChanges {
     }
 }
 
-/// The name that the API uses.
+/// Returns the name of a sync mode in the API.
 pub(super) const fn sync_mode(mode: SyncMode) -> &'static str {
     match mode {
         SyncMode::Snapshot => "snapshot",
@@ -204,7 +209,7 @@ pub(super) const fn sync_mode(mode: SyncMode) -> &'static str {
     }
 }
 
-/// The name that the API uses.
+/// Returns the name of a delete reason in the API.
 const fn departure(reason: Departure) -> &'static str {
     match reason {
         Departure::Gone(DeleteReason::Deleted) => "deleted",

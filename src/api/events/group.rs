@@ -1,9 +1,12 @@
-//! Readers with the same filter and form: what is live is encoded once for all of them.
+//! Readers with the same filter and format. Live events are encoded once for all of them.
 //!
-//! A group owns what was routed to it and is not encoded yet, and the encoded chunks that some reader still lacks. Whoever is first to
-//! need what lies behind the last chunk encodes the next one, under a short lock; the others take the same bytes. A reader is a
-//! position: a chunk is let go once each reader that was there took it. Deliberately lacks: a task, a queue for each reader, and
-//! waiting for any of them: one that falls too far behind is [`Taken::Lost`] and replays through the index.
+//! A group has the routed changes that are not encoded yet, and the encoded chunks that some reader
+//! still lacks. The first reader that needs more encodes the next chunk under a short lock; the
+//! others get the same bytes. A reader is only a position. A chunk is dropped once every reader of
+//! that time has it.
+//!
+//! There is no task and no queue per reader, and no reader waits for another. One that falls too
+//! far behind gets [`Taken::Lost`] and replays from the index.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -18,48 +21,52 @@ use crate::api::dto::objects::ClusterIds;
 use crate::handle::{Filter, Item, Reading};
 use crate::model::Sequence;
 
-/// How many changes wait for a group at most to be encoded: two of the writer's largest batches (32 commands of 256 keys), so that one
-/// never overruns a reader that keeps up.
+/// Maximum number of changes that wait to be encoded in a group.
+///
+/// It is twice the writer's largest batch (32 commands of 256 keys), so that one batch never
+/// overruns a reader that keeps up.
 const PENDING_COUNT_MAX: usize = 16_384;
 
-/// How many changes a reader that joins may have to encode for the others: about a millisecond of work.
+/// Maximum number of changes that a joining reader has to encode for the others: about a
+/// millisecond of work.
 const JOIN_PENDING_MAX: usize = 512;
 
-/// How many encoded bytes all groups together keep for readers that lag: at 3,250 changes/s of 450 bytes, 45 s of one group.
+/// Maximum bytes of encoded chunks in all groups together. At 3,250 changes/s of 450 bytes, they
+/// last 45 s for one group.
 const RETAINED_BYTES_MAX: usize = 64 << 20;
 
-/// What readers must have in common to share bytes.
+/// Properties that readers must have in common to share bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct GroupKey {
-    /// In canonical form.
+    /// Filter in canonical form.
     pub(super) filter: Filter,
     pub(super) encoding: Encoding,
-    /// Whether a service's change is sent as a patch.
+    /// Set if a changed service is sent as a patch.
     pub(super) patch: bool,
 }
 
-/// What all groups have in common.
+/// State shared by all groups.
 #[derive(Debug, Default)]
 pub(super) struct Common {
-    /// Up to here every change was given to the groups that it concerns.
+    /// Sequence up to which every change was routed to its groups.
     routed: AtomicU64,
-    /// Encoded bytes in all groups.
+    /// Bytes of the encoded chunks in all groups.
     retained: AtomicUsize,
-    /// How often a reader took bytes.
+    /// Number of chunks that readers got.
     taken: AtomicU64,
-    /// How many events were encoded, each once for all readers of a group.
+    /// Number of encoded events. Each is encoded once for all readers of a group.
     pub(super) encoded: AtomicU64,
-    /// How many changes were left out of waves, because a newer one of their key was in them.
+    /// Number of changes left out of waves because the wave has a newer one of their key.
     pub(super) merged: AtomicU64,
-    /// The most changes that ever waited for a group.
+    /// High-water mark of the changes that wait in one group.
     pub(super) pending_mark: AtomicUsize,
-    /// The most bytes that all groups ever kept.
+    /// High-water mark of the encoded bytes in all groups.
     pub(super) retained_mark: AtomicUsize,
-    /// The writer is gone or the process ends: nothing more comes.
+    /// Set when the writer has ended or the process stops: there are no more changes.
     pub(super) ended: AtomicBool,
 }
 
-/// Readers that share bytes.
+/// Readers that share encoded bytes.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) key: GroupKey,
@@ -67,55 +74,59 @@ pub(super) struct Group {
     ring: Mutex<Ring>,
 }
 
-/// Some events, encoded.
+/// Some encoded events.
 #[derive(Debug)]
 struct Chunk {
-    /// The sequence before the first event, or before the wave that it is part of.
+    /// Sequence before the first event, or before the wave that it is part of.
     from: Sequence,
-    /// The sequence of the last event.
+    /// Sequence of the last event.
     to: Sequence,
     bytes: Bytes,
-    /// Whether a reader that took it has exactly the state at `to`: not in the middle of a wave.
+    /// Set if a reader has exactly the state at `to` after this chunk, because it does not end
+    /// inside a wave.
     settled: bool,
-    /// How many readers have not taken it.
+    /// Number of readers that do not have the chunk yet.
     lacking: usize,
 }
 
 #[derive(Debug)]
 struct Ring {
-    /// In order; what lies between two does not concern the filter.
+    /// Encoded chunks in order. Changes between them do not match the filter.
     chunks: VecDeque<Chunk>,
-    /// Routed and not encoded, in order.
+    /// Routed changes that are not encoded yet, in order.
     pending: VecDeque<Routed>,
-    /// The newest change that was routed here. One that has several of the filter's facets comes once for each, and a reader may have
+    /// Sequence of the newest routed change.
+    ///
+    /// A change with several of the filter's facets is routed once per facet, and a reader may have
     /// encoded it in between.
     newest: Sequence,
-    /// A reader below this one may lack something that is gone.
+    /// Sequence below which a reader may lack changes that were dropped.
     floor: Sequence,
-    /// Nobody read for so long that what was pending was given up; nothing is kept until somebody joins.
+    /// Set after the pending changes were dropped because no reader read for too long. Changes are
+    /// not retained until a reader joins.
     dormant: bool,
     readers: usize,
-    /// One place for each reader; it holds what wakes it where it waits.
+    /// Waker of each waiting reader, by the reader's slot.
     wakers: Vec<Option<Waker>>,
     free: Vec<usize>,
 }
 
-/// What a reader gets.
+/// Result of a read from the group.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     /// The next bytes.
     Bytes(Bytes),
-    /// There is nothing more: the waker was kept.
+    /// There are no more bytes yet. The waker is registered.
     Nothing,
-    /// The reader is too far behind.
+    /// The reader is too far behind and must replay.
     Lost,
 }
 
-/// One reader's place in a group. Leaves when dropped, through the hub.
+/// Membership of one reader in a group. Dropping its [`super::hub::Member`] ends it.
 #[derive(Debug)]
 pub(super) struct Membership {
     pub(super) position: Sequence,
-    /// Whether the reader has exactly the state at its position.
+    /// Set if the reader has exactly the state at its position.
     pub(super) settled: bool,
     place: usize,
 }
@@ -129,7 +140,7 @@ impl Common {
         self.routed.store(sequence.0, Ordering::Release);
     }
 
-    /// How often a reader took bytes.
+    /// Returns the number of chunks that readers got.
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
@@ -140,7 +151,7 @@ impl Common {
 }
 
 impl Group {
-    /// A group without readers that has everything up to what was routed.
+    /// Creates a group without readers that is current up to the last routed change.
     pub(super) fn new(key: GroupKey, common: Arc<Common>) -> Self {
         let ring = Ring {
             chunks: VecDeque::new(),
@@ -159,7 +170,8 @@ impl Group {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in a change that may concern the filter. True if nothing was pending before, so that its readers must be woken.
+    /// Adds a change that may match the filter. Returns true if nothing was pending before; the
+    /// readers must then be woken.
     pub(super) fn push(&self, routed: &Routed) -> bool {
         let mut ring = self.ring();
         let sequence = routed.announcement.sequence;
@@ -176,13 +188,16 @@ impl Group {
         first
     }
 
-    /// Some changes up to `head` can no longer be told: every reader has to replay.
+    /// Drops everything up to `head`, because changes were lost. Every reader has to replay.
     pub(super) fn give_up(&self, head: Sequence) {
         self.ring().give_up(head, &self.common);
     }
 
-    /// Gives up what waits to be encoded where it begins before `oldest`, which the feed's ring begins with: so all that waits for all groups is
-    /// in the ring too, and its bound in bytes holds for them. True if that was so, and its readers must be woken.
+    /// Drops the pending changes if the oldest of them is before `oldest`, the start of the feed's
+    /// ring. Returns true if so; the readers must then be woken.
+    ///
+    /// All pending changes of all groups are therefore in the ring too, and its limit in bytes
+    /// bounds them.
     pub(super) fn keep_up(&self, oldest: Sequence) -> bool {
         let mut ring = self.ring();
         let is_behind = ring.pending.front().is_some_and(|first| first.from() < oldest);
@@ -192,7 +207,7 @@ impl Group {
         is_behind
     }
 
-    /// How far its slowest reader is behind `head`.
+    /// Returns by how many changes the slowest reader is behind `head`.
     pub(super) fn lag(&self, head: Sequence) -> u64 {
         let ring = self.ring();
         let pending = ring.pending.front().filter(|_| ring.readers > 0).map(|first| first.from().0);
@@ -200,7 +215,7 @@ impl Group {
         lacked.or(pending).map_or(0, |position| head.0.saturating_sub(position))
     }
 
-    /// Wakes every reader that waits. Says how many.
+    /// Wakes every waiting reader. Returns their number.
     pub(super) fn wake(&self) -> usize {
         let waiting: Vec<Waker> = self.ring().wakers.iter_mut().filter_map(Option::take).collect();
         let count = waiting.len();
@@ -208,13 +223,15 @@ impl Group {
         count
     }
 
-    /// A place for a reader that has everything up to `position`, which must be routed; `None` where it lies inside of what is shared.
+    /// Adds a reader that has everything up to `position`, which must be routed. `None` if the
+    /// position is inside a shared chunk.
     pub(super) fn join(&self, position: Sequence, reading: &Reading) -> Option<Membership> {
         let mut ring = self.ring();
         if ring.pending.len() > JOIN_PENDING_MAX {
             return None;
         }
-        // what is pending now is not for this reader, so it must not get into one chunk with what is
+        // the pending changes are not for this reader, so they must not share a chunk with later
+        // ones
         while self.encode(&mut ring, reading) {}
         ring.let_go(&self.common);
         if ring.dormant {
@@ -235,7 +252,7 @@ impl Group {
         Some(Membership { position, settled: true, place })
     }
 
-    /// Gives a place back. True if it was the last.
+    /// Removes a reader. Returns true if it was the last.
     pub(super) fn leave(&self, seat: &Membership) -> bool {
         let mut ring = self.ring();
         let next = ring.next_chunk(seat.position);
@@ -247,9 +264,11 @@ impl Group {
         ring.readers == 0
     }
 
-    /// What the reader lacks next. `look` gives the newest snapshot, where something has to be encoded.
+    /// Returns the reader's next bytes. `look` returns the newest snapshot; it is called only if
+    /// something has to be encoded.
     pub(super) fn take(&self, seat: &mut Membership, waker: &Waker, look: impl FnOnce() -> Option<Reading>) -> Taken {
-        // before the lock: whatever is routed up to here and not pending then does not concern the filter
+        // before the lock: a change routed up to here that is not pending then does not match the
+        // filter
         let routed = self.common.routed();
         let mut ring = self.ring();
         let mut reading = None;
@@ -265,7 +284,8 @@ impl Group {
                 self.common.taken.fetch_add(1, Ordering::Relaxed);
                 let bytes = chunk.bytes.clone();
                 ring.let_go(&self.common);
-                // the reader that encodes has what it needs; where there is no room, slower ones have to replay, however few chunks its group keeps
+                // this reader has its bytes; if memory is short, slower ones have to replay,
+                // however few chunks the group has
                 while self.common.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX
                     && ring.chunks.front().is_some_and(|one| one.to <= seat.position)
                 {
@@ -286,7 +306,7 @@ impl Group {
         }
     }
 
-    /// Makes what is pending into a chunk, as far as one goes. False if nothing was pending.
+    /// Encodes pending changes into one chunk. Returns false if nothing was pending.
     fn encode(&self, ring: &mut Ring, reading: &Reading) -> bool {
         if ring.pending.is_empty() {
             return false;
@@ -324,12 +344,12 @@ impl Group {
 }
 
 impl Ring {
-    /// The first chunk that a reader lacks.
+    /// Returns the index of the first chunk that a reader lacks.
     fn next_chunk(&self, position: Sequence) -> usize {
         self.chunks.partition_point(|chunk| chunk.to <= position)
     }
 
-    /// Lets go what no reader lacks.
+    /// Drops the oldest chunks that every reader has.
     fn let_go(&mut self, common: &Common) {
         while self.chunks.front().is_some_and(|chunk| chunk.lacking == 0) {
             self.drop_oldest(common);
@@ -347,7 +367,7 @@ impl Ring {
         while !self.chunks.is_empty() {
             self.drop_oldest(common);
         }
-        // with their room: this happens to groups whose readers stand still
+        // with its capacity: this happens to groups whose readers read nothing
         self.pending = VecDeque::new();
         self.floor = self.floor.max(sequence);
         self.dormant = true;

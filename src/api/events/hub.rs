@@ -1,10 +1,10 @@
-//! Who shares bytes with whom, and when: the groups of readers, by filter and form, and the one tick that all of them have.
+//! Groups of readers by filter and format, and their common tick.
 //!
-//! One task, which runs only while there are groups, waits for changes, gives each to the groups that it may concern (found by
-//! [`Facet`], so a change costs nothing for a filter that it cannot match) and wakes their readers. Ticks are spaced by what the last one
-//! cost, so that writes are coalesced under load and nothing waits when it is quiet; where readers are still busy with the last one, what
-//! comes meanwhile is merged by key (`wave`). Deliberately lacks: bytes (`group`) and
-//! sockets (`reader`).
+//! One task routes changes while there are groups. It finds the groups of a change by [`Facet`], so
+//! that a change costs nothing for filters that it cannot match, and wakes their readers. The pause
+//! after a tick depends on the cost of the tick: writes are coalesced under load, and nothing waits
+//! when there is little to do. While readers are still busy with the last tick, new changes are
+//! merged by key (`wave`). `group` has the bytes and `reader` the sockets.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -20,57 +20,69 @@ use super::wave::{Routed, conflate};
 use crate::handle::{Facet, Handle, Reading, concerns_all, facets_of};
 use crate::model::{Position, Sequence};
 
-/// What one delivery costs: 7 to 12 µs of processor time, nearly all of it the write (docs/develop/http.md §5.2).
+/// Cost of one delivery: 7 to 12 µs of CPU time, nearly all of it for the write
+/// (docs/develop/http.md §5.2).
 const DELIVERY_COST: Duration = Duration::from_micros(10);
 
-/// Deliveries may take a fifth of one core before they are spaced. With 200 readers that is a tick of 10 ms.
+/// Ratio of the tick to its cost: deliveries may use a fifth of one core. 200 readers have a tick
+/// of 10 ms.
 const SPACING_PER_COST: u32 = 5;
 
-/// The shortest tick: what a timer can tell apart.
+/// Shortest tick: the resolution of the timer.
 const TICK_MIN: Duration = Duration::from_millis(1);
 
-/// A tick that wakes several readers also wakes the other threads, which was a fifth of the time at 3,250 changes/s for 1,000 filters: what
-/// comes within 5 ms goes out together. A single reader is told within 1 ms.
+/// Minimum tick if several readers are woken. A single reader gets its events within 1 ms.
+///
+/// Waking several readers also wakes other threads, which used a fifth of the CPU time at 3,250
+/// changes/s and 1,000 filters. Changes within 5 ms are therefore sent together.
 const TICK_OF_SEVERAL: Duration = Duration::from_millis(5);
 
-/// The longest tick, reached with 5,000 readers. With 1,000 it is 50 ms, which cost a quarter of what 10 ms do at the same median
-/// delay, and with 5,000 this delivers as many events as 50 ms do for two thirds of the processor time (docs/develop/http.md §5.2).
+/// Longest tick, reached with 5,000 readers.
+///
+/// With 1,000 readers, a tick of 50 ms costs a quarter of one of 10 ms at the same median delay.
+/// With 5,000, 250 ms deliver as many events as 50 ms for two thirds of the CPU time
+/// (docs/develop/http.md §5.2).
 const TICK_MAX: Duration = Duration::from_millis(250);
 
-/// How long readers are looked at to see whether they are busy: a tenth of the tick that so many have.
+/// Interval over which busy readers are counted: a tenth of the tick of 1,000 readers.
 const TAKERS_STEP: Duration = Duration::from_millis(5);
 
-/// When changes are merged into waves instead of being told one by one.
+/// Conditions under which changes are merged into waves.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// From so many deliveries in a tick on, readers may be too many for the machine.
+    /// Number of deliveries in a tick from which on readers may overload the machine.
     pub(crate) deliveries_min: u64,
-    /// Readers are busy if so many take bytes in 5 ms.
+    /// Number of chunks that readers get in 5 ms from which on they count as busy.
     pub(crate) busy_takers_min: u64,
-    /// How much longer than its spacing a tick may wait for busy readers.
+    /// Maximum time that a tick waits for busy readers, in addition to the usual pause.
     pub(crate) late_max: Duration,
 }
 
 impl Default for Patience {
-    /// 1,000 deliveries cost 10 ms, and their tick is 50 ms. 25 pieces of 64 KiB, some 100 µs each on a busy machine, are half of one core,
-    /// and readers that are not too many have taken all that they lack long before the tick is over. After 2 s a reader is sent each key
-    /// once in that time.
+    /// Returns the limits of production.
+    ///
+    /// 1,000 deliveries cost 10 ms, and their tick is 50 ms. 25 chunks of 64 KiB, about 100 µs each
+    /// on a busy machine, use half of one core. With a tolerable number of readers, all of them
+    /// have their bytes long before the tick is over. After 2 s a reader gets each key once for
+    /// that time.
     fn default() -> Self {
         Self { deliveries_min: 1_000, busy_takers_min: 25, late_max: Duration::from_secs(2) }
     }
 }
 
-/// How often groups are looked at whose readers take nothing: what waits for them keeps memory that the feed's ring has given up.
+/// Interval between checks for groups whose readers read nothing. Their pending changes use memory
+/// that the feed's ring has freed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many changes may wait for that: half of what a group takes before it gives up ([`super::group`]).
+/// Maximum number of changes that may wait for busy readers: half of a group's limit
+/// ([`super::group`]).
 const LATE_COUNT_MAX: u64 = 8_192;
 
-/// All groups of one face. Cheap to clone.
+/// All groups of an API. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Hub {
     shared: Arc<HubState>,
-    /// The ticking task; ends with the last clone.
+    /// The ticking task. It ends with the last clone.
     ticker: Arc<Mutex<JoinSet<()>>>,
 }
 
@@ -83,7 +95,7 @@ struct HubState {
     routes: Mutex<Routes>,
 }
 
-/// Which groups there are.
+/// The existing groups, by key and by facet.
 #[derive(Debug, Default)]
 struct Routes {
     groups: HashMap<GroupKey, Arc<Group>>,
@@ -91,7 +103,7 @@ struct Routes {
     ticking: bool,
 }
 
-/// One reader in a group.
+/// A reader in a group. Dropping it leaves the group.
 #[derive(Debug)]
 pub(super) struct Member {
     hub: Hub,
@@ -100,14 +112,16 @@ pub(super) struct Member {
 }
 
 impl Hub {
-    /// A hub without groups. Ends when `stop` is cancelled.
+    /// Creates a hub without groups. It ends when `stop` is cancelled.
     pub(crate) fn new(handle: Handle, stop: CancellationToken, patience: Patience) -> Self {
         let shared = HubState { handle, stop, patience, common: Arc::default(), routes: Mutex::default() };
         Self { shared: Arc::new(shared), ticker: Arc::default() }
     }
 
-    /// Makes a reader that has everything up to `position` one of a group. `None` where that lies within what the group has already
-    /// encoded as one piece: look at a newer snapshot and try again.
+    /// Adds a reader that has everything up to `position` to a group.
+    ///
+    /// Returns `None` if the position is inside a chunk that the group has already encoded. The
+    /// caller then scans a newer snapshot and tries again.
     pub(super) fn join(&self, key: &GroupKey, position: Sequence, reading: &Reading) -> Option<Member> {
         let mut routes = self.shared.routes();
         let woken = self.shared.route(&routes, reading, Manner::Each);
@@ -127,37 +141,38 @@ impl Hub {
         seat.map(|seat| Member { hub: self.clone(), group, seat })
     }
 
-    /// Starts the task. The last one, if any, has said that it ends.
+    /// Starts the ticking task. The previous one, if any, has announced its end.
     fn tick(&self) {
         let mut ticker = self.ticker.lock().unwrap_or_else(PoisonError::into_inner);
         while ticker.try_join_next().is_some() {}
         ticker.spawn(Arc::clone(&self.shared).run());
     }
 
-    /// How far the slowest reader of any group is behind `head`.
+    /// Returns by how many changes the slowest reader of any group is behind `head`.
     pub(crate) fn lag(&self, head: Sequence) -> u64 {
         self.shared.routes().groups.values().map(|group| group.lag(head)).max().unwrap_or_default()
     }
 
-    /// The most that the groups' queues ever held, by name: changes that wait to be encoded for one group, and bytes that lagging
-    /// readers of all groups lack.
+    /// Returns the high-water marks of the groups' queues by name: changes that wait to be encoded
+    /// in one group, and bytes that lagging readers of all groups lack.
     pub(crate) fn queue_marks(&self) -> [(&'static str, usize); 2] {
         let common = &self.shared.common;
         let [pending, retained] = [&common.pending_mark, &common.retained_mark].map(|mark| mark.load(Ordering::Relaxed));
         [("stream_pending", pending), ("stream_retained_bytes", retained)]
     }
 
-    /// How many events were encoded for groups.
+    /// Returns the number of events encoded for groups.
     pub(crate) fn encoded_count(&self) -> u64 {
         self.shared.common.encoded.load(Ordering::Relaxed)
     }
 
-    /// How many changes nobody was told of, because readers were so busy that a newer one of their key came first.
+    /// Returns the number of changes that no reader got, because readers were busy until a newer
+    /// one of the same key replaced them.
     pub(crate) fn merged_count(&self) -> u64 {
         self.shared.common.merged.load(Ordering::Relaxed)
     }
 
-    /// Whether the writer is gone or the process ends.
+    /// Returns whether the writer has ended or the process stops.
     pub(super) fn is_ended(&self) -> bool {
         self.shared.common.is_ended() || self.shared.stop.is_cancelled()
     }
@@ -168,7 +183,7 @@ impl HubState {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ticks until there is no group left, or nothing more to come.
+    /// Ticks until there is no group left, or there are no more changes.
     async fn run(self: Arc<Self>) {
         if self.stop.run_until_cancelled(self.follow()).await == Some(Followed::NoGroups) {
             return;
@@ -189,7 +204,7 @@ impl HubState {
                 swept = Instant::now();
             }
             let manner = if deliveries < self.patience.deliveries_min { Manner::Each } else { self.await_takers().await };
-            // before the snapshot is taken, so that what comes after it makes another tick
+            // before the snapshot is taken, so that later changes cause another tick
             signal.borrow_and_update();
             let Some(woken) = self.look(manner) else { return Followed::NoGroups };
             let taken_before = std::mem::replace(&mut taken, self.common.taken());
@@ -201,8 +216,11 @@ impl HubState {
         }
     }
 
-    /// Waits while readers are busy taking what earlier ticks gave them: more on top would only queue. What comes meanwhile goes out as
-    /// one wave. Readers that stand still take nothing, so nobody waits for them.
+    /// Waits while readers are busy with the chunks of earlier ticks, because more would only
+    /// queue.
+    ///
+    /// Changes during the wait are sent as one wave. Readers that read nothing do not count as
+    /// busy, so nobody waits for them.
     async fn await_takers(&self) -> Manner {
         let (began, mut manner) = (Instant::now(), Manner::Each);
         while began.elapsed() < self.patience.late_max && self.routed_behind() < LATE_COUNT_MAX {
@@ -216,13 +234,14 @@ impl HubState {
         manner
     }
 
-    /// How many changes wait to be routed.
+    /// Returns the number of changes that are not routed yet.
     fn routed_behind(&self) -> u64 {
         let head = self.handle.try_reading().map(|reading| reading.position().sequence);
         head.map_or(0, |head| head.0.saturating_sub(self.common.routed().0))
     }
 
-    /// Routes what is new and wakes those that it concerns; says how many. `None` if there are no groups any more.
+    /// Routes new changes and wakes the readers of the matching groups. Returns the number of woken
+    /// readers, or `None` if there are no groups left.
     fn look(&self, manner: Manner) -> Option<u64> {
         let woken = {
             let mut routes = self.routes();
@@ -232,14 +251,14 @@ impl HubState {
             }
             match self.handle.try_reading() {
                 Some(reading) => self.route(&routes, &reading, manner),
-                // each reader finds that out by itself
+                // each reader notices the missing snapshot itself
                 None => routes.groups.values().cloned().collect(),
             }
         };
         Some(wake(&woken))
     }
 
-    /// Gives up what waits for groups longer than the ring has it.
+    /// Drops pending changes that the feed's ring no longer has.
     fn sweep(&self) {
         let Some(reading) = self.handle.try_reading() else { return };
         let oldest = reading.announced_from();
@@ -247,7 +266,8 @@ impl HubState {
         wake(&behind);
     }
 
-    /// Gives every change up to the head of `reading` to the groups that it may concern. Returns those that must be woken.
+    /// Routes every change up to the head of `reading` to the groups that it may match. Returns the
+    /// groups to wake.
     fn route(&self, routes: &Routes, reading: &Reading, manner: Manner) -> Vec<Arc<Group>> {
         let (routed, head) = (self.common.routed(), reading.position().sequence);
         let mut woken = Vec::new();
@@ -275,16 +295,16 @@ impl HubState {
     }
 }
 
-/// How changes are given to the groups.
+/// Selection of the changes that are routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
-    /// Each as it is.
+    /// Every change.
     Each,
-    /// The newest of each key alone.
+    /// Only the newest change of each key.
     Newest,
 }
 
-/// Why the task ended.
+/// Reason why the task ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Followed {
     NoGroups,
@@ -330,7 +350,7 @@ fn wake(groups: &[Arc<Group>]) -> u64 {
     groups.iter().map(|group| group.wake() as u64).sum()
 }
 
-/// How long to wait after a tick with so many deliveries.
+/// Returns the pause after a tick with this number of deliveries.
 fn spacing(deliveries: u64) -> Duration {
     let cost = DELIVERY_COST.saturating_mul(u32::try_from(deliveries).unwrap_or(u32::MAX));
     let several = TICK_MIN.saturating_mul(u32::try_from(deliveries).unwrap_or(u32::MAX)).min(TICK_OF_SEVERAL);
@@ -342,18 +362,19 @@ impl Member {
         self.seat.position
     }
 
-    /// What the reader lacks next, or [`Taken::Nothing`]: then its task is woken when there is more.
+    /// Returns the reader's next bytes. After [`Taken::Nothing`], the task is woken when there is
+    /// more.
     pub(super) fn take(&mut self, waker: &std::task::Waker) -> Taken {
         let handle = &self.hub.shared.handle;
         self.group.take(&mut self.seat, waker, || handle.try_reading())
     }
 
-    /// The position that a bookmark may carry; `None` in the middle of a wave.
+    /// Returns the position for a bookmark; `None` inside a wave.
     pub(super) fn bookmark(&self, reading: &Reading) -> Option<Position> {
         self.seat.settled.then(|| Position { epoch: reading.position().epoch, sequence: self.seat.position })
     }
 
-    /// What it shares.
+    /// Returns the key of the group.
     pub(super) fn key(&self) -> &GroupKey {
         &self.group.key
     }

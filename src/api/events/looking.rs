@@ -1,8 +1,8 @@
-//! What a stream that is behind does: one look at the newest snapshot, on the spot where it lacks little, else when it is its client's turn
-//! among [scans](crate::admission).
+//! Scans of a stream that is behind: of the newest snapshot, at once if it lacks little, otherwise
+//! in turns with other [scans](crate::admission).
 //!
-//! Owns: when a stream waits and when it looks. A stream that is closed meanwhile gets no turn, and a look that works then is its last. Deliberately lacks: what
-//! becomes of the bytes (`reader`).
+//! A stream that is closed while it waits gets no turn. If it is closed during a scan, the scan is
+//! its last.
 
 use std::fmt;
 use std::future::Future;
@@ -18,33 +18,33 @@ use super::hub::Member;
 use super::meter::{Made, Room};
 use crate::handle::{LookBounds, Reading, Slice, Subscription};
 
-/// A stream that reads by itself.
+/// A stream that reads from snapshots, without a group.
 #[derive(Debug)]
 pub(super) struct Alone {
     pub(super) key: GroupKey,
     pub(super) subscription: Subscription,
 }
 
-/// What came of a look.
+/// Result of a scan.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// What it made, and a seat among others if nothing is lacking behind it.
+    /// Encoded events, and the membership in a group if the stream is now current.
     Told(Made, Option<Member>),
-    /// There is no room for what it would make any more.
+    /// There is no more memory for encoded events.
     NoRoom,
-    /// There is no snapshot any more.
+    /// The store is no longer loaded.
     NotLoaded,
 }
 
-/// A look that waits for its turn or works.
+/// A scan that waits for its turn or runs.
 pub(super) struct Looking {
     look: Pin<Box<dyn Future<Output = (Outcome, Box<Alone>)> + Send>>,
-    /// The stream has something else to say then.
+    /// Wakes the stream when the process stops, because the stream then has to send its end.
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl Alone {
-    /// Looks once.
+    /// Scans once.
     pub(super) fn look(&mut self, streams: &Streams, room: &Room, bounds: LookBounds, reading: &Reading) -> Outcome {
         let Self { key, subscription } = self;
         let chunks = subscription.tell_up_to(reading, bounds, |items, bytes| {
@@ -55,7 +55,8 @@ impl Alone {
         Outcome::Told(made, member)
     }
 
-    /// Looks once when it is its turn, at what is the newest snapshot then and within the room that there is then.
+    /// Scans once when it is the client's turn, with the newest snapshot and the free memory of
+    /// that moment.
     pub(super) fn look_in_turn(self: Box<Self>, streams: &Streams, room: &Room) -> Looking {
         let (streams, room) = (streams.clone(), room.clone());
         let stop = Box::pin(streams.stop.clone().cancelled_owned());
@@ -71,7 +72,7 @@ impl Alone {
 }
 
 impl Looking {
-    /// The task is also woken when the process ends.
+    /// Polls the scan. The task is also woken when the process stops.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Outcome, Box<Alone>)> {
         let _ = self.stop.as_mut().poll(context);
         self.look.as_mut().poll(context)

@@ -1,7 +1,7 @@
-//! What streams do, counted for `/metrics`: gauges that each stream keeps, and counters since the start.
+//! Metrics of streams: gauges that each stream updates, and counters since the start.
 //!
-//! A stream costs one slot here. The slot holds a position only while the stream reads by itself; how far those that share are behind
-//! is known to their groups.
+//! A stream has one slot here. The slot has a position only while the stream reads without a group;
+//! groups know how far their readers are behind.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,24 +14,32 @@ use crate::admission::Client;
 use crate::handle::{Item, LOOKED_AT_MAX, LookBounds, ResetReason};
 use crate::model::Sequence;
 
-/// Up to so many bytes that wait for single streams, all of them together, a look of one may be a long one.
+/// Maximum bytes that wait for streams without a group, all together, at which scans may still be
+/// long.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// What a long look gives at most, its last event included or not: some 9,000 of the events of the measurements, which have 450 bytes.
+/// Maximum bytes of a long scan, without its last event: about 9,000 events of the benchmarks,
+/// which have 450 bytes.
 const LOOK_BYTES_MAX: usize = 4 << 20;
 
-/// What a look gives at most where more waits: two chunks, or one event if that is larger. As many streams as there may be, 10,000, hold
-/// 1.3 GB of usual events at the very worst, should all stand still while they catch up.
+/// Maximum bytes of a scan while more than [`WAITING_BYTES_MAX`] wait: two chunks, or one larger
+/// event.
+///
+/// In the worst case, 10,000 streams (the maximum) that stall while they catch up retain 1.3 GB of
+/// usual events.
 const BYTES_WHERE_MANY_WAIT: usize = 128 << 10;
 
-/// From so many bytes on no stream that catches up looks, until sockets took some or stood still for so long that they were closed
-/// ([`crate::server::stall`]): large events would make more of it, 15 GB if each of 10,000 streams had one of the 1.5 MiB that etcd takes.
+/// Number of waiting bytes from which on no stream that catches up scans.
+///
+/// Scans resume when sockets accept bytes or stalled ones are closed ([`crate::server::stall`]).
+/// Without this limit, large events would need more memory: 15 GB if each of 10,000 streams had one
+/// of 1.5 MiB, etcd's limit for a value.
 const WAITING_BYTES_STOP: usize = 256 << 20;
 
-/// What a slot holds while its stream shares bytes with others.
+/// Value of a slot whose stream is in a group.
 const SHARING: u64 = u64::MAX;
 
-/// All reasons, for counters that are there from the start.
+/// All reset reasons. Their counters exist from the start.
 const RESET_REASONS: [ResetReason; 5] =
     [ResetReason::Initial, ResetReason::Expired, ResetReason::ForeignEpoch, ResetReason::RolledBack, ResetReason::Malformed];
 
@@ -48,10 +56,10 @@ struct MeterState {
     lost: AtomicU64,
     events: AtomicU64,
     bytes: AtomicU64,
-    /// Encoded for single streams and not taken yet.
+    /// Bytes that wait for streams without a group.
     waiting: AtomicUsize,
     waiting_mark: AtomicUsize,
-    /// How many bytes are encoded for the streams of each client and not taken yet.
+    /// Bytes that wait for the streams of each client.
     by_client: Mutex<HashMap<Client, Arc<AtomicUsize>>>,
 }
 
@@ -67,46 +75,47 @@ struct Slot {
     position: Arc<AtomicU64>,
 }
 
-/// One stream's slot; given back when dropped.
+/// Slot of one stream. Dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct Meter {
     meters: StreamMeters,
     number: u64,
     position: Arc<AtomicU64>,
     room: Room,
-    /// How many bytes wait for its socket.
+    /// Bytes that wait for the stream's socket.
     waiting: usize,
 }
 
-/// What a client's streams take of the room that there is for what waits.
+/// Share of a client's streams in the memory for waiting bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Room {
     meters: StreamMeters,
     client: Client,
-    /// How many bytes wait for all streams of the client.
+    /// Bytes that wait for all streams of the client.
     of_client: Arc<AtomicUsize>,
 }
 
-/// Encoded by a look, and not with the stream yet: it takes room from where it is made, even if the stream does not come for it.
+/// Encoded events of a scan that the stream has not received yet. They count as waiting even if the
+/// stream never receives them.
 #[derive(Debug)]
 pub(super) struct Made {
     room: Room,
     chunks: Vec<Bytes>,
 }
 
-/// The counters as they are now.
+/// Current values of the counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StreamCounts {
     pub(crate) sse: u64,
     pub(crate) ndjson: u64,
-    /// By reason.
+    /// Number of resets by reason.
     pub(crate) resets: Vec<(&'static str, u64)>,
-    /// How often a live stream fell so far behind that it had to replay.
+    /// Number of times that a live stream fell so far behind that it had to replay.
     pub(crate) lost: u64,
-    /// Events encoded for single streams.
+    /// Number of events encoded for streams without a group.
     pub(crate) events: u64,
     pub(crate) bytes: u64,
-    /// Of the streams that read by themselves.
+    /// Lowest position of the streams without a group.
     pub(crate) oldest: Option<Sequence>,
 }
 
@@ -119,7 +128,7 @@ impl StreamMeters {
         self.shared.by_client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream of a client opens.
+    /// Registers a new stream of a client.
     pub(super) fn open(&self, encoding: Encoding, position: Sequence, client: Client) -> Meter {
         let of_client = Arc::clone(self.by_client().entry(client).or_default());
         let position = Arc::new(AtomicU64::new(position.0));
@@ -130,7 +139,7 @@ impl StreamMeters {
         Meter { meters: self.clone(), number, position, room: Room { meters: self.clone(), client, of_client }, waiting: 0 }
     }
 
-    /// A reader must forget what it holds.
+    /// Counts a reset.
     pub(super) fn reset(&self, reason: ResetReason) {
         let number = RESET_REASONS.iter().position(|one| *one == reason);
         if let Some(counter) = number.and_then(|number| self.shared.resets.get(number)) {
@@ -138,12 +147,12 @@ impl StreamMeters {
         }
     }
 
-    /// A stream that was live has to replay.
+    /// Counts a live stream that has to replay.
     pub(super) fn lost(&self) {
         self.shared.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Items are encoded for one stream.
+    /// Counts the items, and the resets among them, that are encoded for one stream.
     pub(super) fn counted<T>(&self, items: impl Iterator<Item = Item>, encode: impl FnOnce(&mut dyn Iterator<Item = Item>) -> T) -> T {
         let mut count = 0;
         let encoded = encode(&mut items.inspect(|item| {
@@ -156,12 +165,12 @@ impl StreamMeters {
         encoded
     }
 
-    /// The most bytes that ever waited for single streams together.
+    /// Returns the high-water mark of the bytes that wait for streams without a group.
     pub(crate) fn queue_mark(&self) -> (&'static str, usize) {
         ("stream_waiting_bytes", self.shared.waiting_mark.load(Ordering::Relaxed))
     }
 
-    /// The counters as they are now.
+    /// Returns the current values of the counters.
     pub(crate) fn counts(&self) -> StreamCounts {
         let slots = self.slots();
         let of = |encoding| slots.by_number.values().filter(|slot| slot.encoding == encoding).count() as u64;
@@ -180,36 +189,36 @@ impl StreamMeters {
 }
 
 impl Meter {
-    /// Where the stream is; `None` while it shares.
+    /// Sets the position of the stream; `None` while it is in a group.
     pub(super) fn at(&self, position: Option<Sequence>) {
         self.position.store(position.map_or(SHARING, |position| position.0), Ordering::Relaxed);
     }
 
-    /// What its client takes.
+    /// Returns the share of the stream's client.
     pub(super) const fn room(&self) -> &Room {
         &self.room
     }
 
-    /// Takes over what a look made.
+    /// Passes the encoded events of a scan to the stream.
     pub(super) fn takes(&mut self, mut made: Made) -> Vec<Bytes> {
         let chunks = std::mem::take(&mut made.chunks);
         self.waiting += length(&chunks);
         chunks
     }
 
-    /// Bytes wait for the socket.
+    /// Adds bytes that wait for the socket.
     pub(super) fn waits(&mut self, byte_count: usize) {
         self.waiting += byte_count;
         self.room.add(byte_count);
     }
 
-    /// The socket took bytes that waited.
+    /// Subtracts bytes that the socket accepted, and counts them as sent.
     pub(super) fn sent(&mut self, byte_count: usize) {
         self.forgotten(byte_count);
         self.meters.shared.bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
     }
 
-    /// Bytes that waited will not be sent.
+    /// Subtracts waiting bytes that will not be sent.
     pub(super) fn forgotten(&mut self, byte_count: usize) {
         self.waiting -= byte_count;
         self.room.remove(byte_count);
@@ -217,8 +226,10 @@ impl Meter {
 }
 
 impl Room {
-    /// How much one look may give now; `None` where there is no room for any. A client may have as much as is free, as with
-    /// answers that are made (`admission/budget.rs`): alone it gets half of all, of two each a third, and one that comes finds some.
+    /// Returns the limits of a scan; `None` if there is no free memory.
+    ///
+    /// A client can have as many bytes as are free, as with other answers (`admission/budget.rs`):
+    /// a single client gets half of all, two get a third each, and a new client always finds some.
     pub(super) fn look_bounds(&self) -> Option<LookBounds> {
         let waiting = self.meters.shared.waiting.load(Ordering::Relaxed);
         let (free, own) = (WAITING_BYTES_STOP.saturating_sub(waiting), self.of_client.load(Ordering::Relaxed));
@@ -226,13 +237,13 @@ impl Room {
         (own < free).then_some(LookBounds { changes: LOOKED_AT_MAX, bytes })
     }
 
-    /// What a look made, which waits from now on.
+    /// Charges the encoded events of a scan, which wait from now on.
     pub(super) fn made(&self, chunks: Vec<Bytes>) -> Made {
         self.add(length(&chunks));
         Made { room: self.clone(), chunks }
     }
 
-    /// Whose room it is.
+    /// Returns the client.
     pub(super) const fn client(&self) -> Client {
         self.client
     }
@@ -264,7 +275,7 @@ impl Drop for Room {
     fn drop(&mut self) {
         let mut by_client = self.meters.by_client();
         drop(std::mem::take(&mut self.of_client));
-        // the next stream that is opened takes it from the book
+        // a stream that is opened next gets its counter from the map
         if by_client.get(&self.client).is_some_and(|of_client| Arc::strong_count(of_client) == 1) {
             by_client.remove(&self.client);
         }
@@ -327,7 +338,7 @@ mod tests {
     fn a_client_alone_gets_half_of_the_room_and_whoever_comes_finds_some() {
         let meters = StreamMeters::default();
         let mut streams = Vec::new();
-        // each has many streams, and takes nothing of what it is given
+        // each client has many streams and reads nothing
         for last in 1..=20 {
             let mut count = 0;
             loop {

@@ -1,9 +1,11 @@
 //! The change stream over HTTP: server-sent events, or the same objects as NDJSON.
 //!
-//! What a reader lacks is decided by [`crate::handle::Subscription`] until it is current; from then on by its [`group`], which encodes
-//! once for all readers of the same filter. [`hub`] has the groups and the tick, [`reader`] pulls, [`looking`] waits for turns, [`encode`] writes,
-//! [`wave`] merges what readers that are late have not seen yet.
-//! Deliberately lacks: a queue for each reader. The body is pulled by the socket, so a slow reader slows only itself.
+//! [`crate::handle::Subscription`] decides what a reader lacks until the reader is current. From
+//! then on its [`group`] encodes each event once for all readers with the same filter. [`hub`] has
+//! the groups and the tick, [`reader`] is one stream, [`looking`] waits for turns, [`encode`]
+//! writes the events, and [`wave`] merges changes for busy readers.
+//!
+//! There is no queue per reader: the socket pulls the body, so a slow reader slows only itself.
 
 pub(crate) mod changes;
 mod encode;
@@ -37,24 +39,26 @@ pub(crate) use hub::{Hub, Patience};
 pub(crate) use meter::StreamMeters;
 use reader::Reader;
 
-/// What a reader is told on the spot, without waiting for a turn among [scans](crate::admission):
-/// below a millisecond, at some 4 µs for each change. An entry's takes some 0.6 KB with what it was
-/// before, so the bytes are those of a hundred of them, or of one service of 400 backends.
+/// Bounds of a scan that runs at once, without a turn among the [scans](crate::admission).
+///
+/// It takes less than a millisecond at about 4 µs per change. A change of an ipcache entry has
+/// about 0.6 KB with its old value, so the bytes are enough for 100 of them, or for one service
+/// with 400 backends.
 const SHORT: LookBounds = LookBounds { changes: 128, bytes: 64 << 10 };
 
-/// What all streams share. Cheap to clone.
+/// State shared by all streams. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Streams {
     pub(crate) handle: Handle,
     /// Cancelled when meshkeep shuts down: streams end.
     pub(crate) stop: CancellationToken,
-    /// Who may open one.
+    /// Slots for streams.
     pub(crate) places: Places,
-    /// Which of them share bytes.
+    /// Groups of streams that share bytes.
     pub(crate) hub: Hub,
-    /// What they do, counted.
+    /// Metrics of streams.
     pub(crate) meters: StreamMeters,
-    /// Where they do what takes long.
+    /// Scheduler of long scans.
     pub(crate) scans: Scans,
 }
 
@@ -89,10 +93,11 @@ pub(crate) async fn watch_events(
     let encoding = if query.form == Form::Lines { Encoding::NdJson } else { Encoding::Sse };
     let filter = query.values.filter()?.canonical();
     let parts = query.values.parts()?;
-    // checked even where the header wins: a wrong parameter is an error of the client
+    // checked even if the header wins: a wrong parameter is an error of the client
     let after = parts.after.map(position).transpose()?;
     let start = match last_event_id(&headers) {
-        // an EventSource stops for good after an error, so that a header that cannot be parsed leads to a `reset`
+        // an EventSource stops for good after an error, so a header that cannot be parsed leads to
+        // a `reset`
         Some(id) => Start::After(id.parse().ok()),
         None => start(after, parts.snapshot),
     };
@@ -115,8 +120,8 @@ pub(crate) async fn watch_events(
     Ok(response)
 }
 
-/// A header that is not text cannot be a position, and is answered like any other text that is
-/// none.
+/// Returns the `Last-Event-ID` header. One that is not text cannot be a position and becomes `?`,
+/// which is malformed.
 fn last_event_id(headers: &HeaderMap) -> Option<&str> {
     headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?")).filter(|id| !id.is_empty())
 }
@@ -134,7 +139,7 @@ fn start(after: Option<ReaderPosition>, snapshot: bool) -> Start {
     }
 }
 
-/// A place among the streams.
+/// Gets a slot for a stream.
 fn place(streams: &Streams, client: Client) -> Result<StreamPermit, Problem> {
     streams.places.take(client).map_err(|none| Problem::new(Code::TooManyStreams, none.to_string()))
 }

@@ -1,7 +1,8 @@
-//! One open stream: pulls what it lacks whenever the socket takes more.
+//! One open stream: produces what it lacks whenever the socket accepts more.
 //!
-//! A reader that is behind has a [`Subscription`] of its own, and looks by turns ([`super::looking`]); one that is current shares its bytes with
-//! all readers of the same filter and holds nothing but a seat in their group.
+//! A reader that is behind has its own [`Subscription`] and scans in turns ([`super::looking`]). A
+//! current one is only a member of a group and shares its bytes with all readers of the same
+//! filter.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,62 +27,69 @@ use crate::api::problem::{Code, Problem};
 use crate::handle::{LookBounds, Subscription};
 use crate::server::STALL_MAX;
 
-/// A bookmark at least this often (docs/use/api/streams.md): well below the 60 s after which proxies drop a silent connection.
+/// Maximum interval between bookmarks (docs/use/api/streams.md): well below the 60 s after which
+/// proxies drop a silent connection.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How long a stream that catches up waits before it looks whether there is room again.
+/// Interval at which a stream that catches up checks for free memory.
 const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where room is lacking, what a look gave must be taken within so long, which is 4 MiB and a large event at 0.8 Mbit/s. A socket that takes
-/// nothing is closed after the same time ([`crate::server::stall`]); one that drips would keep its room for an hour.
+/// Maximum time to read the events of a scan while memory is short: 4 MiB and a large event at 0.8
+/// Mbit/s.
+///
+/// A socket that accepts nothing is closed after the same time ([`crate::server::stall`]). A client
+/// that reads very slowly would otherwise occupy its memory for an hour.
 const TAKEN_WITHIN: Duration = STALL_MAX;
 
-/// The state of one open stream.
+/// State of an open stream.
 #[derive(Debug)]
 pub(super) struct Reader {
     streams: Streams,
     encoding: Encoding,
     stage: Stage,
-    /// At most what one look at a snapshot gave.
+    /// Encoded events: at most those of one scan.
     ready: Ready,
-    /// Until the next bookmark. Kept between waits, so that a busy stream does not set a timer with every event.
+    /// Timer of the next bookmark. It is reused, so that a busy stream does not create a timer per
+    /// event.
     bookmark: Pin<Box<Sleep>>,
-    /// Set while there is no room for what it lacks.
+    /// Timer of the next check for free memory. Set while there is none.
     room: Option<Pin<Box<Sleep>>>,
-    /// When it looked last, while not all of that is taken.
+    /// Time of the last scan. Set while not all of its events were read.
     looked: Option<Instant>,
     meter: Meter,
     _place: StreamPermit,
 }
 
-/// Encoded and not taken yet.
+/// Encoded chunks that the connection has not received yet.
 #[derive(Debug, Default)]
 struct Ready {
     chunks: VecDeque<Bytes>,
-    /// How many bytes of this stream alone were handed to its connection last, which asks for more once its socket took most of them.
+    /// Bytes of the chunk that was passed to the connection last. It asks for more once its socket
+    /// has accepted most of them; 0 for a shared chunk.
     handed: usize,
 }
 
-/// How a stream gets its events.
+/// Source of a stream's events.
 #[derive(Debug)]
 enum Stage {
-    /// By itself; boxed, because most streams do not need it most of the time.
+    /// Own subscription. Boxed, because most streams do not need it most of the time.
     Alone(Box<Alone>),
-    /// By itself, once it is its turn.
+    /// Own subscription, in a scan that waits for its turn or runs.
     Looking(Looking),
-    /// With others.
+    /// Group of readers.
     Sharing(Member),
-    /// Not any more.
+    /// None: the stream has ended.
     Ended,
 }
 
-/// What one look gave.
+/// Result of one step of a stream.
 enum Looked {
-    /// Something to send, or another look is worth while at once.
+    /// There is something to send, or the next step can follow at once.
     More,
-    /// Another look, but others first: a long scan that matches nothing must not hold the thread.
+    /// The next step follows after other tasks: a long scan without matches must not block the
+    /// thread.
     Yield,
-    /// Nothing: the task will be woken.
+    /// There is nothing to send. The task will be woken.
     Nothing,
 }
 
@@ -90,7 +98,7 @@ impl Ready {
         self.chunks.extend(chunks.into_iter().inspect(|chunk| meter.waits(chunk.len())));
     }
 
-    /// The next chunk for the connection. One that is shared with other streams takes no room of its own there.
+    /// Returns the next chunk for the connection. A shared chunk needs no memory of its own there.
     fn pop(&mut self, shared: bool, meter: &mut Meter) -> Option<Bytes> {
         let chunk = self.chunks.pop_front()?;
         if shared {
@@ -101,12 +109,12 @@ impl Ready {
         Some(chunk)
     }
 
-    /// What waits will not be sent.
+    /// Drops the waiting chunks.
     fn forget(&mut self, meter: &mut Meter) {
         meter.forgotten(self.chunks.drain(..).map(|chunk| chunk.len()).sum());
     }
 
-    /// The connection asks for more.
+    /// Counts the last chunk as sent, because the connection asks for more.
     fn taken(&mut self, meter: &mut Meter) {
         meter.sent(mem::take(&mut self.handed));
     }
@@ -159,7 +167,8 @@ impl Reader {
         }
     }
 
-    /// Looks at the newest snapshot once, on the spot where it lacks little, else when it is its turn.
+    /// Scans the newest snapshot once: at once if the stream lacks little, otherwise when it is its
+    /// turn.
     fn look_alone(&mut self, due: bool, context: &mut Context<'_>) -> Looked {
         let Some(bounds) = self.await_room(context) else { return Looked::Nothing };
         let Stage::Alone(mut alone) = mem::replace(&mut self.stage, Stage::Ended) else { return Looked::More };
@@ -178,7 +187,7 @@ impl Reader {
         }
     }
 
-    /// Takes in what a look gave, and joins the others if it has a seat.
+    /// Handles the result of a scan. Joins the group if the stream is now a member.
     fn looked(&mut self, due: bool, outcome: Outcome, alone: Box<Alone>) -> Looked {
         self.meter.at(Some(alone.subscription.sent()));
         self.stage = Stage::Alone(alone);
@@ -203,7 +212,8 @@ impl Reader {
         }
     }
 
-    /// How much a look may give; where there is no room, the task is woken when it is time to ask again.
+    /// Returns the limits of a scan. Returns `None` without free memory; the task is then woken for
+    /// the next check.
     fn await_room(&mut self, context: &mut Context<'_>) -> Option<LookBounds> {
         loop {
             if let Some(bounds) = self.meter.room().look_bounds() {
@@ -218,7 +228,8 @@ impl Reader {
         }
     }
 
-    /// Ends it where it holds for too long what others, or others of its client, lack.
+    /// Ends the stream if it occupies memory for too long that others, or other streams of its
+    /// client, need.
     fn check_pace(&mut self) {
         let is_late = self.looked.is_some_and(|looked| looked.elapsed() > TAKEN_WITHIN);
         if is_late && self.meter.room().look_bounds().is_none() {
@@ -231,7 +242,7 @@ impl Reader {
         }
     }
 
-    /// Adds a bookmark, unless a gap is open: none comes before `synced`.
+    /// Adds a bookmark, unless a gap is open: there is none before `synced`.
     fn bookmark(&mut self) -> Looked {
         let Some(reading) = self.streams.handle.try_reading() else { return self.fail() };
         let position = match &self.stage {
@@ -249,7 +260,8 @@ impl Reader {
         Looked::More
     }
 
-    /// The planned end: a last bookmark, or where a gap is open or a look is under way, which allow none, a problem. Never silence.
+    /// Ends the stream on shutdown with a last bookmark, or with an `error` event if a gap is open
+    /// or a scan runs. It never ends silently.
     fn finish(&mut self) -> Looked {
         self.bookmark();
         if self.ready.is_empty() {

@@ -1,23 +1,24 @@
-//! Changes on their way to the groups, one by one or as a wave: what came while readers were still taking what came before, newest
-//! change of each key only.
+//! Changes on their way to the groups, each by itself or as part of a wave.
 //!
-//! Inside a wave a change stands for the ones of its key that it replaced. So nobody joins a group inside of one, no bookmark falls into
-//! it, and its positions say what was seen, as inside a replay ([`ReaderPosition`]).
+//! A wave has the changes that arrived while readers were busy with earlier ones, and only the
+//! newest of each key. Inside a wave, a change replaces the earlier ones of its key. Therefore no
+//! reader joins a group inside a wave, there is no bookmark inside one, and its positions contain
+//! what was seen, as inside a replay ([`ReaderPosition`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::model::{Announcement, EntryKey, Epoch, Position, ReaderPosition, Sequence};
 
-/// One change, routed.
+/// A routed change.
 #[derive(Debug, Clone)]
 pub(super) struct Routed {
     pub(super) announcement: Arc<Announcement>,
-    /// The wave that it is part of, where some changes of that were replaced.
+    /// Wave that the change is part of; `None` if no change of the wave was replaced.
     pub(super) wave: Option<Wave>,
 }
 
-/// The changes after one position up to another.
+/// The changes after one position, up to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wave {
     pub(super) after: Sequence,
@@ -25,17 +26,18 @@ pub(super) struct Wave {
 }
 
 impl Routed {
-    /// A change by itself.
+    /// Creates a change that is not part of a wave.
     pub(super) fn alone(announcement: &Arc<Announcement>) -> Self {
         Self { announcement: Arc::clone(announcement), wave: None }
     }
 
-    /// Every change before this one that a reader which takes it has, or has a newer one instead.
+    /// Returns the sequence up to which a reader has every change, or a newer one of its key,
+    /// before this one.
     pub(super) fn from(&self) -> Sequence {
         self.wave.map_or(Sequence(self.announcement.sequence.0 - 1), |wave| wave.after)
     }
 
-    /// The position after it.
+    /// Returns the reader's position after the change.
     pub(super) fn position(&self, epoch: Epoch) -> ReaderPosition {
         let sequence = self.announcement.sequence;
         let seen = self.wave.map(|wave| wave.until).filter(|until| sequence < *until);
@@ -43,7 +45,8 @@ impl Routed {
     }
 }
 
-/// The newest change of each key among those after a position, in order. What a key was before is what it was before the first of them.
+/// Returns the newest change of each key after a position, in order. Its old value is that before
+/// the first change of the key.
 pub(super) fn conflate<'a>(after: Sequence, announcements: impl Iterator<Item = &'a Arc<Announcement>>) -> Vec<Routed> {
     let mut kept: Vec<Option<Arc<Announcement>>> = Vec::new();
     let mut places: HashMap<&EntryKey, usize> = HashMap::new();
@@ -102,7 +105,8 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// A reader of identity 1 that applies waves holds at the end of each what it would hold without them.
+    /// Applies waves as a reader of identity 1 does. After each wave it has the same state as
+    /// without waves.
     #[test]
     fn waves_give_the_same_state_as_their_changes() {
         let filter = Filter { identity: Some(1), ..Filter::default() };
