@@ -1,9 +1,10 @@
-//! Names that filters compare with: whole names of objects, never patterns.
+//! Checks of names in filters: a filter compares whole names, never patterns.
 
-/// Characters that patterns have and no name in Kubernetes has (`IsDNS1123Subdomain`, `k8s.io/apimachinery/pkg/util/validation`).
+/// Characters that occur in patterns but in no name in Kubernetes (`IsDNS1123Subdomain`,
+/// `k8s.io/apimachinery/pkg/util/validation`).
 const OF_PATTERNS: [char; 10] = ['*', '?', '[', ']', '{', '}', '^', '$', '|', '\\'];
 
-/// A pattern where a name is expected. The message completes "NAME: …".
+/// Error for a pattern instead of a name. The message completes "NAME: …".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is a pattern ({character:?} is in no name), and names are exact: give the whole name, or select by labels")]
 pub struct PatternForName {
@@ -11,7 +12,7 @@ pub struct PatternForName {
     character: char,
 }
 
-/// Refuses a text that can be no name because it is a pattern: compared as a name it would match nothing.
+/// Refuses a pattern instead of a name: compared as a name it would match nothing.
 ///
 /// # Errors
 /// [`PatternForName`].

@@ -1,4 +1,5 @@
-//! Keys of mirrored entries, in the form KVStoreMesh gives them (`cilium/cache/…`), whatever form the source uses.
+//! Keys of mirrored entries, always in the form that a KVStoreMesh writes (`cilium/cache/…`), even
+//! if the source uses another form.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,46 +8,51 @@ use smol_str::SmolStr;
 
 use super::{ClusterName, ObjectPrefix};
 
-/// Where clusters say what they are (`pkg/clustermesh/utils`): the same in a cluster's own etcd and in a copy.
+/// Prefix of cluster configs (`pkg/clustermesh/utils`), identical in a cluster's own etcd and in a
+/// copy.
 const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config/";
 
-/// Where what looks wrong is told.
+/// Prefix of the keys of findings.
 const PROBLEM_PREFIX: &str = "problem/";
 
-/// What stands before the whole key of a notice, so that it is not taken for that of something else.
+/// Prefix of a notice's whole key, so that the key is not mistaken for that of an entry.
 const NOTICE_PREFIX: &str = "notice/";
 
-/// What stands between a node's name and an address or pod CIDR of it in the key of a derived entry.
+/// Separator in the key of a derived entry, between the node's name and its address or pod CIDR.
 pub(crate) const NODE_IP_MARK: char = '#';
 
-/// The kinds of keys. The order is that of their cache prefixes, so that ordered maps run in key order; [`Kind::NodeIp`] alone stands beside
-/// [`Kind::Ip`], so that the ipcache is one run of keys.
+/// Kinds of keys, in the order of their cache prefixes, so that ordered maps iterate in key order.
+/// Only [`Kind::NodeIp`] deviates: it follows [`Kind::Ip`], so that the ipcache is one range of
+/// keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// `endpointslices/v1`: a part of a service's endpoints, as one cluster exports it.
+    /// `endpointslices/v1`: a part of a service's endpoints that one cluster exports.
     EndpointSlice,
     /// `identities/v1`: a numeric identity and its labels.
     Identity,
-    /// `ip/v1`: an address or prefix and the identity behind it.
+    /// `ip/v1`: an address or prefix and its identity.
     Ip,
-    /// An ipcache entry that is made here from a node's addresses and pod CIDRs: its key is the node's with `#` and the address or CIDR.
+    /// Ipcache entry that meshkeep derives from a node's addresses and pod CIDRs. Its key is the
+    /// node's key with `#` and the address or CIDR.
     NodeIp,
     /// `nodes/v1`: a node of a cluster.
     Node,
     /// `serviceexports/v1`: a service that one cluster exports to the cluster set (MCS).
     ServiceExport,
-    /// `services/v1`: a global service as one cluster exports it.
+    /// `services/v1`: one cluster's part of a global service.
     Service,
-    /// A cluster itself. Not mirrored but made here: it has a key only so that its changes have places among the others.
+    /// A cluster. meshkeep makes this key itself, to give changes of a cluster a sequence.
     Cluster,
-    /// Something that looks wrong. Made here like a cluster, and told only to readers that ask for it.
+    /// A finding. Made by meshkeep like [`Kind::Cluster`]; the change stream sends it only to
+    /// clients that ask for it.
     Problem,
-    /// What a KVStoreMesh would write beside the entries: cluster configs, canaries, its heartbeat. Made here for clients that read the mirror as an etcd,
-    /// and told to nobody else.
+    /// Key that a KVStoreMesh would write in addition to the entries: a cluster config, a canary or
+    /// its heartbeat. Made by meshkeep, and visible only to clients that read the mirror as an
+    /// etcd.
     Notice,
 }
 
-/// What there is to say of a kind.
+/// Properties of a kind.
 #[derive(Debug)]
 struct Row {
     kind: Kind,
@@ -63,25 +69,26 @@ struct Row {
 }
 
 impl Row {
-    /// A kind that is made here.
+    /// Creates the row of a kind that meshkeep makes itself.
     const fn made(kind: Kind, place: usize, base: &'static str, api_name: &'static str) -> Self {
         let (list_name, infix, listed_as) = ("", "", kind);
         let (unscoped, is_mirrored, is_namespaced, is_revocable) = (None, false, false, false);
         Self { kind, place, base, api_name, list_name, infix, unscoped, listed_as, is_mirrored, is_namespaced, is_revocable }
     }
 
-    /// A kind that is mirrored, with what the API calls its list.
+    /// Creates the row of a mirrored kind.
     const fn mirrored(kind: Kind, place: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
         Self { is_mirrored: true, list_name, ..Self::made(kind, place, base, api_name) }
     }
 
-    /// A mirrored kind that agents send traffic by: services and their parts, which have namespaces.
+    /// Creates the row of a mirrored kind by which agents send traffic: services and their parts,
+    /// which have namespaces.
     const fn revocable(kind: Kind, place: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
         Self { is_namespaced: true, is_revocable: true, ..Self::mirrored(kind, place, base, api_name, list_name) }
     }
 }
 
-/// A row for each kind, in their order.
+/// One row per kind, in the order of [`Kind`].
 const ROWS: [Row; 10] = [
     Row::revocable(Kind::EndpointSlice, 0, "endpointslices/v1", "endpointSlice", "endpoint-slices"),
     Row { infix: "id/", unscoped: Some("id/"), ..Row::mirrored(Kind::Identity, 1, "identities/v1", "identity", "identities") },
@@ -95,7 +102,7 @@ const ROWS: [Row; 10] = [
     Row::made(Kind::Notice, 8, "notice", "notice"),
 ];
 
-// each row is where its kind looks for it
+// each row is at the index of its kind
 const _: () = {
     let mut at = 0;
     while at < ROWS.len() {
@@ -105,14 +112,15 @@ const _: () = {
 };
 
 impl Kind {
-    /// Every kind that is mirrored, in key order.
+    /// All mirrored kinds, in key order.
     pub const ALL: [Self; 6] = [Self::EndpointSlice, Self::Identity, Self::Ip, Self::Node, Self::ServiceExport, Self::Service];
 
-    /// Every kind that records are held and stored of, in key order: what is mirrored, and what is derived from it.
+    /// All kinds of which records are stored, in key order: the mirrored kinds, and the kind that
+    /// is derived from nodes.
     pub const STORED: [Self; 7] =
         [Self::EndpointSlice, Self::Identity, Self::Ip, Self::NodeIp, Self::Node, Self::ServiceExport, Self::Service];
 
-    /// Every kind that the change stream has a name for, in key order.
+    /// All kinds that the change stream names, in key order.
     pub const STREAMED: [Self; 8] =
         [Self::EndpointSlice, Self::Identity, Self::Ip, Self::Node, Self::ServiceExport, Self::Service, Self::Cluster, Self::Problem];
 
@@ -120,62 +128,68 @@ impl Kind {
         &ROWS[self as usize]
     }
 
-    /// The prefix below `cilium/cache/` and `cilium/state/`, as Cilium names it (`pkg/clustermesh/kvstoremesh/reflector`).
+    /// Returns the prefix below `cilium/cache/` and `cilium/state/` (Cilium's
+    /// `pkg/clustermesh/kvstoremesh/reflector`).
     #[must_use]
     pub const fn base(self) -> &'static str {
         self.row().base
     }
 
-    /// The name that the API and its filters use.
+    /// Returns the name in the API and its filters.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         self.row().api_name
     }
 
-    /// What the API calls the list of it, as in `/v1/nodes`; empty for what is not mirrored.
+    /// Returns the name of the API's list, such as `nodes` in `/v1/nodes`. Empty for a kind that is
+    /// not mirrored.
     #[must_use]
     pub const fn list_name(self) -> &'static str {
         self.row().list_name
     }
 
-    /// Whether its objects are named by a namespace and a name: `<namespace>/<name>` in its keys.
+    /// Returns whether its keys name objects as `<namespace>/<name>`.
     #[must_use]
     pub const fn is_namespaced(self) -> bool {
         self.row().is_namespaced
     }
 
-    /// Whether keys of this kind are copies of a source's, one for one.
+    /// Returns whether its keys are one-to-one copies of the source's keys.
     #[must_use]
     pub const fn is_mirrored(self) -> bool {
         self.row().is_mirrored
     }
 
-    /// Its place among those that are mirrored, [`Kind::ALL`]; the nodes' for what is derived from them, and past all for what has no records.
+    /// Returns the index in [`Kind::ALL`]. [`Kind::NodeIp`] has the index of nodes; kinds without
+    /// records have an index beyond the end.
     #[must_use]
     pub const fn place(self) -> usize {
         self.row().place
     }
 
-    /// The kind under which lists, filters and streams know it: the ipcache is one, wherever an entry comes from.
+    /// Returns the kind that lists, filters and streams use: all ipcache entries have one kind,
+    /// whether they are mirrored or derived.
     #[must_use]
     pub const fn listed_as(self) -> Self {
         self.row().listed_as
     }
 
-    /// Whether keys of this kind are given up where their cluster stays away for too long (`--cache-ttl`): what agents send traffic
-    /// by, while nodes, identities and addresses stay (`RevokeCache` in `pkg/clustermesh/remote_cluster.go`).
+    /// Returns whether the entries are removed when their cluster is unreachable for longer than
+    /// `--cache-ttl`. This applies to the kinds by which agents send traffic; nodes, identities and
+    /// addresses stay (`RevokeCache` in `pkg/clustermesh/remote_cluster.go`).
     #[must_use]
     pub const fn is_revocable(self) -> bool {
         self.row().is_revocable
     }
 
-    /// What stands between the cluster's name and the object's own in the cache form: only identities have something there.
+    /// Returns the part of a cache key between the cluster's name and the object's name. Only
+    /// identities have one.
     pub(crate) const fn infix(self) -> &'static str {
         self.row().infix
     }
 
-    /// What stands in place of the cluster's name in a cluster's own etcd; `None` where its name does. An address space is called `default`
-    /// (`pkg/ipcache/kvstore.go`).
+    /// Returns the part that replaces the cluster's name in a cluster's own etcd; `None` if the
+    /// name itself is used. The name of an address space is `default` (`pkg/ipcache/kvstore.go`).
     pub(crate) const fn unscoped(self) -> Option<&'static str> {
         self.row().unscoped
     }
@@ -187,56 +201,60 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The key of one mirrored entry. [`fmt::Display`] writes the cache form, for instance `cilium/cache/nodes/v1/paris/worker-1`.
+/// Key of one mirrored entry. [`fmt::Display`] writes the cache form, for instance
+/// `cilium/cache/nodes/v1/paris/worker-1`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EntryKey {
-    /// What the key holds.
+    /// Kind of the object.
     pub kind: Kind,
-    /// The cluster that it came from.
+    /// Cluster that the entry belongs to.
     pub cluster: ClusterName,
-    /// The rest of the key: a node name, `<namespace>/<name>`, a decimal identity, an address with or without a length,
-    /// `<node>#<address or prefix>`, or of a problem its type and behind a `/` its subject; of a notice all of it.
+    /// Rest of the key: a node name, `<namespace>/<name>`, a decimal identity, an address with or
+    /// without a length, `<node>#<address or prefix>`, or a finding's type with `/` and its
+    /// subject. For a notice it is the whole key.
     pub name: SmolStr,
 }
 
 impl EntryKey {
-    /// Builds a key from its parts.
+    /// Creates a key from its parts.
     pub fn new(kind: Kind, cluster: ClusterName, name: impl Into<SmolStr>) -> Self {
         Self { kind, cluster, name: name.into() }
     }
 
-    /// The key that stands for a cluster itself: that of its cluster config.
+    /// Returns the key of a cluster itself, which is that of its cluster config.
     #[must_use]
     pub fn of_cluster(cluster: ClusterName) -> Self {
         Self::new(Kind::Cluster, cluster, "")
     }
 
-    /// The key that stands for something that looks wrong, of one cluster, or of several or none. Without a subject, type and cluster say it all.
+    /// Returns the key of a finding of one cluster, or of several or none (`None`). The subject may
+    /// be empty.
     #[must_use]
     pub fn of_problem(kind_name: &str, cluster: Option<ClusterName>, subject: &str) -> Self {
         let name = if subject.is_empty() { kind_name.into() } else { SmolStr::from(format!("{kind_name}/{subject}")) };
         Self { kind: Kind::Problem, cluster: cluster.unwrap_or_else(ClusterName::lowest), name }
     }
 
-    /// The key that stands for a notice, whose name is its whole key as an etcd has it.
+    /// Returns the key of a notice, whose name is the whole key in etcd.
     #[must_use]
     pub fn of_notice(etcd_key: impl Into<SmolStr>) -> Self {
         Self { kind: Kind::Notice, cluster: ClusterName::lowest(), name: etcd_key.into() }
     }
 
-    /// The key of the entry that is derived from an address or a pod CIDR of a node.
+    /// Returns the key of the entry that is derived from an address or pod CIDR of a node.
     #[must_use]
     pub fn of_node_ip(node: &Self, prefix: ObjectPrefix) -> Self {
         Self::new(Kind::NodeIp, node.cluster.clone(), format!("{}{NODE_IP_MARK}{prefix}", node.name))
     }
 
-    /// What the keys of all entries that are derived from a node begin with.
+    /// Returns the common prefix of the keys of all entries that are derived from a node.
     #[must_use]
     pub fn before_node_ips(node: &Self) -> Self {
         Self::new(Kind::NodeIp, node.cluster.clone(), format!("{}{NODE_IP_MARK}", node.name))
     }
 
-    /// The node's name and what the entry is for in the name of a derived entry's key: an address is a host, one with a length a pod CIDR.
+    /// Splits the name of a derived entry's key into the node's name and its prefix. An address
+    /// alone is a host; an address with a length is a pod CIDR.
     #[must_use]
     pub fn split_node_ip(name: &str) -> Option<(&str, ObjectPrefix)> {
         let (node, text) = name.rsplit_once(NODE_IP_MARK)?;
@@ -244,19 +262,22 @@ impl EntryKey {
         (!node.is_empty() && prefix.to_string() == text).then_some((node, prefix))
     }
 
-    /// Whether the entry of this key is derived from a pod CIDR of a node: what an agent falls back on where nothing is announced.
+    /// Returns whether the entry is derived from a pod CIDR of a node: the fallback of agents for
+    /// addresses without an announced entry.
     #[must_use]
     pub fn is_fallback(&self) -> bool {
         self.kind == Kind::NodeIp && self.name.rsplit_once(NODE_IP_MARK).is_some_and(|(_, text)| text.contains('/'))
     }
 
-    /// The name of the node that the entry of this key is derived from, if it is.
+    /// Returns the name of the node that the entry is derived from; `None` for an entry that is not
+    /// derived.
     #[must_use]
     pub fn derived_from(&self) -> Option<&str> {
         if self.kind == Kind::NodeIp { Self::split_node_ip(&self.name).map(|(node, _)| node) } else { None }
     }
 
-    /// The mirrored key that says where this one comes from and whether that still stands: itself, or the node of a derived entry.
+    /// Returns the mirrored key whose state decides about this entry: the key itself, or the node
+    /// of a derived entry.
     #[must_use]
     pub fn origin(&self) -> Self {
         match self.derived_from() {
@@ -265,19 +286,20 @@ impl EntryKey {
         }
     }
 
-    /// A key that sorts before every real one of the lowest kind: where scans begin.
+    /// Returns a key that sorts before every real key: the start of a full scan.
     #[must_use]
     pub fn lowest() -> Self {
         Self::lowest_of(Kind::ALL[0])
     }
 
-    /// A key that sorts before every real one of a kind.
+    /// Returns a key that sorts before every real key of a kind.
     #[must_use]
     pub fn lowest_of(kind: Kind) -> Self {
         Self::new(kind, ClusterName::lowest(), "")
     }
 
-    /// The whole key as an etcd has it: of what is mirrored, and of notices. `None` of what no etcd has.
+    /// Returns the whole key as etcd has it, for mirrored kinds and notices. `None` for other
+    /// kinds, which no etcd has.
     #[must_use]
     pub fn etcd_key(&self) -> Option<SmolStr> {
         match self.kind {
@@ -287,7 +309,7 @@ impl EntryKey {
         }
     }
 
-    /// Reads the cache form back. `None` where the text is not the key of a known kind.
+    /// Parses the cache form. `None` if the text is not a key of a known kind.
     #[must_use]
     pub fn from_cache_form(text: &str) -> Option<Self> {
         if let Some(cluster) = text.strip_prefix(CLUSTER_CONFIG_PREFIX) {
@@ -309,7 +331,7 @@ impl EntryKey {
         if name.is_empty() {
             return None;
         }
-        // no node of a source is called so: wire refuses such a name
+        // `wire` refuses nodes of a source with such a name
         let kind = if kind == Kind::Node && Self::split_node_ip(name).is_some() { Kind::NodeIp } else { kind };
         Some(Self::new(kind, ClusterName::parse(cluster).ok()?, name))
     }
@@ -337,8 +359,9 @@ impl PartialOrd for EntryKey {
 }
 
 impl Ord for EntryKey {
-    /// The order of the cache forms as bytes, which is etcd's: the `/` behind a cluster's name counts, so `eu-west/` comes before `eu/`.
-    /// Entries derived from nodes follow the other ipcache entries, and problems are in the order of their clusters.
+    /// Compares the cache forms as bytes, which is etcd's order: the `/` after a cluster's name
+    /// counts, so `eu-west/` sorts before `eu/`. Entries derived from nodes sort after the other
+    /// ipcache entries, and findings sort by their cluster.
     fn cmp(&self, other: &Self) -> Ordering {
         self.kind.cmp(&other.kind).then_with(|| self.cluster.cmp_in_keys(&other.cluster)).then_with(|| self.name.cmp(&other.name))
     }

@@ -1,7 +1,8 @@
-//! Domain values of the mesh: what a remote cluster says, where it came from and how old it is.
+//! Domain types of the mesh: names, keys, objects, records, positions, and the changes between
+//! them.
 //!
-//! Owns: names, positions, keys, objects, records and the changes between them. Deliberately lacks: IO, async, serde and
-//! any knowledge of Cilium's wire formats (`wire` has that) or of sled's layout (`store` has that).
+//! The room has no IO, no async code and no serde. `wire` decodes Cilium's formats, and `store`
+//! defines the layout on disk.
 
 mod changes;
 mod clusters;

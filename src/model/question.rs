@@ -1,4 +1,5 @@
-//! Questions that are answered from few records, and so before a store is read whole.
+//! Queries that need only a few records, so that they can be answered while the store is still
+//! loading.
 
 use std::net::IpAddr;
 
@@ -6,14 +7,14 @@ use ipnet::IpNet;
 
 use super::EntryKey;
 
-/// What is asked of the mirror.
+/// A query for a few records of the mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// The ip entries of every prefix that covers an address, derived ones included.
+    /// The ip entries of every prefix that covers an address, including derived entries.
     Covering(IpAddr),
-    /// The ip entries of exactly this network, hosts and CIDRs.
+    /// The ip entries of exactly this network: hosts and CIDRs.
     Network(IpNet),
-    /// The identities of a number.
+    /// The identities with a number, one per cluster.
     Identity(u32),
     /// The nodes that have an address.
     NodeAt(IpAddr),

@@ -1,23 +1,23 @@
-//! How much there is of something: keys, and the bytes of keys and values.
+//! Counts of keys, and of the bytes of keys and values.
 
 use std::iter::Sum;
 use std::ops::Add;
 
-/// Keys, and the raw bytes of them and of their values.
+/// Number of keys, and of the raw bytes of them and their values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Size {
-    /// How many keys.
+    /// Number of keys.
     pub keys: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// What is held of a scope.
+/// Size of a scope in the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScopeSize {
-    /// What its last list, and the changes since, have confirmed: what it has at the source.
+    /// Entries that the last list or a later change confirmed: those that the source has.
     pub confirmed: Size,
-    /// What is held of the scope, confirmed or not.
+    /// All entries of the scope, confirmed or not.
     pub all: Size,
 }
 

@@ -1,4 +1,5 @@
-//! What the change stream is told of one change: the bytes before and after it, from which objects are decoded where a reader asks.
+//! Announcements: changes in the form in which the feed passes them to subscribers. They hold the
+//! bytes before and after the change, and decode the objects on demand.
 
 use std::fmt;
 use std::mem::size_of;
@@ -6,69 +7,71 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::model::{DeleteReason, EntryKey, Object, Record, Revision, Sequence};
 
-/// What decodes usable bytes of a key.
+/// Decoder of a key's usable bytes.
 type Decode = fn(&EntryKey, &Arc<[u8]>) -> Option<Arc<Object>>;
 
-/// Records that are packed together, of which each has a row.
+/// Records that are packed together, one per row.
 pub trait Rows: Send + Sync {
-    /// The record of a row, without its object.
+    /// Returns the record of a row, without its object.
     fn record(self: Arc<Self>, row: usize) -> Record;
 }
 
-/// One version of a key: its bytes, when it came, and what it means. The object may take many times the room of the bytes, so it is kept only
-/// until [`Announcement::let_objects_go`], and decoded again for later readers.
+/// One version of a key: its bytes, its sequences, and its object. An object may use many times the
+/// memory of its bytes, so it is kept only until [`Announcement::let_objects_go`] and decoded again
+/// for later readers.
 pub struct Version {
     whole: OnceLock<VersionBytes>,
-    /// Where it is packed; gone once it is whole.
+    /// Packed rows and the row's index, until the version is unpacked.
     packed: Mutex<Option<(Arc<dyn Rows>, usize)>>,
-    /// How many bytes it has, or may have at most while it is packed.
+    /// Number of bytes, or an upper bound while the version is packed.
     byte_count: usize,
     decode: Decode,
     decoded: Mutex<Decoded>,
 }
 
-/// The bytes of a version, and its place in our order.
+/// Bytes of a version, and its sequences.
 #[derive(Debug, Clone, Default)]
 pub struct VersionBytes {
-    /// The bytes exactly as they came, usable or not.
+    /// Raw bytes as in the source, usable or not.
     pub value: Arc<[u8]>,
-    /// Our sequence when the key appeared.
+    /// Sequence of the change that created the key.
     pub create_sequence: Sequence,
-    /// Our sequence when it got these bytes.
+    /// Sequence of the change that set these bytes.
     pub last_sequence: Sequence,
-    /// How many times the key had changed then since it appeared, starting with 1.
+    /// Number of changes of the key up to this version, starting with 1.
     pub version: u64,
-    /// The last bytes that could be used: mostly `value`. `None` where no usable bytes ever came, and where there are none at all.
+    /// Last usable bytes, usually `value`. `None` if the key never had usable bytes, or has none at
+    /// all.
     usable: Option<Arc<[u8]>>,
 }
 
-/// What is at hand of an object.
+/// State of a decoded object.
 #[derive(Debug, Clone)]
 enum Decoded {
-    /// It has no bytes to be decoded from.
+    /// The object has no bytes to decode it from.
     Fixed(Arc<Object>),
-    /// It came with the change.
+    /// The object came with the change.
     Kept(Arc<Object>),
-    /// Somebody may have it.
+    /// A reader may still hold the object.
     Seen(Weak<Object>),
 }
 
-/// One change, as it is told to streams.
+/// One change, as streams receive it.
 #[derive(Debug, Clone)]
 pub struct Announcement {
-    /// Its place in our order.
+    /// Sequence of the change.
     pub sequence: Sequence,
     /// The key that changed.
     pub key: EntryKey,
-    /// What it was before; `None` where it was not there.
+    /// State before the change; `None` if the key did not exist.
     pub old: Option<Version>,
-    /// What it is now; `None` where it is gone.
+    /// State after the change; `None` if the key was deleted.
     pub new: Option<Version>,
-    /// The source's revision of the change, where there is one.
+    /// The source's revision of the change, if it has one.
     pub revision: Option<Revision>,
-    /// Our sequence of the key's change before this one, if it has one.
+    /// Sequence of the key's previous change, if there is one.
     pub replaces: Option<Sequence>,
-    /// Set where the key is gone.
+    /// Reason of the deletion, if the key was deleted.
     pub deleted: Option<DeleteReason>,
 }
 
@@ -91,28 +94,30 @@ impl VersionBytes {
 }
 
 impl Version {
-    /// A record as it is now, with what decodes its bytes.
+    /// Creates a version from a record and the decoder of its bytes.
     #[must_use]
     pub fn of(record: &Record, decode: Decode) -> Self {
         let decoded = record.object.as_ref().map_or_else(|| Decoded::Seen(Weak::new()), |object| Decoded::Kept(Arc::clone(object)));
         Self::whole(VersionBytes::of(record), decode, decoded)
     }
 
-    /// A packed record of so many bytes at most, whose rows are kept until its bytes are asked for: a holder that keeps it for long should ask.
+    /// Creates a version from a packed record of at most `byte_count` bytes. The rows stay in
+    /// memory until the bytes are requested, so a long-lived holder should request them.
     #[must_use]
     pub fn packed(rows: Arc<dyn Rows>, row: usize, byte_count: usize, decode: Decode) -> Self {
         let (packed, decoded) = (Mutex::new(Some((rows, row))), Mutex::new(Decoded::Seen(Weak::new())));
         Self { whole: OnceLock::new(), packed, byte_count, decode, decoded }
     }
 
-    /// An object that was made here and has no bytes, so that it is kept itself and counts like bytes.
+    /// Creates a version of an object that meshkeep made and that has no bytes. The object itself
+    /// is kept, and counts like bytes.
     #[must_use]
     pub fn made_here(object: Arc<Object>) -> Self {
         let byte_count = object.footprint();
         Self { byte_count, ..Self::whole(VersionBytes::default(), |_, _| None, Decoded::Fixed(object)) }
     }
 
-    /// Bytes that mean nothing to the views.
+    /// Creates a version whose bytes have no object.
     #[must_use]
     pub fn bare(value: Arc<[u8]>, create_sequence: Sequence, last_sequence: Sequence, version: u64) -> Self {
         let bytes = VersionBytes { value, create_sequence, last_sequence, version, usable: None };
@@ -124,18 +129,19 @@ impl Version {
         Self { whole: OnceLock::from(whole), packed: Mutex::default(), byte_count, decode, decoded: Mutex::new(decoded) }
     }
 
-    /// The bytes, unpacked where they are not at hand.
+    /// Returns the bytes. Unpacks them on the first call.
     #[must_use]
     pub fn bytes(&self) -> &VersionBytes {
         if let Some(whole) = self.whole.get() {
             return whole;
         }
         let mut packed = self.place();
-        // it is packed until it is whole
+        // the version stays packed until the bytes are set
         self.whole.get_or_init(|| packed.take().map_or_else(VersionBytes::default, |(rows, row)| VersionBytes::of(&rows.record(row))))
     }
 
-    /// What it means; `None` where no usable bytes ever came. Whoever asks while somebody has the object gets that one.
+    /// Returns the object; `None` if the key never had usable bytes. Readers share the object while
+    /// one of them holds it.
     fn object(&self, key: &EntryKey) -> Option<Arc<Object>> {
         let mut decoded = self.decoded();
         match &*decoded {
@@ -160,39 +166,42 @@ impl Version {
 impl Clone for Version {
     fn clone(&self) -> Self {
         let decoded = Mutex::new(self.decoded().clone());
-        // it becomes whole while its place is held
+        // the bytes are set while the lock is held
         let packed = self.place();
         Self { whole: self.whole.clone(), packed: Mutex::new(packed.clone()), decoded, ..*self }
     }
 }
 
 impl fmt::Debug for Version {
-    /// Decodes nothing.
+    /// Formats without decoding.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Version").field(&self.whole).field(&*self.decoded()).finish()
     }
 }
 
 impl Announcement {
-    /// What the key meant before; `None` where it was not there or not usable. Decodes where the object is not at hand.
+    /// Returns the object before the change; `None` if the key did not exist or had no usable
+    /// bytes. Decodes it if necessary.
     #[must_use]
     pub fn old_object(&self) -> Option<Arc<Object>> {
         self.old.as_ref()?.object(&self.key)
     }
 
-    /// What the key means now; `None` where it is gone or was never usable. Decodes where the object is not at hand.
+    /// Returns the object after the change; `None` if the key was deleted or never had usable
+    /// bytes. Decodes it if necessary.
     #[must_use]
     pub fn new_object(&self) -> Option<Arc<Object>> {
         self.new.as_ref()?.object(&self.key)
     }
 
-    /// How much room it takes without its objects. What it shares with others counts for each.
+    /// Returns the memory in use without the objects, in bytes. Memory that is shared with others
+    /// counts in full.
     #[must_use]
     pub fn byte_count(&self) -> usize {
         size_of::<Self>() + self.key.name.len() + self.versions().map(|version| version.byte_count).sum::<usize>()
     }
 
-    /// About how much room the objects take that it keeps.
+    /// Returns the approximate memory of the retained objects, in bytes.
     #[must_use]
     pub fn object_bytes(&self) -> usize {
         let kept = self.versions().map(|version| match &*version.decoded() {
@@ -202,14 +211,14 @@ impl Announcement {
         kept.sum()
     }
 
-    /// Keeps no packed rows from now on.
+    /// Releases the packed rows.
     pub fn let_rows_go(&self) {
         for version in self.versions() {
             let _ = version.bytes();
         }
     }
 
-    /// Keeps no objects from now on.
+    /// Releases the objects.
     pub fn let_objects_go(&self) {
         for version in self.versions() {
             let mut decoded = version.decoded();
@@ -225,7 +234,7 @@ impl Announcement {
 }
 
 impl PartialEq for Announcement {
-    /// By what the versions mean.
+    /// Compares the decoded versions.
     fn eq(&self, other: &Self) -> bool {
         let plain = |one: &Self| (one.sequence, one.revision, one.replaces, one.deleted);
         plain(self) == plain(other)

@@ -1,4 +1,5 @@
-//! What travels from a remote cluster's task to the one writer, and the cursors that say how far the mirror got.
+//! Commands from the tasks of remote clusters to the committer, and the cursors that record the
+//! progress of the mirror.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::time::SystemTime;
 
 use crate::model::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, FindingChange, Kind, Object, Phase, Revision, SourceStamp};
 
-/// One cluster's share of one kind: what is listed, watched, confirmed and pruned as a whole.
+/// One kind of one cluster: listed, watched, confirmed and pruned as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Scope {
     /// The cluster.
@@ -24,41 +25,44 @@ impl fmt::Display for Scope {
 /// One change of one key at the source.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// The key has these bytes.
+    /// The key has a new value.
     Put {
         /// The key.
         key: EntryKey,
-        /// The bytes as they came.
+        /// Raw bytes as in the source.
         value: Arc<[u8]>,
-        /// What they mean, or why they cannot be used.
+        /// Decoded object, or why the bytes cannot be used.
         decoded: Result<Arc<Object>, Arc<str>>,
-        /// Where they come from.
+        /// Revision and lease of the value.
         source: SourceStamp,
     },
-    /// The key is gone.
+    /// The key was deleted.
     Delete {
         /// The key.
         key: EntryKey,
     },
-    /// The source has lost the key: it stays, marked (docs/develop/invariants.md, 4).
+    /// The source lost the key: the entry stays and is marked as held (docs/develop/invariants.md,
+    /// 4).
     Hold {
         /// The key.
         key: EntryKey,
     },
 }
 
-/// The newest put of a scope that is stored: its key had exactly these bytes at this revision (docs/develop/measurements.md §2, "M").
+/// Newest stored put of a scope: its key had exactly these bytes at this revision
+/// (docs/develop/measurements.md §2, "M").
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutPoint {
     /// The key as the *source* names it.
     pub source_key: Vec<u8>,
     /// Its mod revision.
     pub revision: Revision,
-    /// A SHA-256 of its bytes and, where it hung on one, its lease.
+    /// SHA-256 of the bytes and, if the key has a lease, of the lease.
     pub value_digest: [u8; 32],
 }
 
-/// The newest delete of a scope that is stored: its key existed before this revision and did not at it ("D").
+/// Newest stored delete of a scope: its key existed before this revision and did not exist at it
+/// ("D").
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletePoint {
     /// The key as the *source* names it.
@@ -67,34 +71,34 @@ pub struct DeletePoint {
     pub revision: Revision,
 }
 
-/// The canary of a scope as it was when the scope was complete (§2, test 1).
+/// Canary of a scope when the scope was complete (§2, test 1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentinel {
     /// Its mod revision.
     pub revision: Revision,
-    /// Its bytes, a time stamp.
+    /// Value of the canary, a time stamp.
     pub value: Vec<u8>,
 }
 
-/// How far a scope is mirrored: complete up to `revision`, in one history of one etcd. There is none while a list runs
-/// (docs/develop/invariants.md, 1 and 2).
+/// Progress of a scope: complete up to `revision`, in one history of one etcd. A scope has no
+/// cursor while it is listed (docs/develop/invariants.md, 1 and 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     /// The etcd that the revisions belong to.
     pub etcd_cluster_id: EtcdClusterId,
-    /// Complete up to and including this revision.
+    /// The scope is complete up to and including this revision.
     pub revision: Revision,
     /// Whether the source's keys were in cache form.
     pub cached: bool,
-    /// The newest put at or below `revision`; `None` if the scope was empty and has seen none.
+    /// Newest put at or below `revision`; `None` if the scope was empty and has seen none.
     pub last_put: Option<PutPoint>,
-    /// The newest delete at or below `revision` that was seen.
+    /// Newest delete at or below `revision` that was seen.
     pub last_delete: Option<DeletePoint>,
-    /// The canary, where the cluster announces canaries.
+    /// Canary, if the cluster announces canaries.
     pub canary: Option<Sentinel>,
 }
 
-/// Why a key left.
+/// Why a key was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeleteReason {
     /// The source deleted it.
@@ -103,61 +107,66 @@ pub enum DeleteReason {
     ClusterRemoved,
 }
 
-/// What is left of a key that is gone, so that positions from before can be told.
+/// Record of a deleted entry, so that subscribers can resume at positions before the deletion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tombstone {
     /// The key.
     pub key: EntryKey,
-    /// Why it went.
+    /// Reason of the deletion.
     pub reason: DeleteReason,
-    /// When.
+    /// Time of the deletion.
     pub time: SystemTime,
 }
 
-/// An order to the one writer. Each is applied, announced and stored as one atomic step.
+/// Command to the committer. Each is applied, announced and stored as one atomic step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// A full list of the scope begins: its cursor is cleared and nothing of it is confirmed by this list yet.
+    /// Starts a full list of the scope: clears its cursor, and marks all its entries as not yet
+    /// confirmed by this list.
     BeginList(Scope),
-    /// Changes of one scope. With a cursor where they complete a source revision or a list; without one inside a list. What a complete list did not
-    /// confirm stays, unconfirmed, until it is deleted or [`Command::Prune`] comes (invariant 3).
+    /// Applies changes of one scope. It has a cursor if the changes complete a source revision or a
+    /// list, and none inside a list. Entries that a complete list did not confirm stay,
+    /// unconfirmed, until they are deleted or [`Command::Prune`] follows (invariant 3).
     Apply {
-        /// The scope that all the keys belong to.
+        /// Scope of all the keys.
         scope: Scope,
-        /// In the order of the source.
+        /// Changes in the order of the source.
         changes: Vec<Change>,
-        /// The new cursor, stored with the changes.
+        /// New cursor, stored with the changes.
         cursor: Option<Cursor>,
     },
-    /// Removes every key of the scope that the last list, and the changes since, did not confirm.
+    /// Removes every key of the scope that neither the last list nor a later change confirmed.
     Prune(Scope),
-    /// The history is the stored one: everything that is held of the scope is confirmed.
+    /// Confirms all entries of the scope, because the source still has the history of the stored
+    /// cursor.
     Confirm(Scope),
-    /// Remembers what a cluster says about itself.
+    /// Stores a cluster's record.
     Remember {
         /// The cluster.
         cluster: ClusterName,
-        /// What to keep.
+        /// Record to store.
         record: ClusterRecord,
     },
-    /// Shows and announces where a cluster is in its life, and remembers that there is such a cluster.
+    /// Publishes and announces the phase of a cluster, and remembers that the cluster exists.
     Phase {
         /// The cluster.
         cluster: ClusterName,
-        /// Where it is.
+        /// Phase of the cluster.
         phase: Phase,
         /// As in [`ClusterPhase`](crate::model::ClusterPhase).
         cause: u64,
     },
-    /// Shows and announces what looks wrong by now, or no longer does. Of it nothing is stored: each start finds it anew.
+    /// Publishes and announces findings that were added, updated or resolved. Nothing of them is
+    /// stored: each start detects them again.
     Findings(Vec<FindingChange>),
-    /// The heartbeat of the etcd that the mirror is to some readers, once a minute. The first one says that there are such readers.
+    /// Heartbeat of the etcd API, once a minute. The first one also reports that the mirror has
+    /// clients that read it as an etcd.
     Beat,
     /// Removes everything of a cluster: its keys, cursors and record.
     Remove {
         /// The cluster.
         cluster: ClusterName,
-        /// What its keys' delete events say.
+        /// Reason in the delete events of its keys.
         reason: DeleteReason,
     },
 }

@@ -1,4 +1,4 @@
-//! Records and positions, the commands that change the mirror, and the announcements that follow.
+//! Records, positions, commands that change the mirror, and announcements of changes.
 
 pub(super) mod announcement;
 pub(super) mod change;

@@ -1,14 +1,15 @@
-//! Counters of our own stream, each a type of its own so that none can stand in for another.
+//! Sequences, epochs and positions of the change stream, each with its own type so that they cannot
+//! be confused.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Our own change counter over all clusters and kinds. Never used twice, never goes back.
+/// Number of a change, counted over all clusters and kinds. Never used twice, never decreases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
 
 impl Sequence {
-    /// The sequence that follows this one.
+    /// Returns the next sequence.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
@@ -21,27 +22,29 @@ impl fmt::Display for Sequence {
     }
 }
 
-/// A random number drawn anew at every start: a sequence means one state only together with it.
+/// Random number that each start of meshkeep draws. A sequence identifies a state only together
+/// with its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
 /// One start of meshkeep, as later starts remember it (docs/develop/invariants.md, 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochSpan {
-    /// The epoch that the start drew.
+    /// Epoch that the start drew.
     pub epoch: Epoch,
-    /// The sequence at which it began: its first change has the next one.
+    /// Sequence at the start: the first change has the next one.
     pub began: Sequence,
-    /// How far a later start could vouch for it; `None` while it is the newest.
+    /// Highest sequence of the epoch that a later start could vouch for; `None` while the epoch is
+    /// the newest.
     pub vouched: Option<Sequence>,
 }
 
-/// A position in the change stream: an epoch and a sequence, written `v1.<epoch in hex>.<sequence>`.
+/// Position in the change stream: an epoch and a sequence, written `v1.<epoch in hex>.<sequence>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Position {
-    /// The start of meshkeep that handed the position out.
+    /// Epoch of the start that issued the position.
     pub epoch: Epoch,
-    /// Everything up to and including this sequence has been seen.
+    /// The client has seen everything up to and including this sequence.
     pub sequence: Sequence,
 }
 
@@ -51,7 +54,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// A text that is not a position. The message completes "… is".
+/// Error for a text that is not a position. The message completes "… is".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a position of the form v1.<16 or 32 hexadecimal digits>.<number>, like v1.00000000deadbeef.42")]
 pub struct MalformedPosition;
@@ -64,7 +67,7 @@ impl FromStr for Position {
         let (Some("v1"), Some(epoch), Some(sequence), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
             return Err(MalformedPosition);
         };
-        // `from_str_radix` accepts a sign, which no position has
+        // `from_str_radix` accepts a sign, which a position must not have
         let is_epoch = epoch.len() == 16 && epoch.bytes().all(|b| b.is_ascii_hexdigit());
         if !is_epoch || sequence.is_empty() || !sequence.bytes().all(|b| b.is_ascii_digit()) {
             return Err(MalformedPosition);
@@ -75,14 +78,15 @@ impl FromStr for Position {
     }
 }
 
-/// Where a reader is. Inside a replay what it was told may be newer than its position: a key that changed twice is told once, as it
-/// is now. A store that lost the newer change could not tell the older one any more, so such a position also says what was seen:
-/// `v1.<epoch and the newest sequence seen, 16 hexadecimal digits each>.<sequence>`.
+/// Position of a subscriber. Inside a replay, events may be newer than the position: a key that
+/// changed twice is sent once, with its current value. If the store then loses the newer change, it
+/// no longer has the older one either. Such a position therefore also contains the newest sequence
+/// seen: `v1.<epoch and the newest sequence seen, 16 hexadecimal digits each>.<sequence>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReaderPosition {
-    /// Up to here nothing is lacking.
+    /// The client has seen every change up to this position.
     pub position: Position,
-    /// Inside a replay: nothing newer than this was told.
+    /// Inside a replay: upper bound of the sequences that the client has seen.
     pub seen: Option<Sequence>,
 }
 
@@ -105,7 +109,8 @@ impl fmt::Display for ReaderPosition {
     }
 }
 
-/// Writes 16 hexadecimal digits, as `{:016x}` but without what that does for any width: every event has one number of these or two.
+/// Writes 16 hexadecimal digits. Faster than `{:016x}`, which handles any width: every event has
+/// one or two of these numbers.
 fn hexadecimal(number: u64, digits: &mut [u8; 16]) -> &str {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for (byte, pair) in number.to_be_bytes().into_iter().zip(digits.chunks_exact_mut(2)) {
@@ -118,7 +123,7 @@ impl FromStr for ReaderPosition {
     type Err = MalformedPosition;
 
     fn from_str(text: &str) -> Result<Self, MalformedPosition> {
-        // "v1." and the epoch, which the sequence seen may follow
+        // "v1." and the epoch, optionally followed by the newest sequence seen
         let (head, tail) = text.split_at_checked(19).ok_or(MalformedPosition)?;
         let Some((seen, rest)) = tail.split_once('.').filter(|(seen, _)| !seen.is_empty()) else {
             return Ok(text.parse::<Position>()?.into());

@@ -1,4 +1,4 @@
-//! One mirrored key: the bytes as they came, what they mean, and where and when they came from.
+//! Mirrored keys: their raw bytes, decoded objects, sources and times.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -7,64 +7,65 @@ use smol_str::SmolStr;
 
 use crate::model::{EntryKey, LeaseId, Object, Revision, Sequence};
 
-/// Where the newest bytes of a key come from.
+/// Origin of a key's newest bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SourceStamp {
-    /// The source's revision of the last put, equal bytes included.
+    /// The source's revision of the last put, including puts of equal bytes.
     pub mod_revision: Revision,
-    /// The lease that the key hangs on; 0 is none.
+    /// Lease that the key is attached to; 0 means none.
     pub lease: LeaseId,
-    /// The source has lost the key, and it is kept all the same (docs/develop/invariants.md, 4).
+    /// Whether the source lost the key and meshkeep holds it (docs/develop/invariants.md, 4).
     pub held: bool,
 }
 
-/// Why the newest bytes of a key could not be used.
+/// Reason why the newest bytes of a key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// What is wrong, in words that name the field.
+    /// Human-readable reason that names the field.
     pub reason: Arc<str>,
-    /// When the key first became unusable, without a good value in between.
+    /// Time since which the key has had no usable value.
     pub first_seen: SystemTime,
-    /// When the newest bytes came.
+    /// Arrival time of the newest bytes.
     pub last_seen: SystemTime,
 }
 
-/// One mirrored key with everything that is known of it. Immutable: a change makes a new one.
+/// One mirrored key with all its data. Immutable: a change creates a new record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     /// The key.
     pub key: EntryKey,
-    /// The newest bytes, exactly as they came, usable or not.
+    /// Newest raw bytes as in the source, usable or not.
     pub value: Arc<[u8]>,
-    /// The last bytes that could be used, where they are not the newest (docs/develop/invariants.md, 7).
+    /// Last usable bytes, if they are not the newest (docs/develop/invariants.md, 7).
     pub good_value: Option<Arc<[u8]>>,
-    /// What the last usable bytes mean; `None` where no usable bytes ever came.
+    /// Object decoded from the last usable bytes; `None` if the key never had usable bytes.
     pub object: Option<Arc<Object>>,
-    /// Set where the newest bytes could not be used.
+    /// Reason why the newest bytes cannot be used; `None` if they can.
     pub rejection: Option<Rejection>,
-    /// Where the newest bytes come from.
+    /// Origin of the newest bytes.
     pub source: SourceStamp,
-    /// Our sequence when the key appeared.
+    /// Sequence of the change that created the key.
     pub create_sequence: Sequence,
-    /// Our sequence of its last change.
+    /// Sequence of the last change.
     pub last_sequence: Sequence,
-    /// How many times it changed since it appeared, starting with 1.
+    /// Number of changes since the key was created, starting with 1.
     pub version: u64,
-    /// The listing in which the source last confirmed the key; 0 means not since meshkeep started. Never stored.
+    /// Listing in which the source last confirmed the key; 0 means not since meshkeep started.
+    /// Never stored.
     pub generation: u64,
 }
 
-/// One key as an etcd has it, with our sequences as its revisions.
+/// One key as an etcd client sees it, with sequences as its revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawRecord {
     /// The whole key.
     pub key: SmolStr,
-    /// Its bytes.
+    /// Value of the key.
     pub value: Arc<[u8]>,
-    /// Our sequence when it appeared.
+    /// Sequence of the change that created the key.
     pub create_sequence: Sequence,
-    /// Our sequence of its last change.
+    /// Sequence of the last change.
     pub last_sequence: Sequence,
-    /// How many times it changed since it appeared, starting with 1.
+    /// Number of changes since the key was created, starting with 1.
     pub version: u64,
 }

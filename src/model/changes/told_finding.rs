@@ -1,25 +1,26 @@
-//! What looks wrong, as it is told in the change stream: `api` has the words, the writer gives each change of it a place among all others.
+//! Findings in the change stream. `api` writes their texts, and the committer gives each of their
+//! changes a sequence.
 
 use std::sync::Arc;
 
 use crate::model::{ClusterName, EntryKey, Object};
 
-/// How bad a finding is. The worst comes first.
+/// Severity of a finding, most severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Something is not served, or not for long.
+    /// Data is not served, or will soon not be.
     Critical,
-    /// Something is served that is probably not meant.
+    /// Data is served that is probably not intended.
     Warning,
-    /// It passes by itself, or nobody need do anything about it today.
+    /// The finding resolves itself, or needs no action today.
     Info,
 }
 
 impl Severity {
-    /// All, the worst first.
+    /// All severities, most severe first.
     pub const ALL: [Self; 3] = [Self::Critical, Self::Warning, Self::Info];
 
-    /// The name that the API uses.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         match self {
@@ -30,34 +31,36 @@ impl Severity {
     }
 }
 
-/// Something that looks wrong, in words.
+/// A finding with its human-readable texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldFinding {
-    /// Its name: the same as long as it lasts. Its kind, and where there is one behind a `/` its subject.
+    /// Id that stays the same while the finding lasts: its kind, and, if it has one, `/` and its
+    /// subject.
     pub id: String,
-    /// What kind of trouble it is.
+    /// Kind of the finding.
     pub kind: &'static str,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// The clusters that it concerns; none where it concerns this process alone.
+    /// Affected clusters; empty if only this process is affected.
     pub clusters: Vec<String>,
-    /// What is wrong.
+    /// Description of the problem.
     pub detail: String,
-    /// What to do about it.
+    /// Advice on how to solve it.
     pub advice: String,
-    /// Since when, as text.
+    /// Time since which the finding exists, as text.
     pub since: Option<String>,
-    /// How many keys it concerns, or pod CIDRs.
+    /// Number of affected keys or pod CIDRs.
     pub count: Option<u64>,
-    /// One of the keys that it concerns.
+    /// Example of an affected key.
     pub key: Option<String>,
 }
 
-/// What a finding is now, by its key: `None` where it is over.
+/// New state of a finding, by its key: `None` if it was resolved.
 pub type FindingChange = (EntryKey, Option<Arc<Object>>);
 
 impl ToldFinding {
-    /// The key under which it is told: what its id says of its one cluster stands in the place for that.
+    /// Returns the finding's key in the change stream. If the finding has one cluster, the
+    /// cluster's name moves from the id into its part of the key.
     #[must_use]
     pub fn stream_key(&self) -> EntryKey {
         let subject = self.id.strip_prefix(self.kind).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
@@ -67,7 +70,8 @@ impl ToldFinding {
         EntryKey::of_problem(self.kind, Some(name), rest.map_or(subject, |rest| rest.trim_start_matches('/')))
     }
 
-    /// Whether another one says the same; since when is not asked, as some count that anew each time.
+    /// Returns whether another finding has the same content. Ignores `since`, because some findings
+    /// restart it each time.
     #[must_use]
     pub fn says_the_same(&self, other: &Self) -> bool {
         let Self { id, kind, severity, clusters, detail, advice, since: _, count, key } = other;
@@ -76,7 +80,7 @@ impl ToldFinding {
             && self.advice == *advice
     }
 
-    /// How many bytes its texts have.
+    /// Returns the number of bytes of the texts.
     #[must_use]
     pub fn text_bytes(&self) -> usize {
         let clusters: usize = self.clusters.iter().map(|cluster| size_of::<String>() + cluster.len()).sum();

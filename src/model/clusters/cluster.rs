@@ -1,4 +1,4 @@
-//! Clusters: their names and ids, what they say about themselves, and where each one is in its life.
+//! Clusters: their names and ids, their configs, and their current states.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,14 +10,15 @@ use smol_str::SmolStr;
 
 use crate::model::{EtcdClusterId, Kind, MissingConfigState, RawRecord, Revision, WriterStatus};
 
-/// The longest cluster name that Cilium accepts, in bytes (`pkg/clustermesh/types/option.go`).
+/// Maximum length of a cluster name in bytes (Cilium's `pkg/clustermesh/types/option.go`).
 const CLUSTER_NAME_LENGTH_MAX: usize = 32;
 
-/// A valid cluster name: at most 32 characters, lower-case letters, digits and `-`, ending in a letter or digit.
+/// Valid cluster name: at most 32 characters, lower-case letters, digits and `-`, ending in a
+/// letter or digit.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterName(SmolStr);
 
-/// A text that cannot be a cluster's name.
+/// Error for a text that is not a valid cluster name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not a valid cluster name: it must be 1 to 32 characters of a-z, 0-9 and '-', begin and end with a letter or digit")]
 pub struct InvalidClusterName {
@@ -26,10 +27,11 @@ pub struct InvalidClusterName {
 }
 
 impl ClusterName {
-    /// Checks and keeps a name. The rule is Cilium's `^([a-z0-9][-a-z0-9]*)?[a-z0-9]$` with at most 32 characters.
+    /// Checks a name. The rule is Cilium's `^([a-z0-9][-a-z0-9]*)?[a-z0-9]$` with at most 32
+    /// characters.
     ///
     /// # Errors
-    /// [`InvalidClusterName`] for anything else.
+    /// [`InvalidClusterName`] for any other text.
     pub fn parse(text: &str) -> Result<Self, InvalidClusterName> {
         let bytes = text.as_bytes();
         let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -40,29 +42,30 @@ impl ClusterName {
         if valid { Ok(Self(text.into())) } else { Err(InvalidClusterName { name: text.into() }) }
     }
 
-    /// What stands in the place of a name where no single cluster is meant.
+    /// Placeholder for several clusters or none.
     pub const NONE: &str = "-";
 
-    /// Sorts before every valid name, and is none: for the start of a scan, and for what is of several clusters or of none.
+    /// Returns a value that is not a valid name and sorts before all names: for the start of a
+    /// scan, and for objects of several clusters or none.
     pub(in crate::model) fn lowest() -> Self {
-        // '-' is the lowest character of a name and no name begins with it; keys compare the '/' behind a name, so one '-' is not
-        // lower than "-…", which is no name either.
+        // '-' is the lowest character of a name and no name begins with it. Keys compare the '/'
+        // after a name, so a single '-' does not sort before "-…", but that is not a name either.
         Self(Self::NONE.into())
     }
 
-    /// Whether it is no cluster's name but stands for several or none.
+    /// Returns whether this is the placeholder for several clusters or none.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.0 == Self::NONE
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The order that two names have inside a key, where a `/` follows them.
+    /// Compares two names as keys do, where a `/` follows each name.
     pub(crate) fn cmp_in_keys(&self, other: &Self) -> Ordering {
         let slashed = |name: &Self| name.0.len();
         let common = slashed(self).min(slashed(other));
@@ -83,7 +86,7 @@ impl fmt::Debug for ClusterName {
     }
 }
 
-/// A cluster's id in the mesh: 1 to 255, or to 511 in meshes of that size; 0 is "not known".
+/// Id of a cluster in the mesh: 1 to 255, or to 511 in meshes of that size; 0 means "not known".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClusterId(pub u32);
 
@@ -93,18 +96,19 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// How many clusters a mesh can have: this decides which bits of an identity name its cluster (`pkg/clustermesh/types/types.go`).
+/// Maximum number of clusters in a mesh. It decides which bits of an identity are the cluster's id
+/// (`pkg/clustermesh/types/types.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MaxConnectedClusters {
-    /// The default: cluster ids in 8 bits.
+    /// Default: cluster ids have 8 bits.
     #[default]
     Clusters255,
-    /// The option: cluster ids in 9 bits.
+    /// Option: cluster ids have 9 bits.
     Clusters511,
 }
 
 impl MaxConnectedClusters {
-    /// The highest cluster id.
+    /// Returns the highest cluster id.
     #[must_use]
     pub const fn id_max(self) -> u32 {
         match self {
@@ -113,7 +117,7 @@ impl MaxConnectedClusters {
         }
     }
 
-    /// Reads 255 or 511; anything else is `None`.
+    /// Converts 255 or 511; `None` for any other number.
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
@@ -124,70 +128,76 @@ impl MaxConnectedClusters {
     }
 }
 
-/// What a cluster says about itself at `cilium/cluster-config/<cluster>` (`pkg/clustermesh/types/types.go`).
+/// Cluster config: the value at `cilium/cluster-config/<cluster>`
+/// (`pkg/clustermesh/types/types.go`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterConfig {
-    /// Its id; 0 if it gives none.
+    /// Id of the cluster; 0 if not given.
     pub id: ClusterId,
-    /// Whether it announces by canaries that a resource is complete.
+    /// Whether the cluster announces complete resources with canaries.
     pub synced_canaries: bool,
-    /// Whether its data is in cache form, below `cilium/cache`: a copy made by a KVStoreMesh.
+    /// Whether its data is in cache form, below `cilium/cache`: a copy by a KVStoreMesh.
     pub cached: bool,
-    /// 255 or 511; 0 if not given.
+    /// Maximum number of clusters in the mesh, 255 or 511; 0 if not given.
     pub max_connected_clusters: u32,
-    /// `None`: service exports not supported; `Some(false)`: supported but off.
+    /// `None`: service exports are not supported; `Some(false)`: supported but off.
     pub service_exports_enabled: Option<bool>,
-    /// `endpointslices-only` and the like; `None` if not given.
+    /// `endpointslices-only` or another mode; `None` if not given.
     pub endpoint_slices_export_mode: Option<String>,
 }
 
-/// What is remembered of a cluster across restarts.
+/// State of a cluster that is kept across restarts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterRecord {
-    /// The last valid cluster config; a cluster that ever had one is never read without one (docs/develop/invariants.md, 3).
+    /// Last valid cluster config. A cluster that ever had one is never read without one
+    /// (docs/develop/invariants.md, 3).
     pub config: Option<ClusterConfig>,
-    /// When its source last said anything, to within half a minute.
+    /// Time of the source's last response, to within half a minute.
     pub last_contact: Option<SystemTime>,
-    /// What clients that read the mirror as an etcd were told of it, in key order. The view alone changes it.
+    /// Notices of the cluster for clients that read the mirror as an etcd, in key order. Only the
+    /// view changes them.
     pub notices: Vec<RawRecord>,
 }
 
-/// What the watcher of the config directory has to say.
+/// State of the config directory, as its watcher reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DirectoryState {
     /// Whether the last scan could read the directory.
     pub readable: bool,
-    /// Why not.
+    /// Why the last scan could not read the directory.
     pub error: Option<String>,
-    /// Files that were refused, and why.
+    /// Files that were refused, and the reasons.
     pub invalid: std::collections::BTreeMap<String, String>,
 }
 
-/// Where a remote cluster is in its life (docs/develop/invariants.md, "Phases of a remote cluster").
+/// Phase of the connection to a remote cluster (docs/develop/invariants.md, "Phases of a remote
+/// cluster").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// Its file was not read since the start, or a certificate or key that it names is not there yet.
+    /// The client file was not read since the start, or a certificate or key that it names does not
+    /// exist yet.
     WaitingForFiles,
-    /// Opening a connection and waiting for the first answer.
+    /// Connecting, and waiting for the first response.
     Connecting,
-    /// Waiting for its cluster config.
+    /// Waiting for the cluster config.
     ReadingConfig,
     /// Waiting for the canary of at least one resource.
     WaitingForCanary,
-    /// Reading at least one resource in full, or checking whether the last position is still good.
+    /// Reading at least one resource completely, or checking whether the stored cursor is still
+    /// valid.
     Listing,
     /// Every resource is complete and watched.
     Live,
-    /// Its data stands on leases that nobody renews any more (invariant 4).
+    /// The source's leases are no longer renewed (invariant 4).
     SourceLost,
-    /// The last attempt failed; waiting before the next one.
+    /// The last attempt failed, and the next one has not started.
     BackingOff,
-    /// Its file is gone or its id changed: what it left is being removed.
+    /// The client file was removed or the cluster's id changed: its data is being removed.
     Draining,
 }
 
 impl Phase {
-    /// Every phase, in the order of a life.
+    /// All phases, in their usual order.
     pub const ALL: [Self; 9] = [
         Self::WaitingForFiles,
         Self::Connecting,
@@ -200,7 +210,7 @@ impl Phase {
         Self::Draining,
     ];
 
-    /// The name that the API uses.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         match self {
@@ -217,97 +227,107 @@ impl Phase {
     }
 }
 
-/// The state of one remote cluster as its own task tells it. Ages come from the monotonic clock (invariant 10).
+/// State of one remote cluster, as its task reports it. Ages come from the monotonic clock
+/// (invariant 10).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterStatus {
-    /// Where it is.
+    /// Current phase.
     pub phase: Phase,
-    /// When it got there.
+    /// Start of the current phase.
     pub phase_since: Instant,
-    /// The configuration in force, once one was read or restored.
+    /// Cluster config in force, once one was read or restored.
     pub config: Option<ClusterConfig>,
-    /// The id that its configuration claimed when it was read last, whether it may have it or not.
+    /// Id in the cluster config that was read last, whether the cluster may use it or not.
     pub claimed_id: Option<ClusterId>,
-    /// Whether the configuration was read over the present connection.
+    /// Whether the cluster config was read over the current connection.
     pub config_retrieved: bool,
-    /// Whether the source was without the configuration that it once had when it was asked last.
+    /// Whether the cluster config that the source once had was missing at the last read.
     pub config_gone: bool,
-    /// What the etcd has instead of a configuration that may be read, until one is read or there is no connection to it.
+    /// State of the etcd while its cluster config is missing. `None` once a config was read, or
+    /// while there is no connection.
     pub missing_config: Option<MissingConfigState>,
-    /// Whether the present connection has a usable configuration, or is one to a cluster that never had any: what is mirrored is its own.
+    /// Whether the current connection has a usable cluster config, or belongs to a cluster that
+    /// never had one. The mirrored data is then certainly the cluster's own.
     pub connected: bool,
-    /// The etcd behind the present or last connection.
+    /// Etcd of the current or last connection.
     pub etcd_cluster_id: Option<EtcdClusterId>,
-    /// The endpoint of the present or last attempt, without user, password and query.
+    /// Endpoint of the current or last attempt, without user, password and query.
     pub endpoint: Option<String>,
-    /// When the source last said anything: a reply, an event or a progress mark.
+    /// Time of the source's last response: a reply, an event or a progress notification.
     pub last_contact: Option<Instant>,
-    /// The last contact on the wall clock, for people.
+    /// Wall-clock time of the last contact, for people.
     pub last_contact_time: Option<SystemTime>,
-    /// What is known of the writer behind the etcd: its heartbeats, and its silence.
+    /// State of the writer behind the etcd: its heartbeats, and its silence.
     pub writer: WriterStatus,
-    /// How often what agents send traffic by was given up since meshkeep started (`--cache-ttl`).
+    /// Number of times since the start that the entries by which agents send traffic were removed
+    /// (`--cache-ttl`).
     pub revocation_count: u64,
-    /// How many attempts have failed since meshkeep started.
+    /// Number of failed attempts since the start.
     pub failure_count: u64,
-    /// Why the last attempt failed, or what is being waited for.
+    /// Reason why the last attempt failed, or what the cluster waits for.
     pub last_error: Option<String>,
-    /// When that was.
+    /// Time of `last_error`.
     pub last_error_time: Option<SystemTime>,
-    /// In which phase the last attempt failed, until everything is read or something else is waited for.
+    /// Phase in which the last attempt failed, until everything is read or the cluster waits for
+    /// something else.
     pub failed_in: Option<Phase>,
-    /// Why its file cannot be used, until it can.
+    /// Reason why its client file cannot be used, until it can.
     pub file_error: Option<String>,
-    /// Keys of its file that are ignored and were probably meant otherwise, in words.
+    /// Human-readable list of ignored keys in its client file that are probably misspelt.
     pub file_slips: Option<String>,
-    /// Whether the present connection sends changes and answers no question for progress.
+    /// Whether the current connection sends changes but does not answer requests for progress.
     pub progress_unanswered: bool,
-    /// In which way the cluster has more than it may have, from when that was found until it is read in full.
+    /// Limit that the cluster exceeds, from its detection until the cluster is read completely.
     pub too_large: Option<String>,
-    /// That its revision went back within a connection, where it did.
+    /// Details if the etcd's revision decreased within a connection.
     pub went_back: Option<WentBack>,
-    /// When the next attempt starts, while backing off.
+    /// Time of the next attempt, while backing off.
     pub next_retry: Option<Instant>,
-    /// When the first of its client certificate and its CA runs out.
+    /// Earliest expiry of its client certificate and its CA.
     pub certificate_expiry: Option<SystemTime>,
-    /// One for each kind, in the order of [`Kind::ALL`].
+    /// State of each kind, in the order of [`Kind::ALL`].
     pub resources: [ResourceStatus; Kind::ALL.len()],
-    /// What the source has that this version does not know, in key order; at most 16 below each of `cilium/cache` and `cilium/state`.
+    /// Keys of the source that this version does not know, in key order; at most 16 below each of
+    /// `cilium/cache` and `cilium/state`.
     pub unknown_prefixes: Vec<UnknownPrefix>,
-    /// Its configuration where that cannot be used, and keys that are no entries, at most 16 of each kind; in key order.
+    /// The cluster config if it cannot be used, and keys that are not entries, at most 16 per kind;
+    /// in key order.
     pub refused: Vec<RefusedKey>,
 }
 
-/// An etcd whose answers were of an older state than one before over the same connection.
+/// An etcd that answered with an older state than before over the same connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WentBack {
-    /// How that was noticed last.
+    /// Error of the last detection.
     pub error: String,
-    /// When.
+    /// Time of the last detection.
     pub last: Instant,
-    /// How often, since meshkeep started.
+    /// Number of detections since meshkeep started.
     pub count: u64,
 }
 
-/// A key of the source that is none of the entries and could not be used.
+/// Key of the source that is not an entry and cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedKey {
-    /// [`Kind::Cluster`] for the cluster config; else the kind whose watched prefix the key is below.
+    /// [`Kind::Cluster`] for the cluster config; otherwise the kind whose watched prefix the key is
+    /// below.
     pub kind: Kind,
-    /// The key as the source names it; of a key above 4 KiB the first 256 bytes, its length and its SHA-256.
+    /// Key as the source names it. For a key above 4 KiB, its first 256 bytes, its length and its
+    /// SHA-256.
     pub source_key: Vec<u8>,
-    /// Its first bytes, at most 4,096 of them: the largest cluster config has some 300, and nobody knows what else this could be.
+    /// First bytes of the value, at most 4,096: the largest cluster config has some 300, and the
+    /// content of other keys is unknown.
     pub value: Arc<[u8]>,
-    /// Why.
+    /// Reason of the refusal.
     pub reason: Arc<str>,
-    /// Since when, in this process.
+    /// First detection in this process.
     pub first_seen: SystemTime,
-    /// When it was found last.
+    /// Last detection.
     pub last_seen: SystemTime,
 }
 
 impl RefusedKey {
-    /// How many bytes of a value are kept.
+    /// Maximum bytes of a value that are kept.
     const VALUE_BYTES_MAX: usize = 4_096;
 
     /// Maximum length of a key that is kept whole, in bytes.
@@ -316,14 +336,14 @@ impl RefusedKey {
     /// Number of bytes that are kept of a longer key.
     const KEY_BYTES_SHOWN: usize = 256;
 
-    /// One that is seen for the first time.
+    /// Creates an entry for a key that was seen for the first time.
     #[must_use]
     pub fn new(kind: Kind, source_key: &[u8], value: &[u8], reason: &str, now: SystemTime) -> Self {
         let value = value.get(..Self::VALUE_BYTES_MAX).unwrap_or(value).into();
         Self { kind, source_key: Self::shown_key(source_key), value, reason: reason.into(), first_seen: now, last_seen: now }
     }
 
-    /// Returns a key as it is listed. The hash keeps apart long keys that begin alike.
+    /// Returns the key as it is listed. The hash distinguishes long keys with the same beginning.
     fn shown_key(source_key: &[u8]) -> Vec<u8> {
         if source_key.len() <= Self::KEY_BYTES_MAX {
             return source_key.to_vec();
@@ -334,36 +354,36 @@ impl RefusedKey {
     }
 }
 
-/// Keys at the source that this version does not know.
+/// Keys of the source that this version does not know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownPrefix {
-    /// What they have in common, as far as it is text.
+    /// Common prefix of the keys, as far as it is text.
     pub prefix: String,
-    /// How many there were when they were last looked for.
+    /// Number of keys at the last scan.
     pub key_count: u64,
 }
 
 /// The state of one kind of one cluster.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ResourceStatus {
-    /// Complete and watched.
+    /// Whether the kind is complete and watched.
     pub synced: bool,
-    /// The cluster announces canaries, and this kind's has not been seen yet.
+    /// Whether the cluster announces canaries and this kind's has not been seen yet.
     pub awaiting_canary: bool,
-    /// This kind's canary was seen over the present connection, and has gone from the source.
+    /// Whether this kind's canary was seen over the current connection and was then deleted.
     pub canary_gone: bool,
-    /// How many keys stay although the source has lost them (docs/develop/invariants.md, 4).
+    /// Number of held entries, which the source has lost (docs/develop/invariants.md, 4).
     pub held_count: usize,
-    /// How many keys the source said that it has, while listing and after.
+    /// Number of keys that the source reported, while listing and afterwards.
     pub expected_count: Option<u64>,
-    /// When the last change arrived.
+    /// Arrival time of the last change.
     pub last_event_time: Option<SystemTime>,
-    /// The source's revision that it is complete up to.
+    /// The source's revision up to which the kind is complete.
     pub revision: Option<Revision>,
 }
 
 impl ClusterStatus {
-    /// The state of a cluster whose file has just been found.
+    /// Creates the state of a cluster whose client file was just found.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -398,7 +418,7 @@ impl ClusterStatus {
         }
     }
 
-    /// From now on these are what is refused of a kind, each for as long as it has been.
+    /// Replaces the refused keys of a kind. Keys that were refused before keep their `first_seen`.
     pub fn refuse(&mut self, kind: Kind, refused: impl IntoIterator<Item = RefusedKey>) {
         let (before, mut others): (Vec<RefusedKey>, Vec<RefusedKey>) = self.refused.drain(..).partition(|known| known.kind == kind);
         others.extend(refused.into_iter().map(|refused| {
@@ -409,13 +429,13 @@ impl ClusterStatus {
         self.refused = others;
     }
 
-    /// The state of one mirrored kind.
+    /// Returns the state of one mirrored kind.
     #[must_use]
     pub fn resource(&self, kind: Kind) -> &ResourceStatus {
         &self.resources[kind.place()]
     }
 
-    /// The state of one mirrored kind, to be changed.
+    /// Returns the state of one mirrored kind for changes.
     pub fn resource_mut(&mut self, kind: Kind) -> &mut ResourceStatus {
         &mut self.resources[kind.place()]
     }

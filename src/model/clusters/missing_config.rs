@@ -1,33 +1,36 @@
-//! A cluster config that is missing from the etcd of a client file, and whose etcd that probably is.
+//! Diagnosis of a missing cluster config: which cluster the etcd of a client file probably belongs
+//! to.
 
 use std::time::Instant;
 
 use crate::model::ClusterName;
 
-/// What an etcd has where the config of the cluster that its client file is named after cannot be read.
+/// Content of an etcd in which the config of the client file's cluster cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MissingConfig {
-    /// Whether the user may not read `cilium/cluster-config/<cluster>`. Otherwise the key does not exist.
+    /// Whether the user has no permission to read `cilium/cluster-config/<cluster>`. Otherwise the
+    /// key does not exist.
     pub denied: bool,
-    /// The other clusters that the etcd describes, in order.
+    /// Other clusters whose configs the etcd has, sorted.
     pub others: Vec<ClusterName>,
-    /// Whether there are more of them than these.
+    /// Whether the etcd has more clusters than `others`.
     pub has_more: bool,
-    /// Whether there are nodes of the cluster itself, as in the etcd of a release that writes no cluster config.
+    /// Whether the etcd has nodes of the cluster itself, as with a release that writes no cluster
+    /// config.
     pub has_own_nodes: bool,
 }
 
-/// A [`MissingConfig`], and since when it has been missing.
+/// A [`MissingConfig`] and its start time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingConfigState {
-    /// When it was first missing.
+    /// Time when the config was first missing.
     pub since: Instant,
-    /// What the etcd has, as of the last check.
+    /// Content of the etcd at the last check.
     pub missing: MissingConfig,
 }
 
 impl MissingConfig {
-    /// Says whose etcd this is.
+    /// Returns a sentence about the etcd's probable owner.
     #[must_use]
     pub fn describe(&self, cluster: &ClusterName) -> String {
         let key = format!("cilium/cluster-config/{cluster}");
@@ -45,7 +48,7 @@ impl MissingConfig {
         }
     }
 
-    /// Says what to do.
+    /// Returns advice on what to do.
     #[must_use]
     pub fn advice(&self, cluster: &ClusterName) -> String {
         if !self.others.is_empty() {

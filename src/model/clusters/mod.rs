@@ -1,4 +1,4 @@
-//! Clusters: their names and ids, their phases, missing configs, and the writers behind their etcds.
+//! Clusters: names, ids, phases, missing configs, and the writers behind their etcds.
 
 pub(super) mod cluster;
 pub(super) mod missing_config;

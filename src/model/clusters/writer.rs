@@ -1,19 +1,21 @@
-//! The writer behind a remote's etcd: when it put its last heartbeat, and whether it has been silent for too long.
+//! Writers behind the remotes' etcds: their last heartbeats, and whether they have been silent for
+//! too long.
 //!
-//! An etcd answers as long as it runs, also after its writer (clustermesh-apiserver, KVStoreMesh) has ended or can no longer write. So the age of what is
-//! mirrored needs both: the last contact with the etcd, and the last heartbeat, which a writer puts once a minute.
+//! An etcd answers as long as it runs, even after its writer (clustermesh-apiserver, KVStoreMesh)
+//! has ended or can no longer write. The age of the mirrored data therefore needs both: the last
+//! contact with the etcd, and the last heartbeat, which a writer puts once a minute.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::model::{EtcdClusterId, Revision, Severity};
 
-/// How long a writer may be silent.
+/// Limits on the silence of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SilenceLimits {
-    /// From here on the age of the data is the age of the heartbeat, and there is a finding. Cilium's readers reconnect after two minutes
-    /// (`pkg/kvstore/etcd.go`).
+    /// Silence from which the data is as old as the heartbeat, and a finding is published. Cilium's
+    /// readers reconnect after two minutes (`pkg/kvstore/etcd.go`).
     pub warning: Duration,
-    /// From here on the finding is critical.
+    /// Silence from which the finding is critical.
     pub critical: Duration,
 }
 
@@ -26,16 +28,18 @@ impl Default for SilenceLimits {
 /// One put of the heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The etcd that has it.
+    /// Etcd that received the put.
     pub etcd_cluster_id: EtcdClusterId,
-    /// The revision of the put.
+    /// Revision of the put.
     pub revision: Revision,
-    /// The time in its value, in seconds since 1970 by the writer's clock; `None` where the value is no time.
+    /// Time in its value, in seconds since 1970 by the writer's clock; `None` if the value is not a
+    /// time.
     pub written: Option<i64>,
 }
 
 impl Heartbeat {
-    /// Whether this put came after the other one. Of two etcds (replicas, or one that was created anew) the times in the values decide.
+    /// Returns whether this put came after the other one. Puts of two etcds (replicas, or one that
+    /// was recreated) are compared by the times in their values.
     fn is_newer_than(&self, other: &Self) -> bool {
         if self.etcd_cluster_id == other.etcd_cluster_id && self.revision >= other.revision {
             return self.revision > other.revision;
@@ -44,26 +48,28 @@ impl Heartbeat {
     }
 }
 
-/// What is known of a cluster's writer.
+/// State of a cluster's writer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WriterStatus {
-    /// How long it may be silent.
+    /// Limits on the writer's silence.
     pub limits: SilenceLimits,
-    /// When its last heartbeat arrived; without any, when the first connection began. `None` before that.
+    /// Arrival time of the last heartbeat; without any, the start of the first connection. `None`
+    /// before that.
     heard: Option<Instant>,
-    /// Wall-clock time of `heard`, which answers show.
+    /// Wall-clock time of `heard`, for answers.
     heard_time: Option<SystemTime>,
     /// Whether a heartbeat arrived since meshkeep started.
     has_heartbeat: bool,
-    /// The newest heartbeat that its etcd had.
+    /// Newest heartbeat of the etcd.
     newest: Option<Heartbeat>,
-    /// What the etcd reports of itself while the writer is silent, such as `NOSPACE`.
+    /// Alarms and errors that the etcd reports while the writer is silent, such as `NOSPACE`.
     pub etcd_errors: Vec<String>,
 }
 
 impl WriterStatus {
-    /// Notes a new connection, whose etcd has this heartbeat. It counts as heard only if it is newer than the one before: a connection that is opened
-    /// again does not make an old heartbeat young, and of the first connection nobody knows how old its heartbeat is.
+    /// Records a new connection, whose etcd has this heartbeat. The heartbeat counts as an arrival
+    /// only if it is newer than the last one: a new connection does not make an old heartbeat
+    /// younger. The age of the first connection's heartbeat is unknown.
     pub fn note_connection(&mut self, heartbeat: Option<Heartbeat>, now: Instant) {
         if self.heard.is_none() {
             (self.heard, self.heard_time) = (Some(now), Some(SystemTime::now()));
@@ -76,26 +82,29 @@ impl WriterStatus {
         }
     }
 
-    /// Notes a heartbeat that arrived.
+    /// Records the arrival of a heartbeat.
     pub fn note_heartbeat(&mut self, heartbeat: Heartbeat, now: Instant) {
         (self.heard, self.heard_time, self.has_heartbeat) = (Some(now), Some(SystemTime::now()), true);
         self.newest = Some(heartbeat);
         self.etcd_errors.clear();
     }
 
-    /// When the last heartbeat arrived. `None` if none arrived since meshkeep started.
+    /// Returns the arrival time of the last heartbeat; `None` if none arrived since meshkeep
+    /// started.
     #[must_use]
     pub fn last_heartbeat(&self) -> Option<SystemTime> {
         self.heard_time.filter(|_| self.has_heartbeat)
     }
 
-    /// When the last heartbeat arrived; without any, when the first connection began.
+    /// Returns the arrival time of the last heartbeat, or the start of the first connection if none
+    /// arrived.
     #[must_use]
     pub const fn heard_time(&self) -> Option<SystemTime> {
         self.heard_time
     }
 
-    /// Returns the age of the data whose etcd was last heard of at `contact`: that of the contact, and once the writer is silent that of its heartbeat.
+    /// Returns the age of the data whose etcd last responded at `contact`: the age of that contact,
+    /// or, once the writer is silent, that of its heartbeat if it is higher.
     #[must_use]
     pub fn age(&self, contact: Instant, now: Instant) -> Duration {
         let contact_age = now.saturating_duration_since(contact);
@@ -103,8 +112,8 @@ impl WriterStatus {
         if heartbeat_age < self.limits.warning { contact_age } else { contact_age.max(heartbeat_age) }
     }
 
-    /// Returns how bad the writer's silence is, if it is too long. Only the time in which the etcd answered counts: what an unreachable etcd has, nobody
-    /// knows.
+    /// Returns the severity of the writer's silence; `None` if it is not too long. Only time in
+    /// which the etcd answered counts, because nobody knows what an unreachable etcd has.
     #[must_use]
     pub fn silence(&self, contact: Option<Instant>) -> Option<Severity> {
         let silent = contact?.saturating_duration_since(self.heard?);
@@ -124,7 +133,8 @@ mod tests {
         Heartbeat { etcd_cluster_id: EtcdClusterId(etcd), revision: Revision(revision), written }
     }
 
-    /// A writer that is connected to at `start`, and what is known of it so many seconds later while its etcd answers.
+    /// Returns the age and the silence of a writer that was connected to at `start`, the given
+    /// seconds later, while its etcd answers.
     fn known(writer: &WriterStatus, start: Instant, seconds: u64) -> (u64, Option<Severity>) {
         let now = start + Duration::from_secs(seconds);
         (writer.age(now, now).as_secs(), writer.silence(Some(now)))
@@ -158,7 +168,7 @@ mod tests {
         writer.note_connection(None, start);
         writer.note_connection(None, start + Duration::from_secs(100));
         assert_eq!(known(&writer, start, 120), (120, Some(Severity::Warning)));
-        // an etcd that cannot be reached says nothing of its writer
+        // an unreachable etcd reveals nothing about its writer
         assert_eq!(writer.silence(Some(start + Duration::from_secs(10))), None);
         writer.note_connection(Some(heartbeat(1, 9, None)), start + Duration::from_secs(130));
         assert_eq!(known(&writer, start, 131), (0, None));
@@ -170,7 +180,7 @@ mod tests {
             (heartbeat(1, 9, Some(100)), heartbeat(2, 5, Some(160)), true),
             (heartbeat(1, 9, Some(100)), heartbeat(2, 50, Some(90)), false),
             (heartbeat(1, 9, Some(100)), heartbeat(2, 50, None), false),
-            // created anew under the same id, or restored from a backup
+            // recreated under the same id, or restored from a backup
             (heartbeat(1, 9, Some(100)), heartbeat(1, 5, Some(160)), true),
             (heartbeat(1, 9, Some(100)), heartbeat(1, 5, Some(90)), false),
             (heartbeat(1, 9, Some(100)), heartbeat(1, 9, Some(100)), false),

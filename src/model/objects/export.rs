@@ -1,33 +1,35 @@
-//! What a cluster exports beside its global services: multi-cluster service exports and endpoint slices.
+//! Objects of the Multi-Cluster Services API: service exports and endpoint slices.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
 
 use crate::model::LabelSet;
 
-/// A service that one cluster exports to the cluster set, from Cilium's `pkg/clustermesh/mcsapi/types/mcsapiservicespec.go`. Of several
-/// clusters that export one name and disagree, the oldest export is right (KEP-1645).
+/// A service that one cluster exports to the cluster set, from Cilium's
+/// `pkg/clustermesh/mcsapi/types/mcsapiservicespec.go`. If several clusters export one name and
+/// disagree, the oldest export wins (KEP-1645).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceExport {
     /// Kubernetes namespace.
     pub namespace: String,
     /// Kubernetes name.
     pub name: String,
-    /// When the export was created: what decides between clusters that disagree.
+    /// Creation time of the export, which decides between clusters that disagree.
     pub created: SystemTime,
-    /// Its ports, in the order of the source.
+    /// Ports, in the order of the source.
     pub ports: Vec<ExportPort>,
     /// `ClusterSetIP` or `Headless`.
     pub service_type: String,
     /// `ClientIP` or `None`; empty if not given.
     pub session_affinity: String,
-    /// How long a client stays with its backend, where the affinity is `ClientIP` and it is given.
+    /// Seconds that a client stays with its backend; only for the affinity `ClientIP`, and if
+    /// given.
     pub session_affinity_timeout_seconds: Option<u32>,
     /// `IPv4` and `IPv6`, in the order of the source; empty if not given.
     pub ip_families: Vec<String>,
     /// `Cluster` or `Local`; empty if not given.
     pub internal_traffic_policy: String,
-    /// `PreferClose` and the like; empty if not given.
+    /// `PreferClose` or another policy; empty if not given.
     pub traffic_distribution: String,
     /// Labels of the export.
     pub labels: LabelSet,
@@ -38,11 +40,11 @@ pub struct ServiceExport {
 /// A port of a service export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportPort {
-    /// Its name within the service; may be empty.
+    /// Name within the service; may be empty.
     pub name: String,
-    /// `TCP`, `UDP`, `SCTP` …, as the source says.
+    /// `TCP`, `UDP`, `SCTP` …, as in the source.
     pub protocol: String,
-    /// The application's protocol, such as `http`; empty if not given.
+    /// Application protocol, such as `http`; empty if not given.
     pub app_protocol: String,
     /// 0 to 65,535.
     pub port: u16,
@@ -53,50 +55,50 @@ pub struct ExportPort {
 pub struct EndpointSlice {
     /// Kubernetes namespace.
     pub namespace: String,
-    /// The slice's name; its service is the label `kubernetes.io/service-name`.
+    /// Name of the slice. The label `kubernetes.io/service-name` names its service.
     pub name: String,
-    /// The id that the slice claims for its cluster.
+    /// Cluster id that the slice claims.
     pub cluster_id: u32,
     /// Labels of the slice.
     pub labels: LabelSet,
     /// Annotations of the slice.
     pub annotations: LabelSet,
-    /// `IPv4` or `IPv6`: the family of every address in it.
+    /// `IPv4` or `IPv6`: the family of all addresses of the slice.
     pub address_type: String,
-    /// Its endpoints, in the order of the source.
+    /// Endpoints, in the order of the source.
     pub endpoints: Vec<SliceEndpoint>,
-    /// The ports of every endpoint, in the order of the source.
+    /// Ports of every endpoint, in the order of the source.
     pub ports: Vec<SlicePort>,
 }
 
 /// An endpoint of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SliceEndpoint {
-    /// Its addresses, all of the slice's family.
+    /// Addresses, all of the slice's family.
     pub addresses: Vec<IpAddr>,
-    /// Whether it takes new connections; `None` is unknown, which counts as yes.
+    /// Whether it accepts new connections; `None` means unknown, which counts as yes.
     pub ready: Option<bool>,
-    /// Whether it can serve, also while it is being ended.
+    /// Whether it can serve, even while it is terminating.
     pub serving: Option<bool>,
-    /// Whether it is being ended.
+    /// Whether it is terminating.
     pub terminating: Option<bool>,
-    /// Where it runs, as old writers say it; empty with new ones.
+    /// Topology labels, which only old writers give; otherwise empty.
     pub topology: LabelSet,
-    /// The node that hosts it; empty if not given.
+    /// Node that hosts the endpoint; empty if not given.
     pub node_name: String,
-    /// Where it runs; empty if not given.
+    /// Zone of the endpoint; empty if not given.
     pub zone: String,
-    /// Topology hints: the zones that should use it.
+    /// Topology hints: zones that should use the endpoint.
     pub for_zones: Vec<String>,
 }
 
 /// A port of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SlicePort {
-    /// Its name within the service; may be empty.
+    /// Name within the service; may be empty.
     pub name: String,
     /// `TCP`, `UDP`, `SCTP` …; empty if not given.
     pub protocol: String,
-    /// As the source has it, which agents take modulo 65,536; `None` is every port.
+    /// Port number as in the source, which agents take modulo 65,536; `None` means every port.
     pub port: Option<i32>,
 }

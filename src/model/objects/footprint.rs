@@ -1,5 +1,6 @@
-//! How much memory a decoded object takes, for bounds in bytes. An estimate: what the allocator rounds up and the inner nodes of maps are left
-//! out, and what several backends share counts for each, so that it is rather too much than too little where objects are large.
+//! Memory use of decoded objects, for limits in bytes. An estimate: it ignores the allocator's
+//! rounding and the inner nodes of maps, and counts shared ports once per backend. It is therefore
+//! too high rather than too low for large objects.
 
 use std::mem::size_of;
 
@@ -8,7 +9,7 @@ use crate::model::{
 };
 
 impl Object {
-    /// About how many bytes of memory the object takes.
+    /// Returns the approximate memory that the object uses, in bytes.
     #[must_use]
     pub fn footprint(&self) -> usize {
         let inner = match self {
@@ -18,7 +19,7 @@ impl Object {
             Self::Ip(entry) => of_ip(entry),
             Self::ServiceExport(export) => size_of::<ServiceExport>() + of_export(export),
             Self::Finding(finding) => size_of::<ToldFinding>() + finding.text_bytes(),
-            // a slice is what came, which its record has too
+            // a slice is stored as its packed bytes, which its record counts already
             Self::EndpointSlice(_) | Self::Cluster(_) => 0,
         };
         size_of::<Self>() + inner

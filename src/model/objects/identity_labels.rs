@@ -1,4 +1,5 @@
-//! The labels of an identity, in one piece: every lookup of an address gives those of the identity behind it.
+//! Labels of an identity in one allocation: every lookup of an address returns those of its
+//! identity.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,24 +7,26 @@ use std::sync::Arc;
 
 use crate::model::LabelSet;
 
-/// Labels by `source:key`, in order of that. Cloning shares them.
+/// Labels by `source:key`, sorted by it. Clones share the text.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct IdentityLabels(Arc<Joined>);
 
 #[derive(PartialEq, Eq, Default)]
 struct Joined {
-    /// Keys and values, one behind the other.
+    /// All keys and values, concatenated.
     text: Box<str>,
-    /// Where each key ends, and its value.
+    /// End offsets of each key and of its value.
     ends: Box<[(u32, u32)]>,
 }
 
-/// Room for those of a pod: `app` and what Cilium adds.
+/// Initial capacity, in bytes: enough for the labels of a pod, which has `app` and the labels that
+/// Cilium adds.
 const USUAL_LENGTH: usize = 512;
 const USUAL_COUNT: usize = 8;
 
 impl IdentityLabels {
-    /// Labels by source, key and value; of one that comes again the last value counts. Those of Cilium come in order.
+    /// Creates labels from source, key and value. If a label occurs twice, its last value counts.
+    /// Cilium's labels come sorted.
     pub fn new<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>) -> Self {
         let labels = Self::joined(labels.into_iter().map(|(source, key, value)| ([source, ":", key], value)));
         if labels.iter().is_sorted_by(|(one, _), (next, _)| one < next) {
@@ -33,7 +36,7 @@ impl IdentityLabels {
         Self::joined(sorted.into_iter().map(|(key, value)| ([key], value)))
     }
 
-    /// Labels in order, each with the parts of its `source:key`.
+    /// Joins sorted labels, each with the parts of its `source:key`.
     fn joined<'a, const PARTS: usize>(labels: impl Iterator<Item = ([&'a str; PARTS], &'a str)>) -> Self {
         let (mut text, mut ends) = (String::with_capacity(USUAL_LENGTH), Vec::with_capacity(USUAL_COUNT));
         for (key, value) in labels {
@@ -45,7 +48,7 @@ impl IdentityLabels {
         Self(Arc::new(Joined { text: text.into(), ends: ends.into() }))
     }
 
-    /// Each `source:key` with its value, in order.
+    /// Iterates over each `source:key` with its value, sorted.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let mut start = 0;
         self.0.ends.iter().map(move |(key_end, value_end)| {
@@ -56,26 +59,26 @@ impl IdentityLabels {
         })
     }
 
-    /// The value of a `source:key`.
+    /// Returns the value of a `source:key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.iter().find(|(other, _)| *other == key).map(|(_, value)| value)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no labels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.ends.is_empty()
     }
 
-    /// How many bytes of memory they take.
+    /// Returns the number of bytes of memory in use.
     #[must_use]
     pub fn footprint(&self) -> usize {
         size_of::<Joined>() + self.0.text.len() + size_of_val(&*self.0.ends)
     }
 }
 
-/// How long a text is: no value that etcd takes has 4 GiB.
+/// Returns the length of a text. No value in etcd reaches 4 GiB.
 fn end(text: &str) -> u32 {
     u32::try_from(text.len()).unwrap_or(u32::MAX)
 }
@@ -96,7 +99,7 @@ impl fmt::Debug for IdentityLabels {
 mod tests {
     use super::*;
 
-    /// `-` sorts below `:`, so that sources alone do not give the order.
+    /// `-` sorts before `:`, so sorting by source alone does not give the order.
     #[test]
     fn labels_are_a_sorted_map_whatever_order_they_come_in() {
         let labels = IdentityLabels::new([("k8s", "b", "1"), ("k8s-x", "a", ""), ("k8s", "a", "=;"), ("k8s", "b", "2"), ("", "", "ü")]);

@@ -1,4 +1,4 @@
-//! Objects: what the values of keys mean, and how much memory they use.
+//! Objects: the decoded values of keys, and their memory use.
 
 pub(super) mod export;
 mod footprint;

@@ -1,37 +1,38 @@
-//! What the number of an identity says: where it is valid, and which cluster may have allocated it (Cilium's
+//! Meaning of an identity's number: its scope, and the cluster that may have allocated it (Cilium's
 //! `pkg/identity/numericidentity.go` and `pkg/clustermesh/types/types.go`).
 
 use std::ops::RangeInclusive;
 
 use crate::model::{ClusterId, MaxConnectedClusters};
 
-/// The first identity that a cluster may allocate; those below are reserved and the same everywhere (`MinimalNumericIdentity`).
+/// Lowest identity that a cluster may allocate. Those below are reserved and have the same meaning
+/// everywhere (`MinimalNumericIdentity`).
 pub const ALLOCATED_IDENTITY_MIN: u32 = 256;
 
-/// `remote-node`: what another cluster's host is from here (`pkg/identity/numericidentity.go`).
+/// `remote-node`: identity of hosts of other clusters (`pkg/identity/numericidentity.go`).
 pub const IDENTITY_REMOTE_NODE: u32 = 6;
 
-/// How many bits of a number lie below its scope.
+/// Number of bits below the scope.
 const SCOPE_SHIFT: u32 = 24;
 
-/// Where a numeric identity is valid: its top 8 bits (`IdentityScopeMask`).
+/// Scope in which a numeric identity is valid: its top 8 bits (`IdentityScopeMask`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IdentityScope {
-    /// `0x00`: the whole mesh, reserved identities included.
+    /// `0x00`: the whole mesh, including reserved identities.
     Global,
     /// `0x01`: one node, for CIDRs.
     Local,
     /// `0x02`: remote nodes.
     RemoteNode,
-    /// Anything else.
+    /// Any other value.
     Unknown,
 }
 
 impl IdentityScope {
-    /// Every scope.
+    /// All scopes.
     pub const ALL: [Self; 4] = [Self::Global, Self::Local, Self::RemoteNode, Self::Unknown];
 
-    /// The scope of a numeric identity.
+    /// Returns the scope of a numeric identity.
     #[must_use]
     pub const fn of(id: u32) -> Self {
         match id >> SCOPE_SHIFT {
@@ -42,7 +43,7 @@ impl IdentityScope {
         }
     }
 
-    /// The name that the API uses.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         match self {
@@ -55,8 +56,8 @@ impl IdentityScope {
 }
 
 impl MaxConnectedClusters {
-    /// How many bits of a number lie below the cluster's id: 24 less the 8 bits that 255 takes, or the 9 of 511
-    /// (`GetClusterIDShift`).
+    /// Returns the number of bits below the cluster's id: 24 less the 8 bits of a mesh of 255
+    /// clusters, or the 9 bits of one of 511 (`GetClusterIDShift`).
     #[must_use]
     pub const fn identity_shift(self) -> u32 {
         match self {
@@ -65,8 +66,9 @@ impl MaxConnectedClusters {
         }
     }
 
-    /// The identities that a cluster allocates from; `None` for an id that no cluster of such a mesh has. A cluster without an id, which
-    /// is in no mesh, has those of the id 0 from 256 on (`GetMinimalAllocationIdentity`, `GetMaximumAllocationIdentity`).
+    /// Returns the identities that a cluster allocates; `None` for an id beyond this size of mesh.
+    /// A cluster in no mesh has the id 0 and allocates from 256 on (`GetMinimalAllocationIdentity`,
+    /// `GetMaximumAllocationIdentity`).
     #[must_use]
     pub const fn identities_of(self, cluster: ClusterId) -> Option<RangeInclusive<u32>> {
         if cluster.0 > self.id_max() {
@@ -77,7 +79,8 @@ impl MaxConnectedClusters {
         Some(if cluster.0 == 0 { ALLOCATED_IDENTITY_MIN..=last } else { first..=last })
     }
 
-    /// The cluster that may have allocated a number: 0 for one in no mesh; `None` for reserved numbers and for those that are not global.
+    /// Returns the cluster that may have allocated a number; 0 for a cluster in no mesh. `None` for
+    /// reserved numbers and for numbers outside the global scope.
     #[must_use]
     pub const fn cluster_of_identity(self, id: u32) -> Option<ClusterId> {
         match IdentityScope::of(id) {

@@ -1,4 +1,4 @@
-//! What a key holds once it is understood: a node, a service, an identity or an ipcache entry.
+//! Decoded values of keys: nodes, services, identities, ipcache entries and others.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,12 +13,14 @@ use crate::model::{EntryKey, IdentityLabels, PackedSlice, Phase, ServiceExport, 
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
 
-/// The label that says which cluster an identity belongs to (`PolicyLabelCluster` of `pkg/k8s/apis/cilium.io`).
+/// Label with the name of the cluster that an identity belongs to (`PolicyLabelCluster` of
+/// `pkg/k8s/apis/cilium.io`).
 pub const CLUSTER_LABEL: &str = "k8s:io.cilium.k8s.policy.cluster";
 
 /// A decoded and validated value.
 ///
-/// There are a thousand entries for each node, so what is large and rare is boxed: it would make each of them half as large again.
+/// A mesh has a thousand entries per node, so large and rare values are boxed: unboxed they would
+/// enlarge every entry by half.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
     /// From `nodes/v1`.
@@ -31,31 +33,33 @@ pub enum Object {
     Ip(IpEntry),
     /// From `serviceexports/v1`.
     ServiceExport(Box<ServiceExport>),
-    /// From `endpointslices/v1`; as it came.
+    /// From `endpointslices/v1`, in packed form.
     EndpointSlice(PackedSlice),
-    /// Made here: a cluster and where it is in its life.
+    /// Made by meshkeep: a cluster and its phase.
     Cluster(ClusterPhase),
-    /// Made here: something that looks wrong.
+    /// Made by meshkeep: a finding.
     Finding(Box<ToldFinding>),
 }
 
-/// What the change stream tells of a cluster.
+/// State of a cluster in the change stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClusterPhase {
-    /// Where it is; `None` where it is known from the store alone.
+    /// Phase of the cluster; `None` if the cluster is known from the store only.
     pub phase: Option<Phase>,
-    /// A number of why it is there, where it waits after a failure or for files: another one is another cause, and 0 is none.
+    /// Number that identifies the reason of the phase if the cluster waits after a failure or for
+    /// files. A different number means a different reason; 0 means none.
     pub cause: u64,
 }
 
 impl ObjectPrefix {
-    /// That of a host.
+    /// Returns the prefix of a host.
     #[must_use]
     pub fn of_host(ip: impl Into<IpAddr>) -> Self {
         Self { net: ip.into().into(), host: true }
     }
 
-    /// Reads what keys have: an address is a host, one with a length a CIDR, of which the bits behind the length are cleared.
+    /// Parses the form in keys. An address alone is a host; an address with a length is a CIDR,
+    /// whose bits after the length are cleared.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.contains('/') {
@@ -66,15 +70,16 @@ impl ObjectPrefix {
 }
 
 impl fmt::Display for ObjectPrefix {
-    /// As Cilium's keys have it: a host is an address alone.
+    /// Writes the form of Cilium's keys: a host is an address alone.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host { self.net.addr().fmt(f) } else { self.net.fmt(f) }
     }
 }
 
 impl Object {
-    /// The global service, as `<namespace>/<name>`, that its key has a share in. A service that is not shared has none
-    /// (`NewSharedServicesObserver`, Cilium's `pkg/clustermesh/common/services.go`), nor has a slice that names no service
+    /// Returns the global service, as `<namespace>/<name>`, that the object of `key` is a part of.
+    /// A service that is not shared has none (`NewSharedServicesObserver`, Cilium's
+    /// `pkg/clustermesh/common/services.go`), nor has a slice that names no service
     /// (`ParseEndpointSliceID`, `pkg/k8s/endpoints.go`).
     #[must_use]
     pub fn shared_service(&self, key: &EntryKey) -> Option<SmolStr> {
@@ -86,7 +91,7 @@ impl Object {
         }
     }
 
-    /// The kind of key that holds such an object.
+    /// Returns the kind of key that has such an object.
     #[cfg(test)]
     #[must_use]
     pub const fn kind(&self) -> crate::model::Kind {
@@ -103,49 +108,49 @@ impl Object {
         }
     }
 
-    /// The node, if it is one.
+    /// Returns the node, if the object is one.
     #[must_use]
     pub const fn as_node(&self) -> Option<&Node> {
         if let Self::Node(object) = self { Some(object) } else { None }
     }
 
-    /// The service, if it is one.
+    /// Returns the service, if the object is one.
     #[must_use]
     pub const fn as_service(&self) -> Option<&Service> {
         if let Self::Service(object) = self { Some(object) } else { None }
     }
 
-    /// The identity, if it is one.
+    /// Returns the identity, if the object is one.
     #[must_use]
     pub const fn as_identity(&self) -> Option<&Identity> {
         if let Self::Identity(object) = self { Some(object) } else { None }
     }
 
-    /// The ipcache entry, if it is one.
+    /// Returns the ipcache entry, if the object is one.
     #[must_use]
     pub const fn as_ip(&self) -> Option<&IpEntry> {
         if let Self::Ip(object) = self { Some(object) } else { None }
     }
 
-    /// The service export, if it is one.
+    /// Returns the service export, if the object is one.
     #[must_use]
     pub const fn as_service_export(&self) -> Option<&ServiceExport> {
         if let Self::ServiceExport(object) = self { Some(object) } else { None }
     }
 
-    /// The endpoint slice, if it is one.
+    /// Returns the endpoint slice, if the object is one.
     #[must_use]
     pub const fn as_endpoint_slice(&self) -> Option<&PackedSlice> {
         if let Self::EndpointSlice(object) = self { Some(object) } else { None }
     }
 
-    /// The cluster, if it is one.
+    /// Returns the cluster's state, if the object is one.
     #[must_use]
     pub const fn as_cluster(&self) -> Option<&ClusterPhase> {
         if let Self::Cluster(object) = self { Some(object) } else { None }
     }
 
-    /// The finding, if it is one.
+    /// Returns the finding, if the object is one.
     #[must_use]
     pub fn as_finding(&self) -> Option<&ToldFinding> {
         if let Self::Finding(object) = self { Some(object) } else { None }
@@ -155,41 +160,43 @@ impl Object {
 /// A node, from Cilium's `pkg/node/types/node.go`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
-    /// Its name within the cluster.
+    /// Name within the cluster.
     pub name: String,
-    /// The id that the node claims for its cluster.
+    /// Cluster id that the node claims.
     pub cluster_id: u32,
     /// Addresses in the order of the source.
     pub addresses: Vec<NodeAddress>,
-    /// The first IPv4 range that its pods get addresses from.
+    /// First IPv4 pod CIDR.
     pub ipv4_pod_cidr: Option<IpNet>,
-    /// The first IPv6 range that its pods get addresses from.
+    /// First IPv6 pod CIDR.
     pub ipv6_pod_cidr: Option<IpNet>,
-    /// Further ranges, IPv4 first.
+    /// Further pod CIDRs, IPv4 first.
     pub secondary_pod_cidrs: Vec<IpNet>,
-    /// Addresses of its health endpoint.
+    /// Addresses of the node's health endpoint.
     pub health_ips: Vec<IpAddr>,
-    /// Addresses of its ingress.
+    /// Addresses of the node's ingress.
     pub ingress_ips: Vec<IpAddr>,
     /// IPsec key index; 0 is none.
     pub encryption_key: u8,
-    /// Its WireGuard public key; empty if there is none.
+    /// WireGuard public key; empty if there is none.
     pub wireguard_public_key: String,
     /// Kubernetes labels of the node.
     pub labels: LabelSet,
     /// Kubernetes annotations of the node.
     pub annotations: LabelSet,
-    /// Changes with every boot; empty if not given.
+    /// Id of the current boot; empty if not given.
     pub boot_id: String,
 }
 
 impl Node {
-    /// The ranges that its pods get addresses from, the first ones first, without bits behind their lengths.
+    /// Returns all pod CIDRs, the first of each family first, with the bits after their lengths
+    /// cleared.
     pub fn pod_cidrs(&self) -> impl Iterator<Item = IpNet> {
         self.ipv4_pod_cidr.iter().chain(&self.ipv6_pod_cidr).chain(&self.secondary_pod_cidrs).map(IpNet::trunc)
     }
 
-    /// How many ipcache entries are made of it at most, one for each of its addresses and pod CIDRs: fewer where some are the same.
+    /// Returns the maximum number of ipcache entries that are derived from the node: one for each
+    /// address and pod CIDR. Duplicates make it fewer.
     #[must_use]
     pub fn entry_count_max(&self) -> usize {
         self.addresses.len() + self.pod_cidrs().count() + self.health_ips.len() + self.ingress_ips.len()
@@ -199,32 +206,32 @@ impl Node {
 /// One address of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAddress {
-    /// `InternalIP`, `ExternalIP`, `CiliumInternalIP` and others, as the source says.
+    /// `InternalIP`, `ExternalIP`, `CiliumInternalIP` or another type, as in the source.
     pub address_type: String,
-    /// The address, IPv4-mapped ones unmapped.
+    /// The address. IPv4-mapped addresses are unmapped.
     pub ip: IpAddr,
 }
 
-/// A service as one cluster exports it, from Cilium's `pkg/clustermesh/store/store.go`.
+/// A service that one cluster exports, from Cilium's `pkg/clustermesh/store/store.go`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Service {
     /// Kubernetes namespace.
     pub namespace: String,
     /// Kubernetes name.
     pub name: String,
-    /// The id that the service claims for its cluster.
+    /// Cluster id that the service claims.
     pub cluster_id: u32,
-    /// Its own addresses, ordered by address.
+    /// Cluster IPs and other frontend addresses, ordered by address.
     pub frontends: Vec<Frontend>,
-    /// The pods behind it, ordered by address.
+    /// Pods that serve it, ordered by address.
     pub backends: Vec<Backend>,
     /// Kubernetes labels.
     pub labels: LabelSet,
-    /// The selector that picks its pods.
+    /// Selector of the service's pods.
     pub selector: LabelSet,
     /// Whether other clusters may use its backends.
     pub shared: bool,
-    /// Whether it uses other clusters' backends.
+    /// Whether the service uses backends of other clusters.
     pub include_external: bool,
 }
 
@@ -237,34 +244,35 @@ pub struct Frontend {
     pub ports: Arc<[Port]>,
 }
 
-/// A pod behind a service.
+/// A pod that serves a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backend {
     /// The pod's address.
     pub ip: IpAddr,
-    /// Ports, ordered by name. Equal ones of a service are shared: it has thousands of backends and a handful of lists.
+    /// Ports, ordered by name. Equal lists of a service are shared: it may have thousands of
+    /// backends but only a handful of different lists.
     pub ports: Arc<[Port]>,
-    /// The hostname of a headless service's pod; empty if there is none.
+    /// Hostname of a headless service's pod; empty if there is none.
     pub hostname: String,
-    /// Where it runs, where known.
+    /// Zone of the backend, if known.
     pub zone: Option<BackendZone>,
 }
 
-/// The zone of a backend and the zones that it is hinted for.
+/// Zone of a backend and its topology hints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendZone {
-    /// Where the backend runs.
+    /// Zone in which the backend runs.
     pub zone: String,
-    /// Topology hints: the zones that should use it.
+    /// Topology hints: zones that should use the backend.
     pub for_zones: Vec<String>,
 }
 
-/// A named port; the name may be empty.
+/// Named port; the name may be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// Its name within the service.
+    /// Name within the service.
     pub name: String,
-    /// `TCP`, `UDP`, `SCTP` …, as the source says.
+    /// `TCP`, `UDP`, `SCTP` …, as in the source.
     pub protocol: String,
     /// 0 to 65,535.
     pub port: u16,
@@ -275,18 +283,19 @@ pub struct Port {
 pub struct Identity {
     /// The numeric identity.
     pub id: u32,
-    /// `source:key` (for instance `k8s:app`) to value.
+    /// Map from `source:key` (for instance `k8s:app`) to value.
     pub labels: IdentityLabels,
 }
 
-/// An address or prefix and what is behind it, from Cilium's `pkg/identity/identity.go` (`IPIdentityPair`).
+/// An address or prefix and its identity, from Cilium's `pkg/identity/identity.go`
+/// (`IPIdentityPair`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpEntry {
     /// The address or prefix.
     pub prefix: ObjectPrefix,
-    /// The identity, after the rewrite of a remote's host (1) to remote-node (6).
+    /// Identity, after the rewrite of a remote's host (1) to remote-node (6).
     pub identity: u32,
-    /// The node that hosts it, where known.
+    /// Address of the node that hosts it, if known.
     pub host_ip: Option<IpAddr>,
     /// IPsec key index; 0 is none.
     pub encryption_key: u8,
@@ -298,12 +307,12 @@ pub struct IpEntry {
     pub pod_uid: String,
     /// The pod's service account; empty if not given.
     pub service_account: String,
-    /// Ports that have names, in the order of the source.
+    /// Named ports, in the order of the source.
     pub named_ports: Vec<NamedPort>,
 }
 
 impl IpEntry {
-    /// An entry of which nothing else is known.
+    /// Creates an entry with only a prefix and an identity.
     #[must_use]
     pub const fn new(prefix: ObjectPrefix, identity: u32) -> Self {
         Self {
@@ -320,22 +329,23 @@ impl IpEntry {
     }
 }
 
-/// What an ipcache entry stands for: a host and a CIDR of full length are two different entries (docs/develop/protocol.md §4.4).
+/// Address or CIDR of an ipcache entry. A host and a CIDR of full length are two different entries
+/// (docs/develop/protocol.md §4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectPrefix {
-    /// The prefix; for a host one of full length.
+    /// The prefix, of full length for a host.
     pub net: IpNet,
-    /// True for a host entry, false for a CIDR, also one of full length.
+    /// True for a host entry, false for a CIDR, even one of full length.
     pub host: bool,
 }
 
-/// A port of a pod that has a name.
+/// Named port of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPort {
-    /// The name in the pod's specification.
+    /// Name in the pod's specification.
     pub name: String,
     /// 0 to 65,535.
     pub port: u16,
-    /// `TCP`, `UDP`, `SCTP` …, as the source says.
+    /// `TCP`, `UDP`, `SCTP` …, as in the source.
     pub protocol: String,
 }

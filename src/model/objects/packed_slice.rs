@@ -1,4 +1,5 @@
-//! An endpoint slice as it came: a compressed frame, which may be some thousand times as large once it is decoded.
+//! Endpoint slices in packed form: a compressed frame, which may be some thousand times as large
+//! once decoded.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -7,46 +8,50 @@ use smol_str::SmolStr;
 
 use crate::model::EndpointSlice;
 
-/// The label that names the service of an endpoint slice (`k8s.io/api/discovery/v1`, `LabelServiceName`).
+/// Label with the name of an endpoint slice's service (`k8s.io/api/discovery/v1`,
+/// `LabelServiceName`).
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// An endpoint slice that is decoded where it is asked for, and again for the next reader: the writers of a source decide what a frame unpacks
-/// to, so what is held at rest is what came.
+/// Endpoint slice that is decoded for each reader. The writers of a source decide the decoded size
+/// of a frame, so meshkeep keeps only the packed bytes in memory.
 #[derive(Clone)]
 pub struct PackedSlice {
     value: Arc<[u8]>,
     decode: fn(&[u8]) -> Option<EndpointSlice>,
     decoded_bytes: u64,
-    /// The service that it is of, once that is known.
+    /// Service of the slice, once known.
     service: OnceLock<Option<SmolStr>>,
 }
 
 impl PackedSlice {
-    /// A slice of a value that was found good, with what decodes it and how many bytes it is said to have then.
+    /// Wraps a value that was validated, with its decoder and its declared decoded size in bytes.
     #[must_use]
     pub fn new(value: Arc<[u8]>, decode: fn(&[u8]) -> Option<EndpointSlice>, decoded_bytes: u64) -> Self {
         Self { value, decode, decoded_bytes, service: OnceLock::new() }
     }
 
-    /// A slice that is not decoded to be asked for its service: that is known.
+    /// Records the service of the decoded `slice`, so that [`PackedSlice::service`] need not
+    /// decode.
     #[must_use]
     pub fn noting(self, slice: &EndpointSlice) -> Self {
         Self { service: OnceLock::from(slice.service()), ..self }
     }
 
-    /// What the value means. It was found good when it came; of one that is not (no value of a store of ours), an empty slice.
+    /// Decodes the value. It was validated on arrival; a value that cannot be decoded (which no
+    /// store of ours has) gives an empty slice.
     #[must_use]
     pub fn decoded(&self) -> EndpointSlice {
         (self.decode)(&self.value).unwrap_or_default()
     }
 
-    /// About how much memory it takes while it is decoded.
+    /// Returns the approximate memory that the decoded slice uses, in bytes.
     #[must_use]
     pub fn decoded_bytes(&self) -> u64 {
         self.decoded_bytes
     }
 
-    /// The service that it is of, as `<namespace>/<name>`, if its label names one (`ParseEndpointSliceID`, Cilium's `pkg/k8s/endpoints.go`).
+    /// Returns the slice's service as `<namespace>/<name>`, if its label names one
+    /// (`ParseEndpointSliceID`, Cilium's `pkg/k8s/endpoints.go`).
     #[must_use]
     pub fn service(&self) -> Option<&SmolStr> {
         self.service.get_or_init(|| self.decoded().service()).as_ref()
@@ -54,7 +59,7 @@ impl PackedSlice {
 }
 
 impl EndpointSlice {
-    /// The service that it is of, as `<namespace>/<name>`, if its label names one.
+    /// Returns the slice's service as `<namespace>/<name>`, if its label names one.
     #[must_use]
     pub fn service(&self) -> Option<SmolStr> {
         let name = self.labels.get(SERVICE_NAME_LABEL).filter(|name| !name.is_empty())?;
@@ -63,7 +68,7 @@ impl EndpointSlice {
 }
 
 impl PartialEq for PackedSlice {
-    /// By what the values mean; equal bytes need no look at that.
+    /// Compares the decoded values. Equal bytes need no decoding.
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value || self.decoded() == other.decoded()
     }

@@ -1,21 +1,25 @@
-//! One line of the log for each cause and minute: what a remote or a client can repeat as often as it likes must not bury the rest.
+//! Rate limit of the log: one line per cause and minute, so that a remote or a client that repeats
+//! an error cannot flood the log.
 //!
-//! Owns: which causes were told lately, a bounded number of them. Deliberately lacks: the log itself, and the meaning of a cause.
+//! The number of remembered causes is limited. The caller writes the log and chooses the text of a
+//! cause.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a cause is not told again: 2,000 puts of a bad key made as many lines, now one a minute.
+/// Minimum time between two lines of one cause. Without it, 2,000 puts of a bad key wrote 2,000
+/// lines.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// How many causes are remembered: two for each cluster of the largest mesh (511). Above that all others count as one.
+/// Maximum number of remembered causes: two for each cluster of the largest mesh (511). Further
+/// causes share one limit.
 const CAUSES_MAX: usize = 1_024;
 
-/// What all causes together are that there is no more room for.
+/// Common cause of everything beyond [`CAUSES_MAX`].
 const OTHERS: &str = "";
 
-/// Causes that were told lately.
+/// Causes that were logged recently.
 #[derive(Debug, Default)]
 pub struct Causes {
     told: Mutex<BTreeMap<String, Told>>,
@@ -27,21 +31,23 @@ struct Told {
     left_out: u64,
 }
 
-/// A line that is due.
+/// Permission to log a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// How many lines about its cause were left out since the last one; `None` where there were none.
+    /// Number of lines about the cause that were suppressed since the last one; `None` if there
+    /// were none.
     pub more: Option<u64>,
 }
 
 impl Causes {
-    /// None told yet.
+    /// Creates an empty set.
     #[must_use]
     pub const fn new() -> Self {
         Self { told: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Whether a line about a cause is due; where not, it counts as left out.
+    /// Returns a [`Due`] if a line about a cause may be logged now. Otherwise counts the line as
+    /// suppressed.
     pub fn due(&self, cause: &str) -> Option<Due> {
         self.due_at(cause, Instant::now())
     }
@@ -95,7 +101,7 @@ mod tests {
         let told = (0..10_000).filter(|number| causes.due_at(&format!("cause {number}"), start).is_some()).count();
         assert_eq!(told, CAUSES_MAX + 1);
         assert!(causes.told.lock().unwrap().len() <= CAUSES_MAX + 1);
-        // those of a minute ago make room
+        // causes of a minute ago are evicted
         assert!(causes.due_at("another", start + INTERVAL).is_some());
         assert_eq!(causes.told.lock().unwrap().len(), 1);
     }

@@ -1,55 +1,55 @@
-//! What is counted of the calls of an etcd's clients: by the face that answers them, for `/metrics`.
+//! Counters of calls to the etcd API that meshkeep serves, for `/metrics`.
 
 use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What became of a range, a stream of ranges when it began, or a transaction of ranges.
+/// Outcome of a range, of the start of a range stream, or of a transaction of ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RangeOutcome {
-    /// Keys, or that there are none.
+    /// Answered, with or without keys.
     Answered,
-    /// The revision is not known any more.
+    /// The revision was compacted.
     Compacted,
-    /// The revision is not there yet.
+    /// The revision is in the future.
     Future,
-    /// Who asks may not read all of it.
+    /// The client has no permission to read all of the range.
     Denied,
-    /// No etcd answers such a question.
+    /// The request is invalid in any etcd.
     Invalid,
-    /// Answers that are being sent take all the room that there is.
+    /// The memory budget for answers in flight is used up.
     Crowded,
-    /// The store is still loading, or the process stops.
+    /// The store is still loading, or the process is stopping.
     Unavailable,
-    /// A fault, or a client that is gone.
+    /// An internal error, or the client disconnected.
     Failed,
 }
 
-/// How many of something are open. Cheap to clone.
+/// Number of open things of one sort. Clones are cheap and share the count.
 #[derive(Debug, Clone, Default)]
 pub struct OpenCount(Arc<AtomicUsize>);
 
-/// One that is open, counted until it is dropped.
+/// Guard of one open thing, which counts until the guard is dropped.
 #[derive(Debug)]
 pub struct OpenOne(OpenCount);
 
-/// All counts of an etcd face.
+/// All counters of the etcd API.
 #[derive(Debug, Default)]
 pub struct EtcdCounts {
-    /// Streams of watches.
+    /// Open watch streams.
     pub watch_streams: OpenCount,
-    /// Watches, of which a stream has any number.
+    /// Open watches. A stream has any number of them.
     pub watchers: OpenCount,
     compacted_watches: AtomicU64,
     ranges: [AtomicU64; RangeOutcome::ALL.len()],
 }
 
 impl RangeOutcome {
-    /// Each outcome.
+    /// All outcomes.
     pub const ALL: [Self; 8] =
         [Self::Answered, Self::Compacted, Self::Future, Self::Denied, Self::Invalid, Self::Crowded, Self::Unavailable, Self::Failed];
 
-    /// The name in `/metrics`.
+    /// Returns the label value in `/metrics`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,14 +66,14 @@ impl RangeOutcome {
 }
 
 impl OpenCount {
-    /// Counts one more.
+    /// Counts one more open thing until the guard is dropped.
     #[must_use]
     pub fn open(&self) -> OpenOne {
         self.0.fetch_add(1, Ordering::Relaxed);
         OpenOne(self.clone())
     }
 
-    /// How many there are.
+    /// Returns the number of open things.
     #[must_use]
     pub fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
@@ -92,18 +92,18 @@ impl EtcdCounts {
         self.ranges[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a watch that was cancelled as compacted.
+    /// Counts a watch that was cancelled because its revision was compacted.
     pub fn add_compacted_watch(&self) {
         self.compacted_watches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many ranges had each outcome.
+    /// Returns the number of ranges per outcome.
     #[must_use]
     pub fn ranges(&self) -> [(RangeOutcome, u64); RangeOutcome::ALL.len()] {
         array::from_fn(|at| (RangeOutcome::ALL[at], self.ranges[at].load(Ordering::Relaxed)))
     }
 
-    /// How many watches were cancelled as compacted.
+    /// Returns the number of watches that were cancelled because their revision was compacted.
     #[must_use]
     pub fn compacted_watches(&self) -> u64 {
         self.compacted_watches.load(Ordering::Relaxed)

@@ -1,34 +1,34 @@
-//! How long things take, counted in steps. Written by many at one time, read now and then.
+//! Histograms of durations. Many threads write to one concurrently without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The steps, in seconds: each about twice the one before, from what a lookup takes to what nobody waits for (Prometheus' own default has the
-/// upper ones).
+/// Upper bounds of the buckets, in seconds. Each is about twice the previous one: from the time of
+/// a lookup to longer than any client waits (the upper ones are Prometheus's defaults).
 pub const HISTOGRAM_STEPS: [f64; 16] =
     [0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Times, counted by the step that they reach.
+/// Durations, counted per bucket.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// Each step alone; those above the last step behind it.
+    /// Count of each bucket alone. The last one counts durations above all bounds.
     counts: [AtomicU64; HISTOGRAM_STEPS.len() + 1],
     sum_nanoseconds: AtomicU64,
 }
 
-/// The counts as they are now.
+/// Snapshot of a [`Histogram`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Times {
-    /// How many took as long as each step or less.
+    /// Number of durations up to and including each bound (cumulative).
     pub up_to: [u64; HISTOGRAM_STEPS.len()],
-    /// How many there were.
+    /// Number of all durations.
     pub count: u64,
-    /// What all took together, in seconds.
+    /// Sum of all durations, in seconds.
     pub sum_seconds: f64,
 }
 
 impl Histogram {
-    /// Something took so long.
+    /// Records a duration.
     pub fn note(&self, time: Duration) {
         let seconds = time.as_secs_f64();
         let step = HISTOGRAM_STEPS.partition_point(|step| *step < seconds);
@@ -38,7 +38,7 @@ impl Histogram {
         self.sum_nanoseconds.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The counts as they are now.
+    /// Returns a snapshot of the counts.
     #[must_use]
     pub fn times(&self) -> Times {
         let mut count = 0;

@@ -1,26 +1,27 @@
-//! Where the HTTP face listens.
+//! Addresses that the HTTP server listens on.
 
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-/// The version of etcd whose interface the etcd face is. Tools look at it for what they may ask: streams of ranges are new in it.
+/// Version of etcd whose API meshkeep serves. Clients check it to learn which calls they may use:
+/// `RangeStream` is new in it.
 pub const ETCD_VERSION: &str = "3.7.0";
 
-/// Where to listen.
+/// Address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// TCP; port 0 takes any free one.
+    /// TCP address. Port 0 selects any free port.
     Tcp(SocketAddr),
-    /// A unix socket at this absolute path.
+    /// Unix socket at this absolute path.
     Unix(PathBuf),
 }
 
 impl ListenAddress {
-    /// Reads `ADDRESS:PORT`, `:PORT` (every address), `localhost:PORT` or `unix:///path`.
+    /// Parses `ADDRESS:PORT`, `:PORT` (all addresses), `localhost:PORT` or `unix:///path`.
     ///
     /// # Errors
-    /// A message that names the forms.
+    /// A message that lists the accepted forms.
     pub fn parse(text: &str) -> Result<Self, String> {
         let refusal =
             || "must be ADDRESS:PORT, such as 127.0.0.1:9870, [::1]:9870 or :9870 for every address, or unix:///absolute/path".to_owned();
@@ -35,7 +36,7 @@ impl ListenAddress {
         numeric.parse().map(Self::Tcp).map_err(|_| refusal())
     }
 
-    /// Whether only this machine can connect.
+    /// Returns whether only this machine can connect.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self {

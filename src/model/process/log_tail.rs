@@ -1,23 +1,25 @@
-//! The newest lines of the log, kept in memory for whoever has no access to where they are written.
+//! Newest lines of the log in memory, for clients that cannot read the log's destination.
 //!
-//! Owns: how many, and how long each may be. Deliberately lacks: writing the log, and what may stand in it: secrets never get that far.
+//! The number of lines, the length of each and the total size are limited. Callers write the log
+//! elsewhere, and never pass secrets.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many lines are kept: some hours of a quiet mesh, minutes of one in trouble.
+/// Maximum number of lines: some hours of a quiet mesh, minutes of a mesh in trouble.
 const LINES_MAX: usize = 1_000;
 
-/// How much of a line is kept: usual ones have 200 bytes, one with a long key or error some kilobytes.
+/// Maximum bytes of a line. Usual lines have 200 bytes; one with a long key or error has some
+/// kilobytes.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
-/// How much all together are: a fourth of the longest lines, five times the usual.
+/// Maximum bytes of all lines: a fourth of the longest lines, five times the usual ones.
 const BYTES_MAX: usize = 1 << 20;
 
-/// What stands for the rest of a line.
+/// Marker at the end of a truncated line.
 const CUT: &str = "…";
 
-/// The newest lines. Cheap to clone: all clones are one.
+/// The newest log lines. Clones are cheap and share the lines.
 #[derive(Debug, Clone, Default)]
 pub struct LogTail(Arc<Mutex<Lines>>);
 
@@ -29,7 +31,8 @@ struct Lines {
 }
 
 impl LogTail {
-    /// Takes a line, which may have colours and end with a line feed.
+    /// Appends a line, which may contain colours and end with a line feed. Drops the oldest lines
+    /// above the limits.
     pub fn push(&self, line: &[u8]) {
         let line = plain(line);
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,7 +45,7 @@ impl LogTail {
         }
     }
 
-    /// The lines, the oldest first, and how many older ones there were.
+    /// Returns the lines, oldest first, and the number of older lines that were dropped.
     #[must_use]
     pub fn lines(&self) -> (Vec<String>, u64) {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +53,7 @@ impl LogTail {
     }
 }
 
-/// A line as text: without colours (ECMA-48: `ESC [`, parameters, a letter), and not too long.
+/// Returns a line as text, without colours (ECMA-48: `ESC [`, parameters, a letter) and truncated.
 fn plain(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let mut pieces = text.trim_end().split("\x1b[");
@@ -62,7 +65,7 @@ fn plain(line: &[u8]) -> String {
         plain.truncate(plain.floor_char_boundary(LINE_BYTES_MAX - CUT.len()));
         plain += CUT;
     }
-    // a line that was longer once would keep its room
+    // a string keeps its capacity after truncation
     plain.shrink_to_fit();
     plain
 }

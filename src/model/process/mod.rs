@@ -1,4 +1,4 @@
-//! State of the process itself: its settings, addresses, counters, timings and log lines.
+//! State of the process: settings, addresses, counters, timings and log lines.
 
 pub(super) mod causes;
 pub(super) mod etcd_counts;

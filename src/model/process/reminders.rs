@@ -1,14 +1,17 @@
-//! What stays broken is told again: a log that is read an hour later shall still say so.
+//! Reminders about conditions that stay broken, so that a log that is read an hour later still
+//! shows them.
 //!
-//! Owns: since when each thing is broken, and when it was told last. Deliberately lacks: the log itself.
+//! Each set records since when a condition is broken and when it was last logged. The caller writes
+//! the log.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often what stays broken is told again: often enough for whoever opens the log in the night, and six lines an hour.
+/// Interval between reminders: often enough for a person who opens the log at night, and only six
+/// lines an hour.
 pub const REMINDER_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Things that are broken, by name. Bounded by how many there are to be broken.
+/// Broken conditions by name. Holds exactly the names of the last call of [`Reminders::due`].
 #[derive(Debug)]
 pub struct Reminders<K> {
     interval: Duration,
@@ -22,14 +25,14 @@ struct Broken {
 }
 
 impl<K: Ord + Clone> Reminders<K> {
-    /// Nothing broken yet.
+    /// Creates an empty set.
     #[must_use]
     pub const fn new(interval: Duration) -> Self {
         Self { interval, broken: BTreeMap::new() }
     }
 
-    /// Takes the set of what is broken now. Returns those of which somebody should be reminded, and for how long they have been broken: whatever breaks
-    /// was told when it did.
+    /// Replaces the set of broken conditions. Returns those that need a reminder, with the time
+    /// since they broke. A new condition is not returned: the caller logged it when it broke.
     pub fn due(&mut self, broken: impl IntoIterator<Item = K>, now: Instant) -> Vec<(K, Duration)> {
         let mut before = std::mem::take(&mut self.broken);
         let mut due = Vec::new();

@@ -1,38 +1,39 @@
-//! A setting in force, and where it comes from.
+//! A setting in force and its source.
 
-/// One option with what holds for it.
+/// One option with its current value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// The option's name, as the config file has it.
+    /// Name of the option in the config file.
     pub name: String,
-    /// What holds: none where it is not set and has no default, several where it may be repeated. No secrets.
+    /// Current values: none if the option is not set and has no default, several if it is
+    /// repeatable. Secrets are left out.
     pub values: Vec<String>,
-    /// Which layer it comes from.
+    /// Layer that the value comes from.
     pub source: SettingSource,
-    /// Where it stands, in words; `None` for a default.
+    /// Human-readable location of the value; `None` for a default.
     pub origin: Option<String>,
-    /// What it is for.
+    /// Purpose of the option.
     pub description: String,
 }
 
-/// The layers of settings, the strongest first.
+/// Layers of settings, in descending precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingSource {
-    /// The command line.
+    /// Command line.
     Flag,
-    /// An environment variable.
+    /// Environment variable.
     Environment,
     /// The `--config` file.
     File,
-    /// Nothing says anything else.
+    /// Built-in default.
     Default,
 }
 
 impl SettingSource {
-    /// All of them.
+    /// All layers.
     pub const ALL: [Self; 4] = [Self::Flag, Self::Environment, Self::File, Self::Default];
 
-    /// Its name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         match self {

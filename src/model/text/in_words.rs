@@ -1,11 +1,12 @@
-//! What a system's error says to a person.
+//! Human-readable errors of the operating system.
 
 use std::fmt::Display;
 
-/// How the standard library begins what it adds to the system's words.
+/// Start of the suffix that the standard library adds to a system's message.
 const NUMBER: &str = " (os error ";
 
-/// An error in words alone: `Connection refused` of `Connection refused (os error 111)`, whose number tells its reader nothing.
+/// Returns an error without its number: `Connection refused` instead of `Connection refused (os
+/// error 111)`.
 #[must_use]
 pub fn in_words(error: impl Display) -> String {
     let text = error.to_string();

@@ -1,4 +1,4 @@
-//! Text for people: escapes, secrets in URLs, errors of the system, and the name that was probably meant.
+//! Text for people: escapes, secrets in URLs, system errors, and suggestions for misspelt names.
 
 pub(super) mod in_words;
 pub(super) mod nearest;

@@ -1,13 +1,14 @@
 //! Suggestions for misspelt names.
 
-/// Maximum number of letters that may differ in a misspelt word; a third of its letters in a short one.
+/// Maximum number of letters that may differ in a misspelt word. In a short word, a third of its
+/// letters.
 const DIFFERENCES_MAX: usize = 2;
 
-/// Returns the known word that is most similar to a misspelt one, if any is similar.
+/// Returns the known word that is most similar to a misspelt word; `None` if none is similar.
 #[must_use]
 pub fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = plain(word);
-    // no known word is this long, and the comparison would take time
+    // no known word is this long, and the comparison would be slow
     if word.len() > 64 {
         return None;
     }
@@ -16,7 +17,7 @@ pub fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Opti
     near.min_by_key(|(differences, _)| *differences).map(|(_, one)| one)
 }
 
-/// Removes case and separators, in which spellings differ.
+/// Removes case and separators, which vary between spellings.
 fn plain(word: &str) -> String {
     word.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect()
 }

@@ -1,27 +1,30 @@
-//! Text from other clusters on a terminal: characters that a terminal acts on are written as escapes.
+//! Escapes for text from remote clusters, so that it cannot control the terminal.
 //!
-//! Names, values and error texts come from remote etcds, whose writers choose every character. An escape sequence in one could colour, move or
-//! hide what a terminal shows, and a direction mark could turn the order of a line. Every command prints through [`printable`].
+//! Names, values and error texts come from remote etcds, whose writers choose every character. An
+//! escape sequence in one could colour, move or hide what a terminal shows, and a direction mark
+//! could change the order of a line. Every command prints through [`printable`].
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a terminal or a browser acts on a character instead of showing it: control characters (C0, DEL and C1), line and paragraph
-/// separators, and the marks that change the direction of text (Unicode UAX #9).
+/// Returns whether a terminal or a browser acts on a character instead of showing it: control
+/// characters (C0, DEL and C1), line and paragraph separators, and the marks that change the
+/// direction of text (Unicode UAX #9).
 #[must_use]
 pub fn is_acted_on(character: char) -> bool {
     character.is_control() || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Text without characters that a terminal acts on, except line feeds and tabs. Each is written as JSON writes it, `\u001b`, so that a JSON
-/// document keeps its meaning: inside one these characters occur in strings alone.
+/// Escapes the characters that a terminal acts on, except line feeds and tabs. The escapes are
+/// those of JSON, such as `\u001b`. A JSON document keeps its meaning, because only its strings
+/// contain these characters.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, false)
 }
 
-/// [`printable`] text in which colours stay: `ESC [`, digits and semicolons, `m` (ECMA-48, SGR). For text in which everything from elsewhere is
-/// escaped already.
+/// Escapes like [`printable`], but keeps colours: `ESC [`, digits and semicolons, `m` (ECMA-48,
+/// SGR). The caller must already have escaped all text from remote sources.
 #[must_use]
 pub fn printable_with_colours(text: &str) -> Cow<'_, str> {
     escaped(text, true)
@@ -54,7 +57,7 @@ fn escaped(text: &str, keeps_colours: bool) -> Cow<'_, str> {
     out.into()
 }
 
-/// How many bytes behind `ESC` belong to a colour.
+/// Returns the number of bytes after `ESC` that belong to a colour.
 fn colour_length(behind: &str) -> Option<usize> {
     let parameters = behind.strip_prefix('[')?;
     let end = parameters.find(|character: char| !character.is_ascii_digit() && character != ';')?;
@@ -65,7 +68,7 @@ fn colour_length(behind: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Escape sequences of every form, DEL, a C1 control, and direction marks.
+    /// Sample with escape sequences of every form, DEL, a C1 control, and direction marks.
     const HOSTILE: &str = "a\u{1b}[31mb\u{1b}]0;c\u{7}d\u{7f}e\u{9b}2Jf\u{202e}g\u{2066}h\u{61c}i\u{2028}j\r\u{8}";
 
     #[test]

@@ -1,36 +1,38 @@
-//! A URL that holds a secret: a user and password, or a path that only its owner knows, as those of chat services are.
+//! URLs that contain a secret: a user and password, or a secret path such as those of chat
+//! webhooks.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
-/// What stands for what is left out.
+/// Replacement for the parts that are not shown.
 const LEFT_OUT: &str = "REDACTED";
 
-/// A URL of `http` or `https`, of which nothing but scheme, host and port is ever shown.
+/// `http` or `https` URL of which only scheme, host and port are ever shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl(String);
 
 impl SecretUrl {
-    /// Any text: whether it can be used is asked of it, for an error that repeats it would tell.
+    /// Wraps any text. [`SecretUrl::is_usable`] checks it separately, because a parse error would
+    /// repeat the secret.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self(text.trim().to_owned())
     }
 
-    /// All of it, for connecting.
+    /// Returns the whole URL, for connecting.
     #[must_use]
     pub fn whole(&self) -> &str {
         &self.0
     }
 
-    /// Whether it begins as it must, and names a host.
+    /// Returns whether the URL begins with `http://` or `https://` and names a host.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.place().is_some_and(|(_, host)| !host.is_empty())
     }
 
-    /// As anybody may read it: `https://hooks.example:8443/REDACTED`.
+    /// Returns the URL without its secrets: `https://hooks.example:8443/REDACTED`.
     #[must_use]
     pub fn shown(&self) -> String {
         match self.place() {
@@ -39,7 +41,8 @@ impl SecretUrl {
         }
     }
 
-    /// The scheme, and the host with its port. What stands before the last `@` may be a password that has a slash in it.
+    /// Returns the scheme, and the host with its port. The text before the last `@` may be a
+    /// password that contains a slash.
     fn place(&self) -> Option<(&str, &str)> {
         let (scheme, rest) = self.0.split_once("://").filter(|(scheme, _)| matches!(*scheme, "http" | "https"))?;
         let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
@@ -48,13 +51,14 @@ impl SecretUrl {
     }
 }
 
-/// Whether a text can be a host with or without a port. What stands in a port's place and is no number may be a password.
+/// Returns whether a text can be a host with or without a port. A non-numeric text after the colon
+/// may be a password.
 fn is_host_and_port(text: &str) -> bool {
     let is_port = |port: &str| port.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit());
     text.chars().all(|c| c.is_ascii_alphanumeric() || "-._:[]".contains(c)) && text.rsplit_once(':').is_none_or(|(_, port)| is_port(port))
 }
 
-/// A text, for instance of an error, without the secrets of the URLs in it: user and password, and what follows a `?`.
+/// Removes the secrets from the URLs in a text: user and password, and everything after a `?`.
 #[must_use]
 pub fn without_url_secrets(text: &str) -> Cow<'_, str> {
     replace_urls(text, |behind| {
@@ -66,7 +70,8 @@ pub fn without_url_secrets(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// A text that repeats what somebody typed, in which nothing but scheme, host and port is shown of each URL: any other part may be a secret.
+/// Reduces each URL in a text to scheme, host and port. Meant for messages that repeat user input,
+/// where any other part may be a secret.
 #[must_use]
 pub fn with_bare_urls(text: &str) -> Cow<'_, str> {
     replace_urls(text, |behind| match SecretUrl::new(&format!("https://{behind}")).place() {
@@ -76,19 +81,21 @@ pub fn with_bare_urls(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// A path, as an error may name it: a URL in the place of a path may hold a secret.
+/// Returns a path as messages may show it: if the user gave a URL instead of a path, it may contain
+/// a secret.
 #[must_use]
 pub fn shown_path(path: &Path) -> String {
     with_bare_urls(&path.to_string_lossy()).into_owned()
 }
 
-/// Replaces what stands behind the `://` of each URL in a text. A URL ends at a blank, a quotation mark or a bracket.
+/// Replaces the text after the `://` of each URL. A URL ends at a blank, a quotation mark or a
+/// bracket.
 fn replace_urls(text: &str, replace: impl Fn(&str) -> Cow<'_, str>) -> Cow<'_, str> {
     let (mut out, mut rest) = (String::new(), text);
     while let Some((before, behind)) = rest.split_once("://") {
         let end = behind.find(|c: char| c.is_whitespace() || "\"'`<>()".contains(c)).unwrap_or(behind.len());
         let (url, after) = behind.split_at(end);
-        // of a sentence
+        // punctuation at the end belongs to the sentence
         let url_end = url.trim_end_matches([':', ',', ';', '.']).len();
         let (url, mark) = url.split_at(url_end);
         // the path of a unix socket is no secret
