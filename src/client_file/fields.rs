@@ -1,7 +1,7 @@
-//! The values that keys of a client file may have: what Go's JSON takes for each of them.
+//! Types of the values in a client file, with the rules of Go's JSON decoder.
 //!
-//! `sigs.k8s.io/yaml` makes texts of numbers and booleans where a key is a text, but not for the keys of the embedded `clientv3.Config`, such as
-//! `username`.
+//! `sigs.k8s.io/yaml` converts numbers and booleans to text if a key needs text, but not for the
+//! keys of the embedded `clientv3.Config`, such as `username`.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,8 @@ use serde_yaml_ng::{Number, Value};
 
 use super::ClientFileError;
 
-/// Keys of `clientv3.Config` and its file (etcd 3.6) that mean nothing here. Agents refuse a file in which one of them has a value of another type.
+/// Keys of `clientv3.Config` and its file (etcd 3.6) that have no effect here. Agents refuse a file
+/// in which one of them has a value of another type.
 const OTHERS: [(&str, Expected); 17] = [
     ("auto-sync-interval", Expected::Integer),
     ("backoff-jitter-fraction", Expected::Number),
@@ -30,11 +31,11 @@ const OTHERS: [(&str, Expected); 17] = [
     ("tls", Expected::Mapping),
 ];
 
-/// What a key takes, `null` aside.
+/// Expected type of a value, apart from `null`.
 #[derive(Clone, Copy)]
 enum Expected {
     Flag,
-    /// Durations too, in nanoseconds: `5s` is a text.
+    /// Includes durations, which are nanoseconds: `5s` is a text.
     Integer,
     Natural,
     Number,
@@ -59,7 +60,7 @@ impl Expected {
         }
     }
 
-    /// What an error says that it must be.
+    /// Returns the type's name for errors.
     fn described(self) -> &'static str {
         match self {
             Self::Flag => FLAG,
@@ -75,12 +76,12 @@ impl Expected {
 
 const FLAG: &str = "true or false";
 
-/// A fraction without its fraction: Go writes it as a whole number.
+/// Returns a float that has no fractional part: Go writes it as a whole number.
 fn whole(number: &Number) -> Option<f64> {
     number.as_f64().filter(|fraction| number.is_f64() && fraction.fract() == 0.0)
 }
 
-/// Checks the value of a key that means nothing here.
+/// Checks the value of a key that has no effect here.
 ///
 /// # Errors
 /// [`ClientFileError::WrongType`].
@@ -91,10 +92,10 @@ pub(super) fn check_other(key: &str, value: &Value) -> Result<(), ClientFileErro
     }
 }
 
-/// Sets a text that must be one as it stands.
+/// Sets a field whose value must be a YAML string: numbers and booleans are not converted.
 pub(super) fn set_text(field: &mut String, key: &'static str, value: &Value) -> Result<(), ClientFileError> {
     match value {
-        // null leaves a field as it is
+        // null leaves the field unchanged
         Value::Null => {}
         Value::String(text) => field.clone_from(text),
         _ => return Err(ClientFileError::WrongType { key, expected: "a text (quote it if it looks like a number or a boolean)" }),
@@ -102,7 +103,7 @@ pub(super) fn set_text(field: &mut String, key: &'static str, value: &Value) -> 
     Ok(())
 }
 
-/// Sets a path, which may look like a number or a boolean; an empty one is none.
+/// Sets a path, whose value may look like a number or a boolean; an empty path counts as not given.
 pub(super) fn set_path(field: &mut Option<PathBuf>, key: &'static str, value: &Value) -> Result<(), ClientFileError> {
     if !value.is_null() {
         let text = text_of(value).ok_or(ClientFileError::WrongType { key, expected: "a text" })?;
@@ -120,7 +121,7 @@ pub(super) fn set_flag(field: &mut bool, key: &'static str, value: &Value) -> Re
     Ok(())
 }
 
-/// A list of texts; `null` is an empty one, and in it an empty text.
+/// Returns a list of texts. `null` is an empty list; inside a list it is an empty text.
 pub(super) fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, ClientFileError> {
     let text = |item: &Value| if item.is_null() { Some(String::new()) } else { item.as_str().map(str::to_owned) };
     let texts = match value {
@@ -131,7 +132,8 @@ pub(super) fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, Cli
     texts.ok_or(ClientFileError::WrongType { key, expected: "a list of texts" })
 }
 
-/// A scalar as the text that `sigs.k8s.io/yaml` makes of it for a key that is one: a float has the 32 bits that it has there.
+/// Converts a scalar to text as `sigs.k8s.io/yaml` does for a key that needs text. Floats have 32
+/// bits, as there.
 #[allow(clippy::cast_possible_truncation, reason = "sigs.k8s.io/yaml rounds floats to 32 bits")]
 pub(super) fn text_of(value: &Value) -> Option<String> {
     match value {
@@ -143,7 +145,7 @@ pub(super) fn text_of(value: &Value) -> Option<String> {
     }
 }
 
-/// As Go's `FormatFloat` with `'g'` and the shortest digits.
+/// Formats like Go's `FormatFloat` with `'g'` and the shortest digits.
 fn float_text(number: f32) -> String {
     let text = format!("{number:e}");
     match text.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?))) {

@@ -1,5 +1,6 @@
-//! The addresses that a client file gives for names itself: `cilium-host-aliases`, which Cilium writes for clusters that have addresses and no name
-//! in any DNS, such as `paris.mesh.cilium.io` (`pkg/clustermesh/common/config.go`). etcd's own client ignores it.
+//! Host aliases of a client file (`cilium-host-aliases`). Cilium writes them for clusters whose
+//! names no DNS has, such as `paris.mesh.cilium.io` (`pkg/clustermesh/common/config.go`). etcd's
+//! own client ignores the key.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -8,12 +9,12 @@ use serde_yaml_ng::Value;
 
 use super::fields::text_of;
 
-/// The key of the file that they stand at.
+/// Key of the aliases in the client file.
 pub(super) const KEY: &str = "cilium-host-aliases";
 
-/// Reads the list `[{hostname, ips: […]}]`, or the map `{HOSTNAME: {ips: […]}}` that newer charts of Cilium write. As
-/// Cilium does it refuses all of them for one entry that it cannot use: a name without addresses would be looked up in
-/// DNS, and might be found there.
+/// Reads the list `[{hostname, ips: […]}]`, or the map `{HOSTNAME: {ips: […]}}` that newer charts
+/// of Cilium write. Like Cilium it refuses all aliases if one entry cannot be used: a name without
+/// addresses would be looked up in DNS, and might resolve there.
 pub(super) fn read_host_aliases(value: &Value) -> Result<HostAliases, String> {
     let wrong = || "it must be a list of entries with a hostname and a list of ips, or a map of hostnames to entries with ips".to_owned();
     let mut aliases: Vec<(String, Vec<IpAddr>)> = Vec::new();
@@ -53,7 +54,8 @@ fn add(aliases: &mut Vec<(String, Vec<IpAddr>)>, hostname: String, entry: &Value
     }
 }
 
-/// The value of a field, whatever the case of its name; an error where `entry` has no fields.
+/// Returns the value of a field, ignoring the case of its name; an error if `entry` is not a
+/// mapping.
 fn field<'a>(entry: &'a Value, name: &str) -> Result<Option<&'a Value>, ()> {
     let fields = entry.as_mapping().ok_or(())?;
     let is_named = |key: &Value| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name));
@@ -61,7 +63,8 @@ fn field<'a>(entry: &'a Value, name: &str) -> Result<Option<&'a Value>, ()> {
     Ok(found.max_by_key(|(key, _)| key.as_str()).map(|(_, value)| value))
 }
 
-/// An address as Go's `netip.Addr` takes it; in it `None` for what agents accept and nobody can reach: an empty one, and one with a zone.
+/// Parses an address as Go's `netip.Addr` does. The inner `None` is a value that agents accept and
+/// nobody can reach: an empty address, or one with a zone.
 fn address(value: &Value) -> Option<Option<IpAddr>> {
     let text = if value.is_null() { "" } else { value.as_str()? };
     match text.split_once('%') {

@@ -1,11 +1,13 @@
-//! The keys that etcd's client knows in its file (`clientv3/yaml`), and which of them was meant by one that it does not know.
+//! Keys of etcd's client file (`clientv3/yaml`), and suggestions for misspelt ones.
 //!
-//! Such a key is ignored there and here: a certificate that a file seems to name is then not used, and nothing says so.
+//! etcd's client and meshkeep ignore unknown keys: a certificate at a misspelt key is silently not
+//! used.
 
 use crate::model::nearest;
 
-/// Every key that etcd's client reads, those that mean nothing here as well: none of these is a slip (etcd 3.7, `client/v3/config.go` and
-/// `client/v3/yaml/config.go`). One is Cilium's (`pkg/clustermesh/common/config.go`).
+/// All keys that etcd's client reads, including those without effect here, so that none of them
+/// counts as misspelt (etcd 3.7, `client/v3/config.go` and `client/v3/yaml/config.go`). One is
+/// Cilium's (`pkg/clustermesh/common/config.go`).
 const KNOWN: [&str; 23] = [
     "auto-sync-interval",
     "backoff-exponent",
@@ -22,7 +24,7 @@ const KNOWN: [&str; 23] = [
     "insecure-transport",
     "key-file",
     "max-unary-retries",
-    // two that have no name for files but their Go name
+    // two fields without a tag, which files name as Go does
     "maxcallrecvmsgsize",
     "maxcallsendmsgsize",
     "password",
@@ -33,7 +35,8 @@ const KNOWN: [&str; 23] = [
     "username",
 ];
 
-/// What the same things are called in etcd's flags and elsewhere. `ca-file` is a key of the client's file that it does not read any more.
+/// Names of the same settings in etcd's flags and elsewhere. `ca-file` is a key that etcd's client
+/// no longer reads.
 const ELSEWHERE: [(&str, &str); 10] = [
     ("ca", "trusted-ca-file"),
     ("ca-cert", "trusted-ca-file"),
@@ -47,10 +50,12 @@ const ELSEWHERE: [(&str, &str); 10] = [
     ("user", "username"),
 ];
 
-/// How long a key may be that is taken for a slip: more than twice the longest that is known, and short enough to be told.
+/// Maximum length of a key that can count as misspelt, in bytes: more than twice the longest known
+/// key, and short enough to print.
 const KEY_BYTES_MAX: usize = 64;
 
-/// The key that was probably meant by one that etcd's client ignores; `None` for those that it knows, and for what is nothing like them.
+/// Returns the key that a misspelt key probably means; `None` for known keys, and for keys that
+/// resemble none.
 #[must_use]
 pub fn meant_by(key: &str) -> Option<&'static str> {
     let lower = key.to_ascii_lowercase();
@@ -89,13 +94,13 @@ mod tests {
             ("user", Some("username")),
             ("pasword", Some("password")),
             ("dial-timout", Some("dial-timeout")),
-            // what etcd's client knows, in whatever case
+            // keys that etcd's client knows, in any case
             ("TRUSTED-CA-FILE", None),
             ("Endpoints", None),
             ("MaxCallRecvMsgSize", None),
             ("token", None),
             ("dial-keep-alive-time", None),
-            // and what is nothing like it
+            // keys that resemble none
             ("comment", None),
             ("cluster-name", None),
             ("x", None),

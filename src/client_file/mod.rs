@@ -1,8 +1,9 @@
-//! The etcd client file: the YAML that Cilium writes for each remote cluster (`pkg/kvstore/etcd.go`, etcd's
-//! `clientv3/yaml`), read into a [`EtcdConfig`].
+//! Reader of etcd client files: the YAML that Cilium writes for each remote cluster
+//! (`pkg/kvstore/etcd.go`, etcd's `clientv3/yaml`), parsed into an [`EtcdConfig`].
 //!
-//! It is read as agents read it: `tests/clients/go-cilium/readers` compares the two. Nothing here checks that an
-//! endpoint can be dialled. `Connection::open` does, so that one bad endpoint does not cost the others.
+//! The parser accepts and refuses the same files as Cilium's agents;
+//! `tests/clients/go-cilium/readers` compares the two. It does not check whether an endpoint can be
+//! dialled. `Connection::open` does, so that one bad endpoint does not make the others unusable.
 
 mod fields;
 mod host_aliases;
@@ -21,69 +22,69 @@ use crate::yaml::{Limits, YamlError, go};
 
 pub use self::keys::meant_by;
 
-/// An etcd client file. Keys are case-insensitive and unknown ones are ignored, as Go's decoder does.
+/// An etcd client file. Keys are case-insensitive and unknown keys are ignored, as in Go's decoder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientFile {
-    /// What the file configures.
+    /// Configuration in the file.
     pub config: EtcdConfig,
     misspelt: Vec<MisspeltKey>,
-    /// That a certificate or a key is given without the other.
+    /// Message if a certificate or a key is given without the other.
     half_pair: Option<&'static str>,
 }
 
-/// A key that etcd's client ignores, and the one that was probably meant.
+/// A key that etcd's client ignores, and the key that it probably means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MisspeltKey {
-    /// As the file has it.
+    /// Key as written in the file.
     pub key: String,
-    /// As etcd's client knows it.
+    /// Key that etcd's client knows.
     pub meant: &'static str,
 }
 
-/// Maximum number of misspelt keys that are reported of a file: as many as it needs keys.
+/// Maximum number of misspelt keys that are reported per file: as many keys as a file needs.
 const MISSPELT_COUNT_MAX: usize = 8;
 
-/// Why a file is not an etcd client file. Never quotes a value: it could be the password.
+/// Reason why a file is not an etcd client file. Never quotes a value: it could be the password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientFileError {
-    /// Not YAML at all.
+    /// The file is not YAML.
     #[error("not YAML: {place}")]
     NotYaml {
-        /// Line and column. Not the parser's words, which may quote what is there.
+        /// Line and column. The parser's own message may quote the file and is not used.
         place: String,
     },
-    /// It stands for more than any client file needs, or nests too deeply.
+    /// The YAML expands to more than any client file needs, or is nested too deeply.
     #[error("{reason}")]
     TooMuch {
-        /// Which limit, and where.
+        /// Exceeded limit, and its location.
         reason: String,
     },
-    /// YAML, but not a mapping of keys to values.
+    /// The YAML is not a mapping of keys to values.
     #[error("not a mapping of keys such as endpoints to values")]
     NotAMapping,
     /// A key has a value of another type.
     #[error("{key} must be {expected}")]
     WrongType {
-        /// The key, as this client spells it.
+        /// Name of the key, as this client spells it.
         key: &'static str,
-        /// What it must be.
+        /// Expected type.
         expected: &'static str,
     },
-    /// No endpoint is given.
+    /// The file has no endpoint.
     #[error("endpoints is missing or empty: give at least one, such as https://host:2379")]
     NoEndpoints,
-    /// What stands at `cilium-host-aliases` cannot be used.
+    /// The value of `cilium-host-aliases` cannot be used.
     #[error("cilium-host-aliases: {reason}")]
     HostAliases {
-        /// Why not.
+        /// Reason.
         reason: String,
     },
-    /// Something is missing, and a key that nobody reads may be why.
+    /// A setting is missing, and a misspelt key may be the reason.
     #[error("{error}; {}", in_words(keys))]
     Misspelt {
-        /// What is wrong.
+        /// Error without the suggestion.
         error: Box<Self>,
-        /// The misspelt keys, which may be why.
+        /// Misspelt keys, which may be the reason.
         keys: Vec<MisspeltKey>,
     },
 }
@@ -98,7 +99,6 @@ impl From<YamlError> for ClientFileError {
     }
 }
 
-/// What the keys of a file say.
 #[derive(Default)]
 struct Values {
     endpoints: Vec<String>,
@@ -114,11 +114,11 @@ struct Values {
 }
 
 impl ClientFile {
-    /// Reads the text of a client file: a few milliseconds for each 100 KB of it, so that an async thread leaves a
-    /// foreign one to a blocking thread.
+    /// Parses a client file. This takes a few milliseconds per 100 KB, so async code parses
+    /// untrusted files on a blocking thread.
     ///
     /// # Errors
-    /// [`ClientFileError`], naming the key.
+    /// [`ClientFileError`], which names the key.
     pub fn parse(bytes: &[u8]) -> Result<Self, ClientFileError> {
         let mut values = Values::default();
         match values.read(bytes).and_then(|()| values.config()) {
@@ -128,7 +128,7 @@ impl ClientFile {
         }
     }
 
-    /// Returns, as text, what of the file is ignored and was probably meant otherwise.
+    /// Returns warnings about ignored settings that were probably meant otherwise, as text.
     #[must_use]
     pub fn warnings(&self) -> Option<String> {
         let half_pair = self.half_pair.map(|warning| format!("{warning}, so that no client certificate is shown"));
@@ -143,7 +143,7 @@ impl Values {
             return Err(ClientFileError::NotAMapping);
         };
         let mut pairs: Vec<(&str, &Value)> = mapping.iter().filter_map(|(key, value)| Some((key.as_str()?, value))).collect();
-        // Go's JSON has them in this order: of keys that differ in their case alone, the last counts
+        // Go's JSON has this order: of keys that differ only in case, the last one counts
         pairs.sort_by_key(|(key, _)| *key);
         pairs.into_iter().try_for_each(|(key, value)| self.set(key, value))
     }
@@ -180,7 +180,7 @@ impl Values {
         }
         config.insecure_transport = self.insecure_transport;
         config.insecure_skip_tls_verify = self.insecure_skip_tls_verify;
-        // and logs in only where both are given
+        // etcd's client logs in only if both are given
         if !self.username.is_empty() && !self.password.is_empty() {
             config.credentials = Some(Credentials { username: self.username.clone(), password: self.password.clone() });
         }

@@ -1,5 +1,5 @@
-//! Client files of every form, and what Cilium's and etcd's own readers make of them (`tests/data/client_files.json`, which
-//! `tests/clients/go-cilium/readers` writes).
+//! Tests with client files of every form, and the results of Cilium's and etcd's own readers
+//! (`tests/data/client_files.json`, written by `tests/clients/go-cilium/readers`).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ fn table() -> Vec<Value> {
     serde_json::from_str(include_str!("../../tests/data/client_files.json")).unwrap()
 }
 
-/// What the table says of a file, in our words: who logs in needs a name and a password, and addresses that nobody can reach are left out.
+/// Converts the table's result into ours: a login needs a name and a password, and unreachable
+/// addresses are left out.
 fn expected(seen: &Value) -> Value {
     let mut seen = seen.clone();
     let fields = seen.as_object_mut().unwrap();
@@ -58,7 +59,7 @@ fn ours(content: &[u8]) -> Value {
 #[test]
 fn every_form_is_read_as_agents_read_it() {
     let mut differences = Vec::new();
-    // what agents skip is none of ours either
+    // files that agents skip are not client files for meshkeep either
     for row in table().iter().filter(|row| row["seen"]["isClientFile"] == true) {
         let content = row
             .get("bytes")
