@@ -1,29 +1,32 @@
-//! The page at `/`: its files, which are in the binary, and the addresses under which they never change.
+//! The web page at `/`: its files, which are compiled into the binary, and their versioned
+//! addresses.
 //!
-//! Owns: the files of `assets/`, plain ES modules that a browser loads as they stand here. All of them are below one address that is made of
-//! the content of all, so that a browser may keep them for good, modules name each other by relative paths, and none meets one of another
-//! version. `assets/vendor` has what others wrote, as they published it (a test holds its hash). Deliberately lacks: HTTP, and data: the page
-//! asks the API as anybody could.
+//! The files in `assets/` are plain ES modules that a browser loads unchanged. They are all below
+//! one path with a hash of their contents, so that browsers can cache them forever. Modules import
+//! each other by relative paths and never meet a module of another version. `assets/vendor` has
+//! third-party files as they were published (a test checks their hashes). The page uses only the
+//! public API.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 
-/// What a browser may do with the page: nothing comes from elsewhere or goes there, no script or style stands in a document, and no text
-/// becomes markup (`require-trusted-types-for`), whatever a mesh announces.
+/// Content security policy of the page: nothing is loaded from or sent to other hosts, documents
+/// have no inline script or style, and no text becomes markup (`require-trusted-types-for`),
+/// whatever a mesh announces.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// How many characters of the hash stand in the address: 64 bits tell any two versions from each other.
+/// Number of the hash's characters in the address: 64 bits distinguish any two versions.
 const VERSION_LENGTH: usize = 16;
 
-/// One file.
+/// One file of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asset {
-    /// Its path below `assets/`.
+    /// Path below `assets/`.
     pub name: &'static str,
-    /// All of it.
+    /// Content.
     pub text: &'static str,
 }
 
@@ -33,7 +36,7 @@ macro_rules! assets {
     };
 }
 
-/// All files but the page itself.
+/// All files except the page itself.
 pub static ASSETS: [Asset; 22] = assets![
     "api.js",
     "frame.js",
@@ -59,11 +62,11 @@ pub static ASSETS: [Asset; 22] = assets![
     "words.js",
 ];
 
-/// The page without the addresses of its files.
+/// Page before the addresses of its files are inserted.
 const TEMPLATE: &str = include_str!("assets/index.html");
 
 impl Asset {
-    /// What it is to a browser.
+    /// Returns the media type.
     #[must_use]
     pub fn media_type(&self) -> &'static str {
         match self.name.rsplit_once('.') {
@@ -75,7 +78,7 @@ impl Asset {
     }
 }
 
-/// What all files are below: made of their names and contents.
+/// Returns the path component of all files: a hash of their names and contents.
 #[must_use]
 pub fn version() -> &'static str {
     static VERSION: OnceLock<String> = OnceLock::new();
@@ -96,7 +99,8 @@ pub fn version() -> &'static str {
     })
 }
 
-/// The page. It names every module, so that a browser fetches all at once and not one behind the other.
+/// Returns the page. It names every module, so that a browser fetches all of them in parallel and
+/// not one after the other.
 #[must_use]
 pub fn index() -> &'static str {
     static INDEX: OnceLock<String> = OnceLock::new();
@@ -107,7 +111,7 @@ pub fn index() -> &'static str {
     })
 }
 
-/// The file of a path below `/assets/`; none of another version.
+/// Returns the file for a path below `/assets/`; `None` for another version.
 #[must_use]
 pub fn asset(path: &str) -> Option<&'static Asset> {
     let name = path.strip_prefix(version())?.strip_prefix('/')?;

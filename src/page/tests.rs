@@ -1,4 +1,4 @@
-//! The files are all there, are what they claim to be, and fetch nothing from elsewhere.
+//! Tests that all files of the page exist, match their types, and fetch nothing from elsewhere.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,8 +8,9 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 
-/// What others wrote, with the SHA-256 of each file as npm has it: preact 10 and htm in one module (`htm@3.1.1`, `preact/standalone.module.js`),
-/// and their licences (`htm@3.1.1` and `preact@10.24.3`, `LICENSE`).
+/// Third-party files with their SHA-256 as published on npm: preact 10 and htm in one module
+/// (`htm@3.1.1`, `preact/standalone.module.js`), and their licences (`htm@3.1.1` and
+/// `preact@10.24.3`, `LICENSE`).
 const VENDORED: [(&str, &str); 3] = [
     ("vendor/preact.js", "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7"),
     ("vendor/htm.LICENSE", "740725f7252e750af735d0028cc534970772f513331e9f68150fede8fb3ce00f"),
@@ -20,7 +21,7 @@ fn text(name: &str) -> &'static str {
     ASSETS.iter().find(|asset| asset.name == name).unwrap_or_else(|| panic!("no {name}")).text
 }
 
-/// Our own files, with the page itself.
+/// Returns our own files, including the page itself.
 fn own() -> impl Iterator<Item = (&'static str, &'static str)> {
     let own = ASSETS.iter().filter(|asset| !asset.name.starts_with("vendor/"));
     own.map(|asset| (asset.name, asset.text)).chain([("index.html", TEMPLATE)])
@@ -53,7 +54,8 @@ fn what_others_wrote_is_what_they_published() {
     }
 }
 
-/// The two that would let a text of the mesh become markup or code are nowhere, and no address leads elsewhere.
+/// Our files use nothing that would turn text of the mesh into markup or code, and name no other
+/// host.
 #[test]
 fn our_files_make_no_markup_of_texts_and_name_no_other_host() {
     for (name, text) in own() {
@@ -80,12 +82,12 @@ fn our_files_make_no_markup_of_texts_and_name_no_other_host() {
         );
         assert!(text.lines().count() < 500, "{name} is too long");
     }
-    // a choice of colours is all that outlives the page
+    // only the colour theme is stored beyond the page's lifetime
     let keepers: Vec<&str> = own().filter(|(_, text)| text.contains("localStorage")).map(|(name, _)| name).collect();
     assert_eq!(keepers, ["frame.js"]);
 }
 
-/// Names and values come from other clusters, whose writers choose every character.
+/// Names and values come from remote clusters, whose writers choose every character.
 #[test]
 fn every_answer_is_read_with_escapes_and_every_element_isolates_direction() {
     for (name, text) in own().filter(|(name, _)| name.ends_with(".js")) {
