@@ -1,4 +1,4 @@
-//! The process as a whole, and each cluster.
+//! Routes of the process and of the clusters.
 
 use std::collections::VecDeque;
 
@@ -93,7 +93,7 @@ pub(crate) async fn get_cluster(
     let cluster = reading.cluster(&cluster_in_path(&name)?).ok_or_else(missing)?;
     let sources = sources(&cluster);
     terms.check(&sources)?;
-    // the cluster as a whole; a revision belongs to one kind alone
+    // the cluster as a whole; a revision belongs to one kind only
     let origin = Origin::of_all(sources.iter().map(|source| source.origin));
     let whole = sources.first().zip(origin).map(|(source, origin)| SourceMeta { revision: None, origin, ..source.clone() });
     let position = reading.position();

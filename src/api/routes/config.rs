@@ -1,4 +1,4 @@
-//! The settings in force.
+//! Route of the settings in use.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! Raw entries, and values that could not be used.
+//! Routes of raw entries and rejected values.
 
 use std::collections::BTreeMap;
 
@@ -120,11 +120,11 @@ pub(crate) async fn list_rejected(
     .await
 }
 
-/// Begins the token of a page that begins with something that is no entry.
+/// Prefix of the token of a page that begins with a rejected value that is not an entry.
 const SOURCE_TOKEN: &str = "source/";
 
-/// What of the sources is no entry, from the page's start on, each with the text that a page begins
-/// with.
+/// Returns the rejected values of the sources that are not entries, by page start, from the page's
+/// start on.
 fn refused_by_sources(listing: &Listing) -> BTreeMap<String, Rejected> {
     let start = match listing.start_text() {
         None => "",
@@ -141,7 +141,7 @@ fn refused_by_sources(listing: &Listing) -> BTreeMap<String, Rejected> {
     places.filter(|(place, ..)| **place >= *start).map(told).collect()
 }
 
-/// The clusters and kinds that can have keys below a prefix.
+/// Returns the clusters and kinds that can have keys with a prefix.
 fn below(listing: &Listing, prefix: &str) -> (Vec<ClusterName>, Vec<Kind>) {
     let meets = |start: &str| start.starts_with(prefix) || prefix.starts_with(start);
     let mut kinds = Kind::ALL.to_vec();

@@ -1,4 +1,4 @@
-//! Service exports and endpoint slices.
+//! Routes of service exports and endpoint slices.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -96,7 +96,7 @@ pub(crate) async fn get_endpoint_slice(
     let key = EntryKey::new(Kind::EndpointSlice, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
     let reading = state.handle.reading().await?;
     let terms = query.values.terms()?;
-    // as large as its source makes it
+    // in a slice, because the source decides how large the object is
     one(&scanner, move || {
         let record = reading.record(&key);
         let _room = record.map(|record| reading.room_for(&record)).transpose().map_err(|none| Problem::no_room(&key.to_string(), none))?;

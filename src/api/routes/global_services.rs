@@ -1,4 +1,5 @@
-//! Global services: merged over the clusters that share them, and what a cluster would use of them.
+//! Routes of global services: merged over the clusters that share them, with the backends that a
+//! cluster would use.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -18,7 +19,7 @@ use crate::dto::objects::global_services::{ANY_CONFLICT, GlobalService};
 use crate::handle::{Reading, ServiceEntry};
 use crate::model::{ClusterName, Kind};
 
-/// What global services are merged from.
+/// Kinds that global services are merged from.
 const KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
 
 /// Services that clusters share, merged over all clusters.
@@ -70,7 +71,7 @@ pub(crate) async fn get_global_service(
     let Path((namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let terms = query.values.terms()?;
     let reading = state.handle.reading().await?;
-    // merged over all clusters, and as large as they make it
+    // in a slice, because the clusters decide how large the merged service is
     one(&scanner, move || {
         let chooser = chooser(&reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
         let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists what there is");
@@ -86,13 +87,13 @@ pub(crate) async fn get_global_service(
     .await
 }
 
-/// Whether the exports of a service disagree for a reason.
+/// Returns whether the exports of a service have a conflict with this reason.
 fn has_conflict(entry: &ServiceEntry, reason: &str) -> bool {
     let mut conflicts = entry.exports().into_iter().flat_map(|exports| &exports.conflicts);
     conflicts.any(|conflict| reason == ANY_CONFLICT || conflict.reason == reason)
 }
 
-/// How backends are to be chosen, where the request asks for that.
+/// Returns how to select backends, if the request has `affinity=`.
 fn chooser(reading: &Reading, wanted: Option<&str>, from: Option<&str>) -> Result<Option<Chooser>, Problem> {
     let Some(wanted) = wanted else {
         let lonely = || Problem::parameter("from", "says who chooses: give affinity=none, local or remote with it");

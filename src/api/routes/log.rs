@@ -1,4 +1,4 @@
-//! What was logged lately.
+//! Route of the newest log lines.
 
 use axum::Json;
 use axum::extract::State;

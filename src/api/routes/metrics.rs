@@ -1,7 +1,8 @@
-//! `/metrics`: what Prometheus scrapes, read from the newest snapshot at each scrape.
+//! `/metrics`: metrics for Prometheus, read from the newest snapshot at each scrape.
 //!
-//! One namespace, base units, `_total` on counters. The text format (version 0.0.4) is 30 lines to write, so there is no registry and
-//! no library: nothing here is kept between two scrapes. A remote is `target_cluster`, as in `cilium_kvstoremesh_*`.
+//! All names have one namespace and base units; counters end with `_total`. Writing the text format
+//! (version 0.0.4) needs 30 lines, so there is neither a library nor a registry, and nothing is
+//! stored between scrapes. A remote cluster is `target_cluster`, as in `cilium_kvstoremesh_*`.
 
 mod clusters;
 mod page;
@@ -22,7 +23,7 @@ use crate::api::state::ApiState;
 use crate::findings::counts;
 use crate::handle::{ClusterReading, Handle, Reading};
 
-/// Prometheus' text format.
+/// Media type of Prometheus' text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Metrics in Prometheus text format. Available while the store is loading.
@@ -31,7 +32,7 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 #[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "probes",
     responses((status = 200, description = "The metrics.", body = String, content_type = "text/plain")))]
 pub(crate) async fn get_metrics(State(state): State<ApiState>, scanner: Scanner) -> impl IntoResponse {
-    // some ten thousand lines with 255 clusters
+    // about ten thousand lines with 255 clusters
     ([(CONTENT_TYPE, TEXT)], scanner.once(move || text(&state)).await)
 }
 
@@ -85,7 +86,7 @@ fn process(page: &mut Page, state: &ApiState, loaded: bool) {
     }
 }
 
-/// What stands in brackets behind the version.
+/// Returns the commit: the text in parentheses after the version.
 fn commit() -> &'static str {
     env!("MESHKEEP_VERSION").split_once('(').map(|(_, commit)| commit.trim_end_matches(')')).unwrap_or_default()
 }

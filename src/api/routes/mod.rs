@@ -1,4 +1,4 @@
-//! One function for each route, in one file for each kind of thing.
+//! Handlers of the routes, one file per subject.
 
 pub(crate) mod clusters;
 pub(crate) mod config;
@@ -20,17 +20,20 @@ use crate::dto::meta::ItemMeta;
 use crate::handle::Reading;
 use crate::model::{ClusterName, EntryKey, Record};
 
-/// A cluster's name in a path: one that cannot be a name cannot be found.
+/// Parses a cluster's name in a path. An invalid name gets 404, because no such cluster can exist.
 fn cluster_in_path(name: &str) -> Result<ClusterName, Problem> {
     ClusterName::parse(name).map_err(|error| Problem::new(Code::NotFound, error.to_string()))
 }
 
-/// A path whose parts cannot be read: all are texts, so that its escapes are not UTF-8.
+/// Returns the problem for a path that cannot be parsed. All parameters are texts, so an escape is
+/// not UTF-8.
 fn bad_path(_: &axum::extract::rejection::PathRejection) -> Problem {
     Problem::new(Code::BadRequest, "the path has an escape that is no UTF-8: write %C3%A9 for é, %2F for a slash in a name")
 }
 
-/// A single thing that one key holds, and where it comes from; refused where it is not there, or older than the request allows.
+/// Returns the object of one key and its source.
+///
+/// Returns `None` without the key, and a problem if the data is older than the request allows.
 fn single<T>(reading: &Reading, key: &EntryKey, terms: Terms, of: impl Fn(&Record) -> Option<T>) -> Option<Result<(T, ItemMeta), Problem>> {
     let record = reading.record(key)?;
     let found = of(&record)?;

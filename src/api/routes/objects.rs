@@ -1,4 +1,4 @@
-//! Nodes, services and identities.
+//! Routes of nodes, services and identities.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -175,7 +175,7 @@ pub(crate) async fn list_identity_ips(
     .await
 }
 
-/// What the number of an identity that nobody announces says of where it would come from.
+/// Describes which cluster would have the number of an identity that no cluster announces.
 fn owner(reading: &Reading, id: u32) -> String {
     match (IdentityScope::of(id), reading.owner_of_identity(id)) {
         (IdentityScope::Global, Some((owner, Some(cluster)))) => format!(", whose number would be one of cluster {cluster} (id {owner})"),

@@ -1,4 +1,5 @@
-//! The page at `/`, for browsers; whoever does not ask for HTML by name gets the list of links that fits into a terminal.
+//! Route of the page at `/` for browsers. Requests whose `Accept` does not name HTML get a short
+//! list of links for terminals.
 
 use axum::extract::Path;
 use axum::http::HeaderMap;
@@ -8,13 +9,13 @@ use axum::response::{Html, IntoResponse, Response};
 use crate::api::problem::{Code, Problem};
 use crate::page;
 
-/// What runs here, with links.
+/// The list of links.
 const LINKS: &str = include_str!("index.html");
 
-/// An address that says what is there: browsers ask again when they are told to forget everything, and never else.
+/// `Cache-Control` of a file whose path changes with its content: browsers load it only once.
 const FOR_GOOD: &str = "public, max-age=31536000, immutable";
 
-/// The page, or the list of links.
+/// Serves the page, or the list of links.
 pub(crate) async fn index(headers: HeaderMap) -> Response {
     if !names_html(&headers) {
         return Html(LINKS).into_response();
@@ -22,13 +23,14 @@ pub(crate) async fn index(headers: HeaderMap) -> Response {
     let headers = [
         (CONTENT_SECURITY_POLICY, page::POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        // what was searched for stands in its address
+        // the page's address contains what the user searched for
         (REFERRER_POLICY, "no-referrer"),
     ];
     (headers, Html(page::index())).into_response()
 }
 
-/// Whether somebody wants HTML, as every browser says; `*/*` alone is curl and the like.
+/// Returns whether `Accept` names HTML, as in every browser. `*/*` alone comes from curl and
+/// similar clients.
 fn names_html(headers: &HeaderMap) -> bool {
     let texts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     texts
@@ -36,7 +38,7 @@ fn names_html(headers: &HeaderMap) -> bool {
         .any(|range| range.split(';').next().is_some_and(|range| range.trim().eq_ignore_ascii_case("text/html")))
 }
 
-/// A file of the page.
+/// Serves a file of the page.
 pub(crate) async fn asset(Path(path): Path<String>) -> Result<Response, Problem> {
     let Some(asset) = page::asset(&path) else {
         return Err(Problem::new(Code::NotFound, "the page has no such file, or none of this version: load the page again"));

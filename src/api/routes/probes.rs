@@ -1,10 +1,11 @@
-//! Probes in the manner of Kubernetes: `ok`, or with `?verbose` a line for each check; `exclude=` leaves one out.
+//! Probes like those of Kubernetes: `ok`, or with `?verbose` one line for each check. `exclude=`
+//! skips a check.
 //!
-//! A check names clusters, keys and addresses of remote etcds, so the lines are for clients that may read everything. An anonymous client is told
-//! `ok` or `not ok`, whatever it asks for.
+//! The lines contain names of clusters, keys and addresses of remote etcds, so only clients that
+//! may read everything get them. An anonymous client always gets only `ok` or `not ok`.
 //!
-//! Parameters that are not known mean nothing here, as with Kubernetes' own probes: whoever probes many components asks all alike, and one
-//! of them must not look broken for it.
+//! Unknown parameters are ignored, as in Kubernetes' own probes: a prober may send the same query
+//! to many components, and must not find one of them failing because of it.
 
 use std::collections::BTreeSet;
 
@@ -20,26 +21,26 @@ use crate::api::state::ApiState;
 use crate::handle::{ClusterReading, Handle, Origin};
 use crate::model::Phase;
 
-/// What the client may learn; the guard says so of each request.
+/// Access of the client. The guard sets it for each request.
 type Who = Option<Extension<Access>>;
 
-/// The parameters of a probe, as axum reads them; those that cannot be read are none.
+/// Parameters of a probe. Those that cannot be parsed are ignored.
 type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
-/// One question and why the answer is no, if it is.
+/// A check, and why it fails.
 struct Check {
     name: String,
     trouble: Option<String>,
-    /// Whether the trouble is only told: what is served is right all the same.
+    /// Set if a failure is only reported, because the answers are correct despite it.
     is_remark: bool,
 }
 
-/// What a probe was asked.
+/// Parameters of a probe.
 #[derive(Debug, Default)]
 struct Asked {
     verbose: bool,
     synced: bool,
-    /// Names of checks that are left out.
+    /// Names of the checks to skip.
     excluded: BTreeSet<String>,
 }
 
@@ -119,7 +120,7 @@ fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
         checks.push(check("clusters", state.handle.no_clusters().map(|none| one_line(&none.reason))));
         if let Some(reading) = &reading {
             let configured = reading.configured_clusters();
-            // a file that was read before and cannot be now leaves its cluster as it was
+            // if a file was valid before and cannot be read now, its cluster stays in use
             let unread = directory.invalid.into_iter().filter(|(file, _)| configured.iter().all(|name| name.as_str() != file));
             checks.extend(
                 unread
@@ -131,7 +132,7 @@ fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
     checks
 }
 
-/// Whether a cluster that has a file is live and everything of it confirmed.
+/// Checks that a cluster with a client file is live and all of its data is confirmed.
 fn cluster_check(cluster: &ClusterReading) -> Check {
     let restored = cluster.resources.iter().find(|resource| resource.source.origin != Origin::Live);
     let trouble = match (cluster.phase, restored) {
@@ -146,8 +147,7 @@ fn cluster_check(cluster: &ClusterReading) -> Check {
     check(&format!("cluster/{}", cluster.name), trouble)
 }
 
-/// How storing goes. Trouble with it is told and nothing more: what is served comes from the remote
-/// clusters.
+/// Checks the store. A failure is only reported, because the answers come from the remote clusters.
 fn storing(handle: &Handle) -> Check {
     let (name, error) = store_state(handle);
     let trouble = match name {
@@ -162,7 +162,7 @@ fn check(name: &str, trouble: Option<String>) -> Check {
     Check { name: name.to_owned(), trouble, is_remark: false }
 }
 
-/// An error as part of a line.
+/// Puts an error on one line.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -181,13 +181,13 @@ fn report(probe: &str, checks: &[Check], mut asked: Asked, who: Who) -> Response
         };
     }
     let status = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    // who is not known to be let in learns nothing more
+    // clients without confirmed access get no details
     let is_anonymous = who.is_none_or(|Extension(access)| access == Access::Anonymous);
     if is_anonymous || (passed && !asked.verbose) {
         return (status, if passed { "ok" } else { "not ok" }).into_response();
     }
     if !asked.excluded.is_empty() {
-        // not which: what a stranger sends is not sent back
+        // without the names: text from clients is not sent back
         lines += "warn: some checks cannot be excluded: there are none of these names\n";
     }
     lines += &format!("{probe} check {}\n", if passed { "passed" } else { "failed" });

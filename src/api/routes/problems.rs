@@ -1,4 +1,4 @@
-//! What looks wrong across the mesh.
+//! Route of the findings.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ pub(crate) async fn list_problems(
     .await
 }
 
-/// Which findings a request asks for.
+/// Filter of the findings.
 struct Wanted {
     kind: Option<&'static str>,
     severity: Option<Severity>,
@@ -71,14 +71,15 @@ impl Wanted {
     }
 }
 
-/// The findings of a page: `standing` are those about clusters and this process.
+/// Returns the rows of a page: first `standing`, the findings about clusters and this process, then
+/// those across keys.
 fn findings(listing: &Listing, standing: Vec<ToldFinding>, survey: Option<Survey>, wanted: Wanted) -> Rows {
     let reading = listing.reading.clone();
     let unread = UnreadNodes::of(&reading);
     let is_wanted = move |finding: &ToldFinding| wanted.has(finding);
     let first = listing.start_text().unwrap_or_default();
     let mut start: Option<handle::Finding> = first.parse().ok();
-    // a page that begins with one across keys has those about clusters behind it
+    // a page that begins with a finding across keys is after those about clusters
     let about_clusters = if start.is_some() { Vec::new() } else { standing };
     let mut about_clusters: VecDeque<Finding> =
         about_clusters.into_iter().filter(|finding| *finding.id >= *first && is_wanted(finding)).map(Finding::from).collect();

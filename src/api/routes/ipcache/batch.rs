@@ -1,4 +1,4 @@
-//! Lookups of many addresses at once, sent as they are made.
+//! Route of batch lookups. The answer is sent while it is computed.
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -27,14 +27,15 @@ use crate::dto::meta::{ListMeta, SourceAge};
 use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
 use crate::server::BodyOverdue;
 
-/// How many addresses one batch may hold (docs/use/api/lookups-and-explain.md): some 10 ms of work.
+/// Maximum number of addresses per batch (docs/use/api/lookups-and-explain.md): about 10 ms of
+/// work.
 const BATCH_LENGTH_MAX: usize = 10_000;
 
-/// How many bytes are made before the next ones are asked for: what a connection takes without
-/// being read is 128 KiB.
+/// Size in bytes at which a part of the answer is sent. A connection buffers 128 KiB that its
+/// client has not read.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A batch in the making. All of it is read from one moment.
+/// A batch in progress. All lookups use one snapshot.
 #[derive(Debug)]
 struct Batch {
     reading: Reading,
@@ -42,16 +43,16 @@ struct Batch {
     next: usize,
     used: Used,
     terms: Terms,
-    /// The age of an answer that nothing was found, once one needed it: of the ipcache of all
-    /// clusters.
+    /// Age of an answer without a match: that of the ipcache of all clusters. Computed when it is
+    /// first needed.
     age_of_none: Option<SourceAge>,
 }
 
-/// What is left to send of a batch, and its room.
+/// Rest of a batch that is being sent, and its memory.
 struct Sending {
     scanner: Scanner,
     _held: Held,
-    /// Gone once its end was sent.
+    /// `None` once the end was sent.
     batch: Option<Batch>,
 }
 
@@ -78,18 +79,19 @@ pub(crate) async fn lookup_ips(
     let held = scanner::hold(&scanner).await?;
     let batch = || Batch { reading: reading.clone(), ips: Arc::clone(&ips), next: 0, used: Used::default(), terms, age_of_none: None };
     if terms.has_age() {
-        // which sources it uses is known once all is found, and a refusal has to come before the first byte
+        // the sources are known only after all lookups, and a refusal has to come before the first
+        // byte
         let mut batch = batch();
         let sources = scanner.run(move |slice| batch.look(slice)).await;
         terms.check(&sources)?;
     }
     let sending = Sending { scanner, _held: held, batch: Some(batch()) };
-    // fused, for the layer that compresses asks once more after the end
+    // fused, because the compression layer polls once more after the end
     Ok(json(Body::from_stream(stream::unfold(sending, Sending::next).fuse())))
 }
 
 impl Batch {
-    /// Finds out which sources all lookups use.
+    /// Finds the sources that all lookups use.
     fn look(&mut self, slice: &mut Slice) -> ControlFlow<Vec<SourceMeta>> {
         while let Some(text) = self.ips.get(self.next) {
             if slice.is_over() {
@@ -109,7 +111,7 @@ impl Batch {
         Some(self.reading.lookup(ip.to_canonical()))
     }
 
-    /// The next bytes, and whether they are the last.
+    /// Returns the next bytes, and whether they are the last.
     fn advance(&mut self, slice: &mut Slice) -> Result<(Vec<u8>, bool), serde_json::Error> {
         let mut bytes = Vec::with_capacity(CHUNK_BYTES);
         if self.next == 0 {
@@ -143,7 +145,7 @@ impl Batch {
     }
 }
 
-/// The age of one answer.
+/// Returns the age of one lookup's answer.
 fn age_of(found: &[LookupMatch], reading: &Reading, terms: Terms, of_none: &mut Option<SourceAge>) -> Option<SourceAge> {
     match found.first() {
         _ if !terms.wants_sources() => None,
@@ -159,7 +161,7 @@ fn age_of(found: &[LookupMatch], reading: &Reading, terms: Terms, of_none: &mut 
 }
 
 impl Sending {
-    /// The next bytes, made once the socket takes them.
+    /// Returns the next bytes. They are computed once the socket accepts them.
     async fn next(mut self) -> Option<(Result<Bytes, serde_json::Error>, Self)> {
         let batch = self.batch.take()?;
         let (made, batch) = self.scanner.slice(batch, Batch::advance).await;

@@ -1,4 +1,5 @@
-//! The whole story of an address: everything that covers it, what wins and why, what is behind it, and what looks wrong.
+//! Route that explains an address: all entries that cover it, the one that wins and why, its node
+//! and services, and the findings about it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,10 +24,10 @@ use crate::findings::{Surveyed, about, namespace_and_name};
 use crate::handle::{Finding, LookupMatch, Merit, Reading, Survey, Verdict, Weakness};
 use crate::model::{ClusterName, Kind, Record};
 
-/// What an explanation reads.
+/// Kinds that an explanation reads.
 const KINDS: [Kind; 5] = [Kind::Ip, Kind::Identity, Kind::Node, Kind::Service, Kind::EndpointSlice];
 
-/// How many rejected values an explanation names: those of several clusters say the same.
+/// Maximum number of rejected values in an explanation. Several clusters may have the same one.
 const REJECTED_MAX: usize = 20;
 
 /// Explanation of an address.
@@ -49,7 +50,8 @@ pub(crate) async fn explain_ip(
     let terms = query.values.terms()?;
     let reading = state.handle.reading().await?;
     let surveyed = state.findings.surveyor.survey(&reading).await;
-    // as many entries as clusters claim the address, and as many services as it backs
+    // in a slice, because many clusters may announce the address, and it may be a backend of many
+    // services
     one(&scanner, move || explanation(&reading, &surveyed, ip, terms)).await
 }
 
@@ -97,7 +99,7 @@ fn explained(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Optio
     Some(ExplainedEntry { entry, verdict: verdict.into(), reason, origin: origin.into() })
 }
 
-/// Why an agent uses an entry.
+/// Returns the reason why an agent uses an entry.
 fn merit_of(merit: &Merit) -> String {
     match merit {
         Merit::Only => "the only entry that covers the address".to_owned(),
@@ -112,7 +114,7 @@ fn merit_of(merit: &Merit) -> String {
     }
 }
 
-/// Why the entry of a cluster stands before another one for its prefix.
+/// Returns the reason why the entry of a cluster takes precedence over another one of its prefix.
 fn told(cluster: &ClusterName, weakness: Weakness) -> String {
     match weakness {
         Weakness::Remote => format!("{cluster} is the own cluster: what agents know of it, no other cluster overwrites"),
@@ -122,7 +124,8 @@ fn told(cluster: &ClusterName, weakness: Weakness) -> String {
     }
 }
 
-/// Where the answer comes from; what nothing covers comes from the ipcache of all clusters.
+/// Returns the sources of the answer. If no entry covers the address, these are the ipcaches of all
+/// clusters.
 fn sources(reading: &Reading, found: &[(LookupMatch, Verdict)]) -> Vec<crate::handle::SourceMeta> {
     let clusters: BTreeSet<&ClusterName> = found.iter().map(|(found, _)| &found.record.key.cluster).collect();
     if clusters.is_empty() {
@@ -131,14 +134,14 @@ fn sources(reading: &Reading, found: &[(LookupMatch, Verdict)]) -> Vec<crate::ha
     clusters.into_iter().flat_map(|cluster| reading.sources(cluster, KINDS)).collect()
 }
 
-/// The node that has the entry's host address, of the same cluster if there is one.
+/// Returns the node with the entry's host address, preferably one of the entry's cluster.
 fn hosting_node(reading: &Reading, found: &LookupMatch) -> Option<Arc<Record>> {
     let host_ip = found.record.object.as_deref()?.as_ip()?.host_ip?;
     let nodes: Vec<Arc<Record>> = reading.nodes_at(host_ip).collect();
     nodes.iter().find(|node| node.key.cluster == found.record.key.cluster).or(nodes.first()).cloned()
 }
 
-/// What may be wrong about entries that cover an address.
+/// Returns the findings that may exist about the entries that cover an address.
 fn concerns(found: &[(LookupMatch, Verdict)]) -> BTreeSet<Finding> {
     let mut concerns = BTreeSet::new();
     for (found, _) in found {
@@ -151,7 +154,7 @@ fn concerns(found: &[(LookupMatch, Verdict)]) -> BTreeSet<Finding> {
     concerns
 }
 
-/// What is wrong about the pod CIDRs of a node that an address is in.
+/// Returns the findings about the pod CIDRs of a node that contain an address.
 fn of_pod_cidrs(survey: &Survey, node: &Record, ip: IpAddr) -> Vec<Finding> {
     let cidrs = node.object.as_deref().and_then(|object| object.as_node()).into_iter().flat_map(|node| node.pod_cidrs());
     cidrs.filter(|net| net.contains(&ip)).flat_map(|net| survey.about_pod_cidr(net, &node.key.cluster)).collect()

@@ -1,4 +1,4 @@
-//! Why an address has no entry of its own, or an old one, as text.
+//! Possible reasons why an address has no entry of its own, or an outdated one, as text.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,15 +9,17 @@ use crate::dto::text::rfc3339;
 use crate::handle::Miss;
 use crate::model::{ClusterName, DeleteReason, EntryKey, ObjectPrefix, Record, Tombstone};
 
-/// How many clusters a hint names, as many as `meta.sources` does (docs/use/api/lookups-and-explain.md).
+/// Maximum number of clusters that a hint names. Same as in `meta.sources`
+/// (docs/use/api/lookups-and-explain.md).
 const CLUSTERS_NAMED_MAX: usize = 20;
 
-/// How many deleted entries of one address are told: one of each sort of three clusters. Of more the newest say it.
+/// Maximum number of deleted entries per address, the newest first: one of each kind from three
+/// clusters.
 const GONE_MAX: usize = 6;
 
-/// What may explain a miss, the most telling first.
+/// Returns the possible reasons for a miss, the most likely first.
 ///
-/// `is_rejected`: some cluster announces exactly this address, with a value that was rejected.
+/// `is_rejected`: a cluster announces exactly this address, with a value that was rejected.
 pub(super) fn hints(miss: &Miss, is_rejected: bool) -> Vec<Hint> {
     let mut hints: Vec<Hint> = miss.rejected_nodes.iter().map(|(count, first)| of_rejected_nodes(*count, first)).collect();
     hints.extend(miss.pod_cidrs.iter().map(|(net, node)| of_pod_cidr(&net.to_string(), node, is_rejected)));
@@ -30,7 +32,7 @@ pub(super) fn hints(miss: &Miss, is_rejected: bool) -> Vec<Hint> {
     hints
 }
 
-/// What was rejected for an address, or for a range around it.
+/// Returns the hint for a rejected value of an address, or of a range that contains it.
 pub(super) fn of_rejected(ip: IpAddr, record: &Record) -> Option<Hint> {
     let rejection = record.rejection.as_ref()?;
     let (cluster, name) = (&record.key.cluster, &record.key.name);
@@ -47,7 +49,7 @@ pub(super) fn of_rejected(ip: IpAddr, record: &Record) -> Option<Hint> {
     })
 }
 
-/// Whether an entry is for exactly one address.
+/// Returns whether an entry is for exactly this address.
 pub(super) fn is_for(ip: IpAddr, record: &Record) -> bool {
     network(&record.key.name) == Some(ip.into())
 }

@@ -1,4 +1,4 @@
-//! The ipcache: lists, exact entries and lookups by longest prefix.
+//! Routes of the ipcache: lists, exact entries and lookups by longest prefix.
 
 pub(crate) mod batch;
 pub(crate) mod explain;

@@ -1,17 +1,17 @@
-//! Which clusters and kinds lookups used, for the ages that an answer tells.
+//! Clusters and kinds that lookups used, for the ages in an answer.
 
 use std::collections::BTreeSet;
 
 use crate::handle::{LookupMatch, Reading, SourceMeta};
 use crate::model::{ClusterName, Kind};
 
-/// What the ipcache is made of: nodes have entries too.
+/// Kinds that the ipcache consists of: nodes have entries too.
 pub(super) const IPCACHE_KINDS: [Kind; 2] = [Kind::Ip, Kind::Node];
 
-/// What a lookup joins.
+/// Kinds that a lookup joins.
 const LOOKUP_KINDS: [Kind; 3] = [Kind::Ip, Kind::Identity, Kind::Node];
 
-/// The clusters that lookups used; an address that nothing covers has used the ipcache of all.
+/// Clusters that lookups used. A lookup without a match used the ipcache of all clusters.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     clusters: BTreeSet<ClusterName>,
@@ -30,7 +30,7 @@ impl Used {
 
     pub(super) fn sources(&self, reading: &Reading) -> Vec<SourceMeta> {
         let joined = self.clusters.iter().flat_map(|cluster| reading.sources(cluster, LOOKUP_KINDS));
-        // with hundreds of clusters naming them all takes longer than a lookup
+        // collected only if needed: with hundreds of clusters, it takes longer than a lookup
         let all = if self.all { reading.cluster_names() } else { Vec::new() };
         let others = all.into_iter().filter(|name| !self.clusters.contains(name));
         let others = others.flat_map(|cluster| reading.sources(&cluster, IPCACHE_KINDS));

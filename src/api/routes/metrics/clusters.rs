@@ -1,4 +1,5 @@
-//! What is told of each cluster. Names that Cilium's KVStoreMesh has too mean the same here (docs/develop/protocol.md §8.3).
+//! Metrics of each cluster. Names that Cilium's KVStoreMesh also uses have the same meaning here
+//! (docs/develop/protocol.md §8.3).
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -7,7 +8,7 @@ use super::page::Page;
 use crate::handle::{ClusterReading, Handle, Origin};
 use crate::model::{ClusterStatus, Kind, Phase, Scope};
 
-/// Everything about each of them.
+/// Adds all metrics of the clusters.
 pub(super) fn add(page: &mut Page, handle: &Handle, all: &[ClusterReading]) {
     phases(page, all);
     resources(page, all);
@@ -73,7 +74,7 @@ fn resources(page: &mut Page, all: &[ClusterReading]) {
     }
 }
 
-/// Those that have a file, with what their tasks say.
+/// Returns the clusters with a client file, and their status.
 fn with_file(all: &[ClusterReading]) -> impl Iterator<Item = (&str, &ClusterStatus)> {
     all.iter().filter_map(|cluster| Some((cluster.name.as_str(), cluster.status.as_ref()?)))
 }
@@ -112,7 +113,7 @@ fn remotes(page: &mut Page, all: &[ClusterReading]) {
 
 fn changes(page: &mut Page, handle: &Handle, all: &[ClusterReading]) {
     let mut changes = page.counter("meshkeep_cluster_changes_total", "Changes that were announced since the start.");
-    // what has gone is told no more
+    // removed clusters are no longer exposed
     let is_there = |scope: &Scope| all.iter().any(|cluster| cluster.name == scope.cluster);
     for (scope, counts) in handle.changes_counted().into_iter().filter(|(scope, _)| is_there(scope)) {
         let mut one = |change, count| {
@@ -123,12 +124,12 @@ fn changes(page: &mut Page, handle: &Handle, all: &[ClusterReading]) {
     }
 }
 
-/// A time as Prometheus has it.
+/// Converts a time to Unix seconds.
 pub(super) fn timestamp(time: SystemTime) -> f64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// A count as Prometheus has it: exact up to 2^53.
+/// Converts a count to a float. Exact up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "counts of keys are far below 2^53")]
 const fn float(count: u64) -> f64 {
     count as f64

@@ -1,10 +1,10 @@
-//! Prometheus' text format.
+//! Writer for Prometheus' text format.
 
 use std::fmt::{Display, Write};
 
 use crate::model::{HISTOGRAM_STEPS, Times};
 
-/// A family of metrics in the making.
+/// A metric family that is being written.
 pub(super) struct Family<'a> {
     text: &'a mut String,
     name: &'static str,
@@ -37,12 +37,13 @@ impl Page {
 }
 
 impl Family<'_> {
-    /// One sample. Label values are names of ours, of Cilium's clusters or versions: none needs escaping, and what would is dropped.
+    /// Adds one sample. Label values are names of meshkeep, of clusters, or versions, so none needs
+    /// escaping; characters that would are removed.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.sample_of("", labels, value);
     }
 
-    /// All samples of a histogram.
+    /// Adds all samples of a histogram.
     pub(super) fn times(&mut self, labels: &[(&str, &str)], times: &Times) {
         for (step, count) in HISTOGRAM_STEPS.iter().zip(times.up_to) {
             let step = step.to_string();
@@ -58,7 +59,7 @@ impl Family<'_> {
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", value.replace(['\\', '"', '\n'], ""))).collect();
         let braced = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         let value = value.to_string();
-        // Rust's own word is not the format's
+        // Rust and Prometheus write infinity differently
         let value = if value == "inf" { "+Inf" } else { &value };
         let _ = writeln!(self.text, "{}{suffix}{braced} {value}", self.name);
     }

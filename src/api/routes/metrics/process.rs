@@ -1,19 +1,22 @@
-//! What every client library of Prometheus tells of its process, under the same names; read from `/proc` (proc(5)).
+//! Metrics of the process, with the names of Prometheus' client libraries, read from `/proc`
+//! (proc(5)).
 
 use std::fs;
 
 use super::page::Page;
 
-/// The unit of times in `/proc/self/stat`: the kernel's `USER_HZ`, which is 100 wherever this runs.
+/// Ticks per second in `/proc/self/stat`: the kernel's `USER_HZ`, which is 100 on all supported
+/// platforms.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Where the fields of `/proc/self/stat` are that are used, counted behind the name in brackets, which may hold blanks.
+/// Indices of fields of `/proc/self/stat`, counted after the name in parentheses, which may contain
+/// spaces.
 const USER_TIME: usize = 11;
 const SYSTEM_TIME: usize = 12;
 const THREADS: usize = 17;
 const START: usize = 19;
 
-/// Adds what can be read.
+/// Adds the metrics that can be read.
 pub(super) fn add(page: &mut Page) {
     let stat = read("/proc/self/stat");
     let fields: Vec<&str> = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
@@ -39,12 +42,12 @@ pub(super) fn add(page: &mut Page) {
     }
 }
 
-/// What cannot be read is told no more.
+/// Reads a file. Returns an empty text if that fails; its metrics are then left out.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The first number behind a name at the beginning of a line.
+/// Returns the first number after a name at the start of a line.
 fn number_behind(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
 }

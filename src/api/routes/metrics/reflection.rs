@@ -1,4 +1,4 @@
-//! What writing into another etcd does; nothing where nothing is written.
+//! Metrics of `meshkeep reflect`, which writes the mirror into another etcd. Exposed only there.
 
 use std::time::SystemTime;
 
@@ -6,7 +6,7 @@ use super::clusters::timestamp;
 use super::page::Page;
 use crate::handle::Reflection;
 
-/// Adds all of it.
+/// Adds all metrics of a reflection.
 pub(super) fn add(page: &mut Page, reflection: &Reflection) {
     page.gauge("meshkeep_reflect_leader", "Whether this meshkeep is the one that writes into the etcd of reflect.")
         .sample(&[], u8::from(reflection.is_leader));
