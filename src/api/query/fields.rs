@@ -1,7 +1,8 @@
-//! `fields=a,b.c`: the members of a list's items that a request wants.
+//! `fields=a,b.c`: selection of members of a list's items.
 //!
-//! Which there are is what the OpenAPI document says of the list, so that the two cannot differ. Items are cut as text, once they are written:
-//! what is left out is passed over, not built. Deliberately lacks: any item's shape.
+//! The known members come from the list's schema in the OpenAPI document, so that the two cannot
+//! differ. Items are filtered after serialization: members that are not selected are skipped in the
+//! text, not parsed into values.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -13,34 +14,34 @@ use crate::api::openapi;
 use crate::api::problem::Problem;
 use crate::model::nearest;
 
-/// The member that says why an item has no content.
+/// Member that says why an item has no content.
 const TOO_LARGE: &str = "tooLarge";
 
-/// What an item has.
+/// Members that an item can have.
 #[derive(Debug, PartialEq, Eq)]
 enum Shape {
     /// A text, a number, or a list of them.
     Plain,
-    /// Members of any name, such as labels.
+    /// Members with arbitrary names, such as labels.
     Open,
-    /// Members of these names.
+    /// Members with these names.
     Members(BTreeMap<String, Shape>),
 }
 
-/// What of an item is wanted.
+/// Selected members of an item.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
-    /// All that is in it.
+    /// Set if the whole value is selected.
     whole: bool,
     members: BTreeMap<String, Wanted>,
 }
 
-/// The members that a request wants. Cheap to clone.
+/// Members that a request selects. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fields(Arc<Wanted>);
 
 impl Shape {
-    /// What a schema of the document says.
+    /// Returns the shape of a schema in the document.
     fn of(schema: &Value, document: &Value) -> Self {
         if let Some(path) = schema["$ref"].as_str() {
             return Self::of(document.pointer(path.trim_start_matches('#')).unwrap_or(&Value::Null), document);
@@ -55,7 +56,7 @@ impl Shape {
         }
     }
 
-    /// That of the items of a path's list.
+    /// Returns the shape of the items of a path's list; `None` if the path has no list.
     fn of_items(path: &str) -> Option<&'static Self> {
         static SHAPES: OnceLock<HashMap<String, Shape>> = OnceLock::new();
         let shapes = SHAPES.get_or_init(|| {
@@ -73,10 +74,10 @@ impl Shape {
 }
 
 impl Wanted {
-    /// Adds a path of names.
+    /// Selects a member by its path of names.
     fn add(&mut self, path: &str, shape: &Shape) -> Result<(), Problem> {
         let (name, rest, below) = match shape {
-            // a key of any form, dots and all
+            // the rest is one key: it may contain dots
             Shape::Open => (path, None, &Shape::Plain),
             Shape::Plain => return Err(Problem::parameter("fields", format!("there is nothing below it that could be called {path:?}"))),
             Shape::Members(members) => {
@@ -107,25 +108,29 @@ fn unknown(name: &str, members: &BTreeMap<String, Shape>) -> Problem {
 }
 
 impl Fields {
-    /// Reads what a request of this path wants.
+    /// Parses the `fields` of a request to this path.
+    ///
+    /// # Errors
+    /// Refuses members that the items do not have.
     pub(crate) fn read(path: &str, text: &str) -> Result<Self, Problem> {
         let shape = Shape::of_items(path).ok_or_else(|| Problem::internal(format!("{path} has no list in the document")))?;
         let mut wanted = Wanted::default();
         text.split(',').try_for_each(|path| wanted.add(path.trim(), shape))?;
-        // an item without its content must not pass for an empty one
+        // an item without its content must not look like an empty one
         if matches!(shape, Shape::Members(members) if members.contains_key(TOO_LARGE)) {
             wanted.add(TOO_LARGE, shape)?;
         }
         Ok(Self(Arc::new(wanted)))
     }
 
-    /// Adds an item, written without spaces between, with the members that are wanted.
+    /// Appends the selected members of an item to `into`. The item is JSON without whitespace
+    /// between tokens.
     pub(crate) fn cut(&self, item: &[u8], into: &mut Vec<u8>) {
         Cut { item, at: 0 }.value(&self.0, into);
     }
 }
 
-/// A place in an item.
+/// Read position in an item.
 struct Cut<'a> {
     item: &'a [u8],
     at: usize,
@@ -136,7 +141,7 @@ impl Cut<'_> {
         self.item.get(self.at).copied().unwrap_or_default()
     }
 
-    /// Adds the value that begins here, as far as it is wanted.
+    /// Appends the value at the current position, as far as it is selected.
     fn value(&mut self, wanted: &Wanted, into: &mut Vec<u8>) {
         let before = self.at;
         match self.now() {
@@ -190,7 +195,7 @@ impl Cut<'_> {
         into.push(b']');
     }
 
-    /// Passes over the value or name that begins here.
+    /// Skips the value or name at the current position.
     fn skip(&mut self) {
         let mut depth = 0_usize;
         while self.at < self.item.len() {
@@ -219,7 +224,7 @@ impl Cut<'_> {
     fn skip_text(&mut self) {
         self.at += 1;
         while self.at < self.item.len() && self.now() != b'"' {
-            // what is escaped does not end it
+            // an escaped quote does not end the text
             self.at += if self.now() == b'\\' { 2 } else { 1 };
         }
         self.at += 1;

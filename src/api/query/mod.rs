@@ -1,7 +1,8 @@
-//! Query parameters: read strictly, so that a typing error never silently widens an answer.
+//! Query parameters. They are parsed strictly, so that a typing error never widens an answer
+//! silently.
 //!
-//! One struct for each route is both what is read and what the OpenAPI document says. Unknown, empty and repeated single
-//! parameters are refused by name.
+//! Each route has one struct, which is both what is parsed and what the OpenAPI document describes.
+//! Unknown parameters, empty values and repeated single parameters are refused by name.
 
 pub(crate) mod fields;
 mod stream;
@@ -26,20 +27,20 @@ use fields::Fields;
 
 pub(crate) use stream::{ChangesQuery, EventsQuery, OnExpired, StreamQuery};
 
-/// Parameters that do not change what a list or a stream is about, only how it is cut and where it
-/// begins.
+/// Parameters that do not change the content of a list or stream, only its pages, its form or its
+/// start.
 const NOT_IN_FINGERPRINT: [&str; 10] =
     ["limit", "fields", "maxAge", "neverRead", "meta", "pageToken", "after", "snapshot", "onExpired", "waitSeconds"];
 
-/// The parameters of a request, and a fingerprint of what they ask for.
+/// Parameters of a request, and a fingerprint of them.
 #[derive(Debug)]
 pub(crate) struct Parameters<T> {
     pub(crate) values: T,
-    /// Equal for all pages of one list, different for every other path or filter.
+    /// Hash of the path and filters: equal for all pages of one list, different for any other list.
     pub(crate) fingerprint: String,
-    /// The form that the answer is to have.
+    /// Negotiated form of the answer.
     pub(crate) form: Form,
-    /// What of each item of a list is wanted; `None`: all of it.
+    /// Selected members of each item; `None` for all.
     pub(crate) fields: Option<Fields>,
 }
 
@@ -66,7 +67,7 @@ impl<T: DeserializeOwned + IntoParams, S: Send + Sync> FromRequestParts<S> for P
     }
 }
 
-/// What every list takes.
+/// Parameters that every list accepts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListParts<'a> {
     pub(crate) limit: Option<u32>,
@@ -74,16 +75,16 @@ pub(crate) struct ListParts<'a> {
     pub(crate) terms: Terms,
 }
 
-/// The parameters of a list.
+/// Parameters of a list.
 pub(crate) trait ListQuery {
-    /// The part that every list has.
+    /// Returns the parameters that every list accepts.
     fn parts(&self) -> Result<ListParts<'_>, Problem>;
 
-    /// What the list is about.
+    /// Returns the filter of the list.
     fn filter(&self, reading: &Reading) -> Result<Filter, Problem>;
 }
 
-/// A request that takes no parameters.
+/// No parameters.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -134,12 +135,12 @@ macro_rules! list_query {
 }
 
 list_query! {
-    /// Lists that can only be cut by cluster.
+    /// Parameters of lists that can only be filtered by cluster.
     PlainQuery {}
 }
 
 list_query! {
-    /// Findings.
+    /// Parameters of the list of findings.
     ProblemsQuery {
         /// Only findings of this kind, for example `danglingIdentity`.
         kind: Option<String>,
@@ -149,7 +150,7 @@ list_query! {
 }
 
 list_query! {
-    /// Raw entries.
+    /// Parameters of the list of raw entries.
     EntriesQuery {
         /// Only keys that begin with this, in cache form: `cilium/cache/nodes/v1/paris/`.
         prefix: Option<String>,
@@ -157,7 +158,7 @@ list_query! {
 }
 
 list_query! {
-    /// Nodes.
+    /// Parameters of the list of nodes.
     NodesQuery {
         /// Only nodes whose labels match, in kubectl's syntax.
         label_selector: Option<String>,
@@ -169,7 +170,7 @@ list_query! {
 }
 
 list_query! {
-    /// Services.
+    /// Parameters of the list of services.
     ServicesQuery {
         /// Only services whose labels match, in kubectl's syntax.
         label_selector: Option<String>,
@@ -183,7 +184,7 @@ list_query! {
 }
 
 list_query! {
-    /// Global services.
+    /// Parameters of the list of global services.
     GlobalServicesQuery {
         /// Only services with a service, service export or endpoint slice whose labels match, in
         /// kubectl's syntax, in any cluster or, with `cluster=`, in one of these clusters.
@@ -204,7 +205,7 @@ list_query! {
 }
 
 list_query! {
-    /// Service exports, and endpoint slices.
+    /// Parameters of the lists of service exports and endpoint slices.
     ExportsQuery {
         /// Only objects whose labels match, in kubectl's syntax.
         label_selector: Option<String>,
@@ -216,7 +217,7 @@ list_query! {
 }
 
 list_query! {
-    /// Identities.
+    /// Parameters of the list of identities.
     IdentitiesQuery {
         /// Only identities whose labels match, in kubectl's syntax; a key without a source (`app`)
         /// matches any source (`k8s:app`).
@@ -230,7 +231,7 @@ list_query! {
 }
 
 list_query! {
-    /// Entries of the ipcache.
+    /// Parameters of the list of ipcache entries.
     IpcacheQuery {
         /// Only entries inside this CIDR.
         cidr: Option<String>,
@@ -270,12 +271,12 @@ macro_rules! item_query {
 }
 
 item_query! {
-    /// What a single thing takes.
+    /// Parameters of a request for one object.
     ItemQuery {}
 }
 
 item_query! {
-    /// What a single global service takes.
+    /// Parameters of a request for one global service.
     GlobalServiceQuery {
         /// Only the backends that would be used with this affinity: `none`, `local` or `remote`.
         affinity: Option<String>,
@@ -286,7 +287,7 @@ item_query! {
 }
 
 item_query! {
-    /// What a single thing that several clusters may have takes.
+    /// Parameters of a request for one object that several clusters may have.
     SharedItemQuery {
         /// Only this cluster; repeatable.
         #[serde(default)]
@@ -295,7 +296,7 @@ item_query! {
 }
 
 item_query! {
-    /// A lookup of one address.
+    /// Parameters of a lookup of one address.
     LookupQuery {
         /// The address, IPv4 or IPv6.
         ip: String,
@@ -343,20 +344,22 @@ fn narrow_ipcache(query: &IpcacheQuery, filter: Filter, reading: &Reading) -> Re
     Ok(Filter { cidr: cidr(query.cidr.as_deref())?, identity, hosts, namespace, pod, ..filter })
 }
 
-/// Reads a name that objects are compared with; refuses a pattern, which would match none.
+/// Checks a name that objects are compared with. Refuses a pattern, because it would match no
+/// object.
 fn exact(parameter: &str, text: Option<&str>) -> Result<Option<String>, Problem> {
     let read = |text: &str| check_exact_name(text).map(|()| text.to_owned()).map_err(|error| Problem::parameter(parameter, error));
     text.map(read).transpose()
 }
 
-/// Reads cluster names.
+/// Parses cluster names.
 pub(crate) fn clusters(names: &[String]) -> Result<Vec<ClusterName>, Problem> {
     names.iter().map(|name| ClusterName::parse(name).map_err(|error| Problem::parameter("cluster", error))).collect()
 }
 
-/// Reads an address or prefix in any of the forms that people write, host bits dropped. An IPv4
-/// address that is written as one of IPv6 (RFC 4291 §2.5.5.2) is one of IPv4: entries are never
-/// written so.
+/// Parses an address or prefix, and clears its host bits.
+///
+/// An IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) becomes an IPv4 address, because entries never
+/// have the mapped form.
 pub(crate) fn network(text: &str) -> Option<ipnet::IpNet> {
     let net: Option<ipnet::IpNet> = text.parse().ok();
     let net = net.map(|net| net.trunc()).or_else(|| text.parse::<std::net::IpAddr>().ok().map(ipnet::IpNet::from))?;
@@ -367,8 +370,7 @@ pub(crate) fn network(text: &str) -> Option<ipnet::IpNet> {
     mapped.map_or(Some(net), |(length, address)| ipnet::IpNet::new(address.into(), length).ok())
 }
 
-/// How many bits stand before the IPv4 address in an IPv6 address that maps one (RFC 4291
-/// §2.5.5.2).
+/// Number of bits before the IPv4 address in an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2).
 const IPV4_MAPPED_BITS: u8 = 96;
 
 fn cidr(text: Option<&str>) -> Result<Option<ipnet::IpNet>, Problem> {
@@ -394,14 +396,14 @@ fn scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {
     name.map(read).transpose()
 }
 
-/// Reads the reason of a conflict between exports, or [`ANY_CONFLICT`].
+/// Parses the reason of a conflict between exports, or [`ANY_CONFLICT`].
 pub(crate) fn conflict(name: &str) -> Result<&'static str, Problem> {
     let known = || std::iter::once(ANY_CONFLICT).chain(CONFLICT_REASONS);
     let unknown = || Problem::parameter("conflict", format!("{name:?} is none of {}", known().collect::<Vec<_>>().join(", ")));
     known().find(|reason| *reason == name).ok_or_else(unknown)
 }
 
-/// Reads an affinity.
+/// Parses an affinity.
 pub(crate) fn affinity(name: &str) -> Result<Affinity, Problem> {
     let unknown = || Problem::parameter("affinity", format!("{name:?} is none of none, local and remote"));
     Affinity::ALL.into_iter().find(|affinity| affinity.api_name() == name).ok_or_else(unknown)
@@ -416,7 +418,7 @@ fn labels(selector: Option<&str>, requirements: &[String]) -> Result<Option<Labe
     LabelSelector::parse(&parts.join(",")).map(Some).map_err(|error| Problem::parameter(name, error))
 }
 
-/// Reads an address; an IPv4 address in the form of IPv6 is one of IPv4.
+/// Parses an address. An IPv4-mapped IPv6 address becomes an IPv4 address.
 fn address(name: &str, text: Option<&str>) -> Result<Option<std::net::IpAddr>, Problem> {
     let read =
         |text: &str| text.parse::<std::net::IpAddr>().map_err(|_| Problem::parameter(name, format!("{text:?} is not an IP address")));

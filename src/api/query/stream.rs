@@ -1,4 +1,4 @@
-//! What the change stream takes, as a stream and as single answers: one list of filters for both.
+//! Parameters of the change stream, as a stream and as single answers. Both have the same filters.
 
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -8,7 +8,7 @@ use crate::api::dto::meta::Terms;
 use crate::api::problem::Problem;
 use crate::handle::Filter;
 
-/// What both forms of the change stream take beside their filters.
+/// Parameters that both forms of the change stream accept, except filters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamParts<'a> {
     pub(crate) snapshot: bool,
@@ -20,9 +20,9 @@ pub(crate) struct StreamParts<'a> {
 /// Reaction to a position that can no longer be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnExpired {
-    /// A `reset` event.
+    /// Send a `reset` event.
     Reset,
-    /// 410.
+    /// Answer with status 410.
     Fail,
 }
 
@@ -36,12 +36,12 @@ impl OnExpired {
     }
 }
 
-/// The parameters of a form of the change stream.
+/// Parameters of a form of the change stream.
 pub(crate) trait StreamQuery {
-    /// The part that both have.
+    /// Returns the parameters that both forms accept.
     fn parts(&self) -> Result<StreamParts<'_>, Problem>;
 
-    /// What the stream is about.
+    /// Returns the filter of the stream.
     fn filter(&self) -> Result<Filter, Problem>;
 }
 
@@ -128,7 +128,8 @@ macro_rules! stream_query {
 }
 
 stream_query! {
-    /// The change stream: filters of the lists that look at the object alone, and where to begin.
+    /// Parameters of the change stream: the filters of lists that need only the object itself, and
+    /// the start.
     EventsQuery {
         /// Begin after this position. `Last-Event-ID` takes precedence over `after`, and `after`
         /// over `snapshot`.
@@ -141,7 +142,7 @@ stream_query! {
 }
 
 stream_query! {
-    /// The change stream in single answers.
+    /// Parameters of the change stream in single answers.
     ChangesQuery {
         /// Begin after this position: the previous answer's `nextPosition` (with the same filters)
         /// or any other position. It takes precedence over `snapshot`.
@@ -155,7 +156,8 @@ stream_query! {
     }
 }
 
-/// The hosts of an ipcache entry: an address, as a stream looks at one object alone.
+/// Parses the host of ipcache entries. Only an address: a stream filters each object by itself,
+/// without a node lookup.
 fn host(node: &str) -> Result<Vec<(Option<crate::model::ClusterName>, std::net::IpAddr)>, Problem> {
     let node_name = "is not a host address: a stream cannot follow a node's name, give one of its addresses";
     node.parse().map(|ip: std::net::IpAddr| vec![(None, ip.to_canonical())]).map_err(|_| Problem::parameter("node", node_name))

@@ -1,6 +1,6 @@
-//! Lists of words.
+//! Lists of words for messages.
 
-/// A list for people.
+/// Joins words with commas and a final "and".
 pub(crate) fn and(names: &[&str]) -> String {
     match names {
         [] => "none".to_owned(),

@@ -1,7 +1,8 @@
-//! What is wrong with the parameters of a request, in a person's words: what was given, what is right, and an example.
+//! Explanations of wrong query parameters: the given value, the valid ones, and an example.
 //!
-//! Asked once something is wrong; what is right comes from the same struct that the parameters are read into, by way of what it tells the
-//! OpenAPI document. Deliberately lacks: what only one parameter knows (an address, a selector), which says so itself.
+//! It runs only after the parameters could not be parsed. The valid values come from the
+//! parameters' struct, by way of its OpenAPI description. Parameters with their own syntax
+//! (addresses, selectors) explain their errors themselves.
 
 use serde_json::Value;
 use utoipa::IntoParams;
@@ -11,15 +12,15 @@ use super::words::and;
 use crate::api::problem::{Code, Problem};
 use crate::model::nearest;
 
-/// What a parameter takes.
+/// Description of a known parameter.
 #[derive(Debug)]
 struct Known {
     name: String,
     is_required: bool,
     is_list: bool,
-    /// As the OpenAPI document names it: `integer`, `boolean` or `string`.
+    /// Type in the OpenAPI document: `integer`, `boolean` or `string`.
     value: String,
-    /// The most that it can be.
+    /// Maximum of an integer.
     maximum: u64,
 }
 
@@ -41,7 +42,7 @@ impl Known {
         }
     }
 
-    /// What is wrong with a value, where its form alone says so.
+    /// Returns why a value cannot be of the parameter's type; `None` if it can.
     fn trouble(&self, value: &str) -> Option<String> {
         let example = example(&self.name);
         match self.value.as_str() {
@@ -58,7 +59,7 @@ impl Known {
     }
 }
 
-/// The first thing that is wrong with parameters that could not be read as `T`.
+/// Returns the first problem of parameters that could not be parsed as `T`.
 pub(super) fn explain<T: IntoParams>(pairs: &[(String, String)]) -> Problem {
     let known: Vec<Known> = T::into_params(|| None).iter().map(Known::of).collect();
     for (place, (name, value)) in pairs.iter().enumerate() {
@@ -86,7 +87,7 @@ fn unknown(name: &str, known: &[Known]) -> Problem {
     }
 }
 
-/// A value that is right for a parameter.
+/// Returns a valid example value of a parameter.
 fn example(name: &str) -> &'static str {
     match name {
         "limit" => "500",
