@@ -1,9 +1,10 @@
-//! A list as lines: one JSON object each, all of it without pages, and `meta` last.
+//! A list as NDJSON: all items without pages, one JSON object per line, and `meta` last.
 //!
-//! Owns: how the lines leave. They are made of one snapshot, some hundred KiB at a time, by turns like pages (`admission::scans`), and only when the
-//! connection asks for more: a client that reads slowly slows its own list, and one that goes ends it with the slice that runs. An answer that
-//! cannot go on is broken off, so that the connection says so, and lacks its last line in any case. Deliberately lacks: what the lines are
-//! ([`Making`]).
+//! The lines come from one snapshot. They are made in parts of some hundred KiB, in turns with
+//! other requests (`admission::scans`), and only when the connection asks for more. A slow client
+//! slows only its own list, and a disconnect ends the list after the current slice. If the list
+//! cannot be completed, the connection is aborted, so that the client notices it; the last line is
+//! then missing too. [`Making`] makes the lines.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -23,18 +24,20 @@ use crate::admission::Scanner;
 use crate::api::problem::{Code, Problem};
 use crate::api::render::accept::Form;
 
-/// How long an answer may take: its snapshot keeps what has changed since. A million ipcache entries, 430 MB, take that long at 6 Mbit/s.
+/// Maximum time that an answer may take, because its snapshot retains everything that has changed
+/// since. A million ipcache entries (430 MB) take this long at 6 Mbit/s.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(600);
 
-/// An answer on its way.
+/// A list that is being sent.
 struct Lines {
     scanner: Scanner,
-    /// What is still to be made; `None` behind the last line.
+    /// Rest of the list; `None` after the last line.
     making: Option<Making>,
     deadline: Instant,
 }
 
-/// The list that `begin` begins. What is wrong with it before its first lines is a problem like any other.
+/// Sends the list that `begin` starts. An error before the first lines becomes a normal problem
+/// response.
 pub(crate) async fn answer(
     scanner: Scanner,
     begin: impl FnOnce() -> Result<Making, Problem> + Send + 'static,
@@ -52,7 +55,7 @@ pub(crate) async fn answer(
 }
 
 impl Lines {
-    /// The next lines.
+    /// Returns the next lines; `None` after the last line.
     async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
         let Some(mut making) = self.making.take() else { return Ok(None) };
         let held = scanner::hold(&self.scanner).await?;
@@ -79,7 +82,8 @@ impl Lines {
     }
 }
 
-/// Ends the connection, or the HTTP/2 stream, before its end: what a client has by then is no whole answer.
+/// Converts a problem into an I/O error, which aborts the connection or the HTTP/2 stream. The
+/// client can then tell that its list is incomplete.
 fn broken_off(problem: Problem) -> io::Error {
     tracing::debug!(?problem, "a list was broken off");
     io::Error::other("the list was broken off")

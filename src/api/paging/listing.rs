@@ -1,4 +1,5 @@
-//! Lists in pages: keyset tokens that hold the first page's position, so that `after=` it converges exactly.
+//! Lists in pages. A page token has the position of the first page, so that a client that follows
+//! `after=` it converges exactly.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,34 +13,35 @@ use crate::dto::meta::ListMeta;
 use crate::handle::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
 
-/// How many items a page holds if nobody says (docs/use/api/paging.md).
+/// Default number of items per page (docs/use/api/paging.md).
 const LIMIT_DEFAULT: u32 = 500;
 
-/// How many items a page may hold (docs/use/api/paging.md): some 10 MB of the largest objects.
+/// Maximum number of items per page (docs/use/api/paging.md): about 10 MB of the largest objects.
 const LIMIT_MAX: u32 = 10_000;
 
-/// How many bytes the items of a page may have (docs/use/api/paging.md): one item has 1.5 MiB at most as a rule, which is what etcd takes for a value.
+/// Maximum bytes of the items of a page (docs/use/api/paging.md). One item usually has at most 1.5
+/// MiB, etcd's limit for a value.
 pub(crate) const PAGE_BYTES_MAX: usize = 4 << 20;
 
-/// The form of page tokens, so that a later one can be told apart.
+/// Version of the format of page tokens.
 const TOKEN_VERSION: &str = "2";
 
-/// One list request, understood.
+/// A parsed list request.
 #[derive(Debug, Clone)]
 pub(crate) struct Listing {
     pub(crate) reading: Reading,
     pub(crate) filter: Filter,
-    /// How many items are wanted at most: of lines all that there are, unless the request says so.
+    /// Maximum number of items. For NDJSON without `limit`, there is none.
     pub(crate) limit: usize,
     terms: Terms,
-    /// Where the page begins, as the token has it.
+    /// Start of the page, from the token.
     pub(crate) start: Option<String>,
     position: Position,
     fingerprint: String,
 }
 
 impl Listing {
-    /// Reads the parameters as a snapshot has it.
+    /// Parses the parameters for a snapshot.
     pub(crate) fn new<Q: ListQuery>(reading: Reading, query: &Parameters<Q>) -> Result<Self, Problem> {
         let ListParts { limit, page_token, terms } = query.values.parts()?;
         let limit = if limit.is_none() && query.form == Form::Lines { usize::MAX } else { checked_limit(limit)? };
@@ -49,12 +51,12 @@ impl Listing {
         Ok(Self { reading, filter, limit, terms, start, position, fingerprint: query.fingerprint.clone() })
     }
 
-    /// This request, asking with another filter.
+    /// Returns this request with another filter.
     pub(crate) fn with(&self, filter: Filter) -> Self {
         Self { filter, ..self.clone() }
     }
 
-    /// What of the request is probably a mistake, although it can be answered.
+    /// Returns warnings about parts of the request that are valid but probably a mistake.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let known = self.reading.cluster_names();
         let unknown = self.filter.clusters.iter().filter(|cluster| !known.contains(cluster));
@@ -64,22 +66,23 @@ impl Listing {
         of_clusters.chain(of_node).collect()
     }
 
-    /// The key that the page begins with.
+    /// Returns the key that the page begins with.
     pub(crate) fn start_key(&self) -> Result<Option<EntryKey>, Problem> {
         self.start.as_deref().map(|key| EntryKey::from_cache_form(key).ok_or_else(refused)).transpose()
     }
 
-    /// The text that the page begins with.
+    /// Returns the text that the page begins with.
     pub(crate) fn start_text(&self) -> Option<&str> {
         self.start.as_deref()
     }
 
-    /// The cluster that the page begins with.
+    /// Returns the cluster that the page begins with.
     pub(crate) fn start_cluster(&self) -> Result<Option<ClusterName>, Problem> {
         self.start.as_deref().map(|name| ClusterName::parse(name).map_err(|_| refused())).transpose()
     }
 
-    /// The token of the page that begins with a key. It has at most 512 characters, however long the key is.
+    /// Returns the token of the page that begins with a key. It has at most 512 characters, however
+    /// long the key is.
     pub(crate) fn token(&self, next: Option<impl std::fmt::Display>) -> Option<String> {
         let Self { position, fingerprint, .. } = self;
         next.map(|key| {
@@ -88,14 +91,20 @@ impl Listing {
         })
     }
 
-    /// Where the list comes from; refused where that is older than the request allows.
+    /// Returns the `meta` of a list of these kinds.
+    ///
+    /// # Errors
+    /// Returns a problem if the data is older than the request allows.
     pub(crate) fn meta(&self, kinds: &[Kind]) -> Result<ListMeta, Problem> {
         let mut clusters = self.reading.cluster_names();
         clusters.retain(|name| self.filter.clusters.is_empty() || self.filter.clusters.contains(name));
         self.meta_of(&clusters, kinds)
     }
 
-    /// The `meta` of a list that is about these clusters alone.
+    /// Returns the `meta` of a list of these clusters only.
+    ///
+    /// # Errors
+    /// Returns a problem if the data is older than the request allows.
     pub(crate) fn meta_of(&self, clusters: &[ClusterName], kinds: &[Kind]) -> Result<ListMeta, Problem> {
         let pairs = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| (cluster, *kind)));
         let sources: Vec<_> = pairs.map(|(cluster, kind)| self.reading.source(cluster, kind)).collect();
@@ -103,15 +112,18 @@ impl Listing {
         Ok(ListMeta::new(self.reader_position().to_string(), &sources, self.terms))
     }
 
-    /// Where the client of this page is. A later page may hold newer state than the first one's position has; a store that lost it
-    /// could not tell the older state any more, so the position then also says what was seen (as inside a replay).
+    /// Returns the position of the client after this page.
+    ///
+    /// A later page may have newer state than the position of the first. If the store then lost
+    /// that state, a replay from the position could not correct it. The position therefore also has
+    /// the newest sequence that the client has seen, as inside a replay.
     fn reader_position(&self) -> ReaderPosition {
         let head = self.reading.position().sequence;
         ReaderPosition { position: self.position, seen: (head > self.position.sequence).then_some(head) }
     }
 }
 
-/// How many items an answer may hold.
+/// Checks the `limit` of a request. Returns the default if there is none.
 pub(crate) fn checked_limit(limit: Option<u32>) -> Result<usize, Problem> {
     let limit = limit.unwrap_or(LIMIT_DEFAULT);
     if !(1..=LIMIT_MAX).contains(&limit) {
@@ -120,7 +132,7 @@ pub(crate) fn checked_limit(limit: Option<u32>) -> Result<usize, Problem> {
     Ok(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// The position and the next key in a token of the same list.
+/// Decodes the position and the next key from a token of this list.
 fn read_token(token: &str, fingerprint: &str, head: Position) -> Result<(Position, String), Problem> {
     let text = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(refused)?;
     let parts: Vec<&str> = text.splitn(4, '\n').collect();

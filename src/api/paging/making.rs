@@ -1,7 +1,9 @@
-//! Lists in the making: item by item, in slices, until a page is full, or as lines until nothing is left ([`super::lines`]).
+//! Lists in progress: items are added in slices until a page is full, or as NDJSON until none is
+//! left ([`super::lines`]).
 //!
-//! Owns: where a page ends (at its limit, at its bytes, or when it has looked for long enough) and its bytes. Each item is written as it is found,
-//! so that a page in the making takes its bytes and no more. Deliberately lacks: where the items come from ([`Rows`]).
+//! A page ends at its limit, at its size in bytes, or when its scan has used its time. Each item is
+//! serialized as soon as it is found, so a page needs only the memory of its bytes. [`Rows`]
+//! supplies the items.
 
 use std::ops::ControlFlow;
 
@@ -17,24 +19,27 @@ use crate::api::render::accept::Form;
 use crate::dto::meta::ListMeta;
 use crate::handle::{NoDecodedRoom, Reading, Slice, Spent};
 
-/// How much of a list as lines is made before it is sent: some 1,200 ipcache entries, about a millisecond of work, so that what passing a turn on takes (30 µs,
-/// `admission::scans`) is a thirtieth; and a reader takes no more memory than this and what its connection buffers.
+/// Bytes of NDJSON that are made before they are sent: about 1,200 ipcache entries, a millisecond
+/// of work.
+///
+/// Passing on the turn takes 30 µs (`admission::scans`), a thirtieth of that. A client needs no
+/// more memory than this and the buffers of its connection.
 pub(crate) const LINES_BYTES: usize = 512 * 1024;
 
-/// The items of a page, or some lines of a list, encoded.
+/// Serialized items of a page, or lines of a list.
 #[derive(Debug)]
 pub(crate) struct Page {
     form: Form,
     bytes: Vec<u8>,
     item: Vec<u8>,
-    /// How many items were taken, those of lines that are sent among them.
+    /// Number of items, including lines that were sent already.
     count: usize,
     limit: usize,
-    /// What of each is wanted, unless all is.
+    /// Selected members of each item; `None` for all.
     fields: Option<Fields>,
 }
 
-/// What stands behind the items of a page, or in the last line.
+/// Members after the items of a page, or the last line.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Tail<'a> {
@@ -47,29 +52,29 @@ struct Tail<'a> {
     meta: &'a ListMeta,
 }
 
-/// How far rows came in a slice.
+/// Result of one slice.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// There are more; a page that ends here goes on from that text.
+    /// There are more items. A page that ends here continues from this text.
     Paused(String),
-    /// Nothing is left, or no more was taken, and what comes next begins with that text.
+    /// No item is left (`None`), or the page is full and the next one begins with this text.
     Ended(Option<String>),
-    /// There is no room for what stands at that text now.
+    /// There is currently no memory to decode the item at this text.
     NoRoom(String, NoDecodedRoom),
 }
 
-/// Puts items into a page until that takes no more, nothing is left, or the slice is over. Called again, it goes on from there: with what was not
-/// taken, if anything was not.
+/// Adds items to a page until the page is full, no item is left, or the slice is over. The next
+/// call resumes with the first item that was not added.
 pub(crate) type Rows = Box<dyn FnMut(&mut Page, &mut Slice) -> Step + Send>;
 
-/// Where a list comes from, and its rows.
+/// `meta` of a list, and its rows.
 pub(crate) type Beginning = (ListMeta, Rows);
 
-/// A list in the making.
+/// A list in progress.
 pub(crate) struct Making {
     listing: Listing,
     meta: ListMeta,
-    /// What the page says of that, where it says anything.
+    /// Value of `complete` in the page, if it has this member.
     complete: Option<bool>,
     rows: Rows,
     page: Page,
@@ -82,14 +87,14 @@ impl Page {
         Self { form, bytes, item: Vec::new(), count: 0, limit, fields }
     }
 
-    /// Adds an item; false where the page is full without it.
+    /// Adds an item. Returns false if the page is full without it.
     pub(crate) fn take(&mut self, item: &impl Serialize) -> bool {
         if self.count >= self.limit {
             return false;
         }
         let written = if self.form == Form::Lines { self.take_line(item) } else { self.take_member(item) };
         written.unwrap_or_else(|error| {
-            // no shape of ours has keys that are no texts
+            // no item has a map with keys that are not texts
             tracing::error!(%error, "an item of a list cannot be written");
             true
         })
@@ -127,7 +132,7 @@ impl Page {
         Ok(true)
     }
 
-    /// The page as a whole, or the last lines.
+    /// Returns the whole page, or the last lines.
     fn finish(mut self, tail: &Tail<'_>) -> Result<Vec<u8>, serde_json::Error> {
         if self.form == Form::Lines {
             append_line(&mut self.bytes, tail)?;
@@ -136,7 +141,7 @@ impl Page {
             self.bytes.push(b']');
             let brace = self.bytes.len();
             serde_json::to_writer(&mut self.bytes, tail)?;
-            // its members are the page's
+            // the members of the tail become members of the page
             self.bytes[brace] = b',';
         }
         self.bytes.shrink_to_fit();
@@ -145,7 +150,7 @@ impl Page {
 }
 
 impl Making {
-    /// Begins the list that a request asks for, in a form.
+    /// Starts the list of a request.
     pub(crate) fn begin<Q, B>(reading: Reading, complete: Option<bool>, query: &Parameters<Q>, begin: B) -> Result<Self, Problem>
     where
         Q: ListQuery,
@@ -157,26 +162,26 @@ impl Making {
         Ok(Self { listing, meta, complete, rows, page, spent: Spent::default() })
     }
 
-    /// Adds lines for one slice, and says how far that came.
+    /// Adds lines for one slice. Breaks when no more lines follow.
     pub(crate) fn add_lines(&mut self, slice: &mut Slice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
             Step::Ended(Some(_)) if self.page.count < self.page.limit => ControlFlow::Continue(()),
             Step::Ended(next) => ControlFlow::Break(Ok(next)),
-            // what it waits for may be had once these lines are sent
+            // the memory may be free once these lines are sent
             Step::NoRoom(..) if !self.page.bytes.is_empty() => ControlFlow::Continue(()),
             Step::NoRoom(at, none) => ControlFlow::Break(Err(Problem::no_room(&at, none))),
             Step::Paused(_) => ControlFlow::Continue(()),
         }
     }
 
-    /// The lines that there are by now.
+    /// Returns the lines made so far, and removes them.
     pub(crate) fn take_lines(&mut self) -> Vec<u8> {
         let mut lines = std::mem::take(&mut self.page.bytes);
         lines.shrink_to_fit();
         lines
     }
 
-    /// Fills a page for one slice; breaks once it is full or nothing is left.
+    /// Fills a page for one slice. Breaks once it is full or no item is left.
     pub(crate) fn advance(&mut self, pace: Pace, slice: &mut Slice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
             Step::Ended(next) => ControlFlow::Break(Ok(next)),
@@ -189,7 +194,7 @@ impl Making {
         }
     }
 
-    /// All of the page, or the last of the lines.
+    /// Returns the whole page, or the last lines.
     pub(crate) fn finish(self, next: Option<String>) -> Result<Vec<u8>, Problem> {
         let (complete, next_page_token, warnings) = (self.complete, self.listing.token(next), self.listing.warnings());
         let tail = Tail { complete, next_page_token, warnings, meta: &self.meta };

@@ -1,4 +1,4 @@
-//! Lists as answers: pages with tokens, or lines; and the scans that make them.
+//! Lists as answers: pages with tokens, or NDJSON, made by scans.
 
 pub(crate) mod lines;
 pub(crate) mod listing;

@@ -1,8 +1,8 @@
-//! JSON that every reader takes for one line.
+//! JSON without characters that any client treats as the end of a line.
 //!
-//! For server-sent events and NDJSON only LF and CR end a line, and JSON escapes both. But readers exist that end lines wherever Unicode
-//! does, Python's httpx among them (`iter_lines`): they would tear an object at a U+2028 in some node's annotation. Escaped, as JSON
-//! allows, it means the same and tears nothing.
+//! In server-sent events and NDJSON only LF and CR end a line, and JSON escapes both. But some
+//! clients split at every Unicode line end, for example Python's httpx (`iter_lines`). They would
+//! split an object at a U+2028 in an annotation of a node. Such characters are therefore escaped.
 
 use std::io::{self, Write};
 
@@ -10,10 +10,11 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::Formatter;
 
-/// What ends a line for Unicode (UAX #14, class BK and NL) and is no control character that JSON escapes anyway.
+/// Line ends of Unicode (UAX #14, classes BK and NL), except control characters, which JSON escapes
+/// anyway.
 const LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
-/// Compact, with [`LINE_ENDS`] escaped.
+/// Compact JSON with [`LINE_ENDS`] escaped.
 struct OneLine;
 
 impl Formatter for OneLine {
@@ -29,17 +30,19 @@ impl Formatter for OneLine {
 }
 
 fn next_end(text: &str) -> Option<(usize, char)> {
-    // nearly every text is ASCII and short, and that is found out much faster than where a character is
+    // nearly every text is short ASCII, and checking for that is much faster than decoding
+    // characters
     if text.bytes().fold(0, |all, byte| all | byte).is_ascii() {
         return None;
     }
     text.char_indices().find(|(_, character)| LINE_ENDS.contains(character))
 }
 
-/// Adds a value as one line, without its end.
+/// Appends a value as one line, without the line end.
 ///
 /// # Errors
-/// Only where the value itself cannot be JSON, such as a map with keys that are no texts; what was written of it by then stays.
+/// Fails only if the value cannot be JSON, for example a map with keys that are not texts. The
+/// bytes written until then remain.
 pub(crate) fn append_line(bytes: &mut Vec<u8>, value: &impl Serialize) -> Result<(), serde_json::Error> {
     value.serialize(&mut Serializer::with_formatter(bytes, OneLine))
 }

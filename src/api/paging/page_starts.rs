@@ -26,7 +26,8 @@ const INLINE: char = '=';
 /// Marks the hash of a text.
 const HASHED: char = '#';
 
-/// The long page starts of this process. The hash names its text, so that lists and servers can share the table.
+/// Long page starts of this process. A hash identifies its text, so all lists and servers can share
+/// the table.
 pub(crate) static PAGE_STARTS: PageStarts = PageStarts::new(TEXTS_MAX, BYTES_MAX);
 
 /// Long page starts by hash, newest last.

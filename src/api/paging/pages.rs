@@ -1,4 +1,4 @@
-//! Lists as answers: a page, or lines ([`super::lines`]), of what [`super::making`] makes.
+//! Entry points for handlers: a page, or NDJSON ([`super::lines`]), made by [`super::making`].
 
 use std::ops::ControlFlow;
 
@@ -20,7 +20,8 @@ use crate::api::render::accept::Form;
 use crate::handle::{Handle, Reading, Scanned};
 use crate::model::{Kind, Record};
 
-/// A page of the list that a request asks for; `begin` says where it comes from, in the first slice.
+/// Answers with a page of a list of the newest snapshot. `begin` supplies the list in the first
+/// slice.
 pub(crate) async fn page<Q, B>(handle: &Handle, scanner: Scanner, query: Parameters<Q>, begin: B) -> Result<Response, Problem>
 where
     Q: ListQuery + Send + 'static,
@@ -30,7 +31,7 @@ where
     page_of(handle.reading().await?, None, scanner, query, begin).await
 }
 
-/// A page of a list, of a snapshot that is at hand; it says whether that is `complete`, if anything is given.
+/// Answers with a page of a list of the given snapshot. `complete` is passed on to the page.
 pub(crate) async fn page_of<Q, B>(
     reading: Reading,
     complete: Option<bool>,
@@ -68,7 +69,7 @@ where
     Ok(json(Body::from(held.with(made.await?))))
 }
 
-/// One thing that takes long to find or to write.
+/// Answers with one object that takes long to find or to serialize.
 pub(crate) async fn one<T: Serialize>(
     scanner: &Scanner,
     make: impl FnOnce() -> Result<T, Problem> + Send + 'static,
@@ -79,12 +80,12 @@ pub(crate) async fn one<T: Serialize>(
     Ok(json(Body::from(held.with(made.await?))))
 }
 
-/// A body that is JSON.
+/// Creates a response with a JSON body.
 pub(crate) fn json(body: Body) -> Response {
     ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
-/// Rows that are records of one kind, each shown by `item`.
+/// Returns rows for the records of one kind, each converted by `item`.
 pub(crate) fn records<T: Serialize>(
     listing: &Listing,
     kind: Kind,
@@ -98,7 +99,7 @@ pub(crate) fn records<T: Serialize>(
     }))
 }
 
-/// What a scan says of a page; the next call begins where it came to.
+/// Converts the result of a scan, and sets `start` to the position for the next call.
 pub(crate) fn stepped<K: ToString>(scanned: Scanned<K>, start: &mut Option<K>) -> Step {
     let mut go_on = |key: K| {
         let text = key.to_string();

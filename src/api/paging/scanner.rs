@@ -1,4 +1,5 @@
-//! Where a request takes its place among those that take long, and what it is told where there is none (`admission`).
+//! Extractor that admits requests to the long scans, and the problem for a refused one
+//! (`admission`).
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
@@ -24,7 +25,10 @@ impl From<NoTurn> for Problem {
     }
 }
 
-/// Waits for room for the largest answer.
+/// Waits for the memory of the largest page.
+///
+/// # Errors
+/// Returns [`Code::TooBusy`] if no memory became free in time.
 pub(crate) async fn hold(scanner: &Scanner) -> Result<Held, Problem> {
     scanner.hold(PAGE_BYTES_MAX).await.ok_or_else(|| {
         Problem::new(
