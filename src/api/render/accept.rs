@@ -1,8 +1,8 @@
-//! In which form a path answers: of those that it has, the one that the request likes best (RFC 9110 §12.5.1).
+//! Content negotiation: selects the form of an answer that `Accept` prefers (RFC 9110 §12.5.1).
 //!
-//! Owns: what each path can be had in, and what `Accept` says of that. A request that accepts none of it is told what there is, never answered
-//! in another form in silence. Deliberately lacks: the forms themselves. Probes are left out: their answer is the status, and a kubelet must not
-//! lose it for a header.
+//! A request that accepts none of the path's forms gets 406 with a list of them, never another
+//! form. Probes are exempt: the status is their answer, and a kubelet must not lose it because of a
+//! header.
 
 use axum::extract::Request;
 use axum::http::header::{ACCEPT, VARY};
@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::api::problem::{Code, Problem};
 
-/// The only path that takes more than reading.
+/// The only path that accepts more than GET and HEAD.
 pub(crate) const BATCH_PATH: &str = "/v1/ipcache/lookup";
 
 /// A form of answers.
@@ -20,23 +20,23 @@ pub(crate) const BATCH_PATH: &str = "/v1/ipcache/lookup";
 pub(crate) enum Form {
     /// One JSON document.
     Json,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Lines,
     /// Server-sent events.
     Events,
     /// Plain text.
     Text,
-    /// A page for people.
+    /// An HTML page.
     Html,
-    /// How such a page looks.
+    /// Style sheet of a page.
     Style,
-    /// What such a page does.
+    /// Script of a page.
     Script,
-    /// The bytes of a value as they came.
+    /// Unmodified bytes of a value.
     Bytes,
 }
 
-/// What of a media type may follow it in `Accept`, understood: a type or `*`, a subtype or `*`, and how much it is liked, in thousandths.
+/// A media range of `Accept`: type or `*`, subtype or `*`, and its quality in thousandths.
 struct Range<'a> {
     of: &'a str,
     sub: &'a str,
@@ -58,7 +58,7 @@ impl Form {
     }
 }
 
-/// The forms that a path has, the usual one first; none where nothing is to be chosen.
+/// Returns the forms of a path, the default first. Empty if there is nothing to negotiate.
 pub(crate) fn offered(path: &str) -> &'static [Form] {
     let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     match segments.as_slice() {
@@ -82,7 +82,8 @@ pub(crate) fn offered(path: &str) -> &'static [Form] {
 }
 
 impl<'a> Range<'a> {
-    /// Reads one element of the header. What is no media range names nothing that we have, and what is no quality is taken for the highest.
+    /// Parses one element of the header. An invalid media range matches no form; an invalid quality
+    /// counts as 1.
     fn read(text: &'a str) -> Self {
         let mut parts = text.split(';').map(str::trim);
         let (of, sub) = parts.next().unwrap_or_default().split_once('/').unwrap_or_default();
@@ -90,7 +91,8 @@ impl<'a> Range<'a> {
         Self { of: of.trim(), sub: sub.trim(), quality: weight.map_or(1_000, thousandths) }
     }
 
-    /// How exactly it means a media type: not at all, by `*/*`, by its type or by all of it.
+    /// Returns how specifically the range matches a media type: 0 for `*/*`, 1 for the type, 2 for
+    /// type and subtype, `None` without a match.
     fn fits(&self, media_type: &str) -> Option<u8> {
         let (of, sub) = media_type.split_once('/')?;
         match (self.of, self.sub) {
@@ -102,16 +104,17 @@ impl<'a> Range<'a> {
     }
 }
 
-/// A quality between 0 and 1.
+/// Parses a quality between 0 and 1. Returns it in thousandths.
 fn thousandths(text: &str) -> u16 {
     let quality: f64 = text.parse().unwrap_or(1.0);
-    // three digits are all that it may have, and what is no number (NaN) becomes none of it
+    // a quality has at most three digits; NaN becomes 0
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 1,000")]
     let thousandths = (quality.clamp(0.0, 1.0) * 1_000.0).round() as u16;
     thousandths
 }
 
-/// The form of these that is accepted best; of several the one that the request names first, else the usual one.
+/// Returns the accepted form of the highest quality. Among equals, it is the one that the request
+/// names first, then the default.
 fn chosen(headers: &HeaderMap, offered: &[Form]) -> Option<Form> {
     let texts = headers.get_all(ACCEPT).iter().map(|value| value.to_str().unwrap_or("?"));
     let ranges: Vec<Range<'_>> = texts.flat_map(|text| text.split(',')).filter(|text| !text.trim().is_empty()).map(Range::read).collect();
@@ -121,7 +124,7 @@ fn chosen(headers: &HeaderMap, offered: &[Form]) -> Option<Form> {
     let mut best: Option<(u16, usize, Form)> = None;
     for form in offered {
         let fitting = ranges.iter().enumerate().filter_map(|(place, range)| Some((range.fits(form.media_type())?, place, range.quality)));
-        // the most exact range decides, of several the first
+        // the most specific range decides, and among equals the first
         let Some((_, place, quality)) = fitting.max_by_key(|(exact, place, _)| (*exact, std::cmp::Reverse(*place))) else { continue };
         let is_better = best.is_none_or(|(other, before, _)| quality > other || (quality == other && place < before));
         if quality > 0 && is_better {
@@ -131,7 +134,7 @@ fn chosen(headers: &HeaderMap, offered: &[Form]) -> Option<Form> {
     best.map(|(.., form)| form)
 }
 
-/// Whether a page is liked better than JSON: a browser asks, for a person.
+/// Returns whether HTML is preferred to JSON, as by a browser.
 pub(crate) fn prefers_page(headers: &HeaderMap) -> bool {
     chosen(headers, &[Form::Json, Form::Html]) == Some(Form::Html)
 }
@@ -142,7 +145,7 @@ fn not_acceptable(offered: &[Form]) -> Problem {
     Problem::new(Code::NotAcceptable, format!("this path answers in {}: {advice}", names.join(" or ")))
 }
 
-/// Middleware of routes: says in the request which form was chosen, or that none can be.
+/// Middleware that adds the selected form to the request, or answers 406.
 pub(crate) async fn negotiate(mut request: Request, next: Next) -> Response {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     let path = request.uri().path();
@@ -183,12 +186,12 @@ mod tests {
             ("application/x-ndjson ; q=0.61, application/json;q=0.6", Some(Form::Lines), Some(Form::Lines)),
             ("application/json;q=0", None, None),
             ("*/*;q=0", None, None),
-            // the more exact range counts, wherever it stands
+            // the more specific range decides, at any position
             ("*/*, application/json;q=0", Some(Form::Lines), Some(Form::Events)),
             ("application/json;q=0.1, */*;q=0.2", Some(Form::Lines), Some(Form::Events)),
             ("application/*;q=0.1, application/x-ndjson;q=0.2", Some(Form::Lines), Some(Form::Lines)),
             ("application/json; charset=utf-8; Q=0.4", Some(Form::Json), None),
-            // what browsers send
+            // header of browsers
             ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Some(Form::Json), Some(Form::Events)),
             ("application/json, application/problem+json", Some(Form::Json), None),
             ("text/html", None, None),
@@ -201,7 +204,7 @@ mod tests {
             assert_eq!((chosen(&headers, list), chosen(&headers, stream)), (of_list, of_stream), "{accept:?}");
         }
         assert_eq!((chosen(&HeaderMap::new(), list), chosen(&HeaderMap::new(), stream)), (Some(Form::Json), Some(Form::Events)));
-        // several headers are one list
+        // several headers form one list
         let mut headers = HeaderMap::new();
         headers.append(ACCEPT, HeaderValue::from_static("text/html"));
         headers.append(ACCEPT, HeaderValue::from_static("application/x-ndjson"));

@@ -1,11 +1,16 @@
-//! What a client has already: `ETag` and `If-None-Match` (RFC 9110 §13), so that asking again costs next to nothing while nothing has changed.
+//! Conditional requests: `ETag` and `If-None-Match` (RFC 9110 §13), so that polling costs almost
+//! nothing while nothing changes.
 //!
-//! Owns: which answers have a tag, and what it is made of. Where an answer is what the mirror has of some kinds in some clusters, the tag is made
-//! of a counter that moves with them ([`Reading::moved`]), taken before the answer: `304` looks nothing up, and an answer that has seen more than
-//! its tag says is merely asked for once more. What also tells of connections, of time or of findings is tagged by what it says, and so are
-//! documents. Tags are weak: how old an answer is (`ageSeconds`, `position`, revisions of sources) is no part of them, so that `304` says that
-//! what the client has is what it would get, and not how long ago somebody said so; where that matters `maxAge` is checked first. Deliberately
-//! lacks: tags of streams, of `/metrics` and of probes, which are of their moment, and of lines where they would have to be made first.
+//! If an answer depends only on the mirror's data of some kinds and clusters, its tag is made of a
+//! counter that grows with their changes ([`Reading::moved`]). The counter is read before the
+//! answer is made: `304` needs no lookup, and an answer that is newer than its tag is at worst sent
+//! once more. Answers about connections, times or findings are tagged by their content, and so are
+//! documents.
+//!
+//! Tags are weak: they do not cover the age of an answer (`ageSeconds`, `position`, revisions of
+//! sources). `304` therefore means that the client's copy is what it would get, not that it is
+//! recent; `maxAge` is checked first. There are no tags for streams, `/metrics` and probes, which
+//! are about the current moment, nor for NDJSON whose tag would depend on its content.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -24,7 +29,8 @@ use crate::admission::{Client, Scans};
 use crate::api::problem::Problem;
 use crate::handle::Handle;
 
-/// What says of an answer only when it was made, or how long ago something was: no part of its tag.
+/// Members that only describe when an answer was made, or how long ago something happened. They are
+/// not part of the tag.
 const OF_THE_MOMENT: [&str; 10] = [
     "ageSeconds",
     "oldestAgeSeconds",
@@ -38,17 +44,17 @@ const OF_THE_MOMENT: [&str; 10] = [
     "revision",
 ];
 
-/// Members whose own members are named by users: labels may be called like any of those above.
+/// Members whose own members have names from users: a label may have any of the names above.
 const NAMED_BY_USERS: [&str; 7] = ["labels", "annotations", "selector", "deprecatedTopology", "staleFiles", "invalidFiles", "unknownKeys"];
 
-/// A weak tag, as it stands in `ETag`.
+/// Returns a weak tag in the format of `ETag`.
 fn tag(parts: impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
     parts.hash(&mut hasher);
     format!("W/\"{:016x}\"", hasher.finish())
 }
 
-/// The tag of what an answer says.
+/// Returns the tag of an answer's content.
 fn tag_of_said(said: &[u8]) -> String {
     match serde_json::from_slice::<Value>(said) {
         Ok(mut value) => {
@@ -70,15 +76,16 @@ fn forget_the_moment(value: &mut Value) {
     }
 }
 
-/// Whether a client has what a tag names already. Tags are compared weakly (RFC 9110 §8.8.3.2); `*` is whatever there is.
+/// Returns whether the client has the tagged content already. Tags are compared weakly (RFC 9110
+/// §8.8.3.2); `*` matches any.
 fn has(headers: &HeaderMap, tag: &str) -> bool {
     let bare = |text: &str| text.trim().trim_start_matches("W/").to_owned();
     let held = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
     held.map(bare).any(|held| held == "*" || held == bare(tag))
 }
 
-/// Whether it takes more than the tag to say that nothing has changed: an age that is asked for, written in any way, or whether there is
-/// anything (`*`).
+/// Returns whether the tag alone cannot decide that nothing has changed: the request has `maxAge`
+/// (possibly escaped), or `*`, which asks whether there is an answer.
 fn must_be_asked(headers: &HeaderMap, query: &str) -> bool {
     let is_any = headers.get_all(IF_NONE_MATCH).iter().any(|value| value.as_bytes().contains(&b'*'));
     is_any || query.contains('%') || query.contains("maxAge")
@@ -90,7 +97,7 @@ fn not_modified(tag: &str) -> Response {
     response
 }
 
-/// Writes the headers of an answer that may be kept as long as it is asked for again.
+/// Sets the headers of an answer that clients may store but must revalidate.
 fn mark(headers: &mut HeaderMap, tag: Option<&str>) {
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
     if let Some(tag) = tag.and_then(|tag| HeaderValue::from_str(tag).ok()) {
@@ -98,7 +105,7 @@ fn mark(headers: &mut HeaderMap, tag: Option<&str>) {
     }
 }
 
-/// Middleware of routes: tags answers, and leaves out those that the client has.
+/// Middleware that tags answers, and replaces those that the client has by `304`.
 pub(crate) async fn answer(State((handle, scans)): State<(Handle, Scans)>, request: Request, next: Next) -> Result<Response, Problem> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     let (uri, headers) = (request.uri().clone(), request.headers().clone());
@@ -106,7 +113,7 @@ pub(crate) async fn answer(State((handle, scans)): State<(Handle, Scans)>, reque
     let client = request.extensions().get().copied().unwrap_or(Client::Local);
     let tagging = if reads { Tagging::of(uri.path()) } else { Tagging::None };
     let query = uri.query().unwrap_or_default();
-    // before the answer is made, which then has at least this
+    // before the answer is made, which then has at least this state
     let reading = handle.try_reading();
     let counted = reading.and_then(|reading| {
         let moved = tagging.moved(query, &reading)?;
@@ -144,7 +151,8 @@ pub(crate) async fn answer(State((handle, scans)): State<(Handle, Scans)>, reque
     Ok(response)
 }
 
-/// The body of an answer that is in memory as it is: nothing of it is copied, and no bound is needed beside that of what made it.
+/// Reads the body of an answer that is already in memory. No bytes are copied, and its size is
+/// bounded by the handler that made it.
 async fn whole(response: Response) -> Result<(axum::http::response::Parts, Bytes), Problem> {
     let (parts, body) = response.into_parts();
     let bytes = to_bytes(body, usize::MAX).await.map_err(|error| Problem::internal(format!("an answer cannot be read: {error}")))?;

@@ -1,4 +1,4 @@
-//! Problems at the edge of the face, where the request's path is known: the document, or a page for a person.
+//! Rendering of problems with the path of their request: as a document, or as a page for browsers.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -11,8 +11,10 @@ use super::accept::prefers_page;
 use super::problem_pages;
 use crate::api::problem::{Code, Problem};
 
-/// Middleware at the edge: writes the problem of a response, if there is one, as its body. A person in front of a browser that has no token is
-/// told so on a page: a browser cannot be told to send one, so that the document alone would help nobody.
+/// Middleware that writes the problem of a response as its body.
+///
+/// A browser without a token gets a page that explains it, because a browser cannot be told to send
+/// a token.
 pub(crate) async fn render(request: Request, next: Next) -> Response {
     let is_head = *request.method() == Method::HEAD;
     let is_for_person = prefers_page(request.headers());

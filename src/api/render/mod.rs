@@ -1,4 +1,4 @@
-//! The form of an answer: content negotiation, entity tags, and errors as documents or pages.
+//! Form of an answer: content negotiation, entity tags, and errors as documents or pages.
 
 pub(crate) mod accept;
 pub(crate) mod conditional;

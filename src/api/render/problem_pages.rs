@@ -1,4 +1,4 @@
-//! A page for each kind of trouble: what a problem's `type` leads to.
+//! Pages about problems: a problem's `type` links to them.
 
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
@@ -7,18 +7,18 @@ use axum::response::Html;
 use crate::api::problem::{Code, Problem};
 use crate::model::nearest;
 
-/// How to get there all the same.
+/// Advice for browsers: how to send a request with a token.
 const WITH_TOKEN: &str = "<p>A browser sends no such header by itself. Ask with a program that does:</p>\n\
     <pre>curl -H \"Authorization: Bearer $(cat TOKEN-FILE)\" URL\nmeshkeep status --token-file TOKEN-FILE --server URL</pre>\n\
     <p><code>meshkeep openapi</code> prints the description of the API without asking anybody.</p>\n";
 
-/// All of them.
+/// Serves the list of all problems.
 pub(crate) async fn index() -> Html<String> {
     let items = Code::ALL.iter().map(|code| format!("<li><a href=\"/problems/{0}\">{0}</a>: {1}</li>\n", code.name(), code.title()));
     Html(page("Problems", &format!("<ul>\n{}</ul>\n", items.collect::<String>())))
 }
 
-/// One of them.
+/// Serves the page of one problem.
 pub(crate) async fn one(path: Result<Path<String>, PathRejection>) -> Result<Html<String>, Problem> {
     let Path(name) = path.map_err(|_| Problem::new(Code::NotFound, "there is no such problem: /problems lists what there is"))?;
     let Some(code) = Code::ALL.iter().find(|code| code.name() == name) else {
@@ -29,7 +29,7 @@ pub(crate) async fn one(path: Result<Path<String>, PathRejection>) -> Result<Htm
     Ok(Html(page(code.title(), &format!("{}<p><a href=\"/problems\">all problems</a></p>\n", explained(*code)))))
 }
 
-/// What a person sees whose browser has no token to show.
+/// Returns the page for a browser without a token.
 pub(crate) fn refusal() -> String {
     let code = Code::Unauthorized;
     page(code.title(), &format!("{}{WITH_TOKEN}", explained(code)))

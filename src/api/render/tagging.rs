@@ -1,27 +1,27 @@
-//! What the tag of an answer is made of, by its path.
+//! Basis of an answer's entity tag, by its path.
 
 use crate::handle::Reading;
 use crate::model::{ClusterName, Kind};
 
-/// What a tag is made of.
+/// Basis of a tag.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Tagging<'a> {
-    /// These kinds, of the clusters that the query names, or of all.
+    /// These kinds, of the clusters in the query, or of all clusters.
     Listed(&'a [Kind]),
-    /// These kinds of the cluster of that name.
+    /// These kinds of the cluster with this name.
     Of(&'a str, &'a [Kind]),
     /// These kinds of all clusters.
     Joined(&'a [Kind]),
-    /// What the answer says, times and ages left out.
+    /// The content of the answer without times and ages.
     Said,
-    /// The bytes.
+    /// The bytes of the answer.
     Document,
-    /// It has none.
+    /// No tag.
     None,
 }
 
 impl<'a> Tagging<'a> {
-    /// What the tag of a path is made of.
+    /// Returns the basis of the tag of a path.
     pub(super) fn of(path: &'a str) -> Self {
         let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         match segments.as_slice() {
@@ -41,12 +41,12 @@ impl<'a> Tagging<'a> {
         }
     }
 
-    /// The counter of what the mirror has of it; `None` where that is not all of it.
+    /// Returns the mirror's change counter; `None` if the answer depends on more than the mirror.
     pub(super) fn moved(&self, query: &str, reading: &Reading) -> Option<u64> {
         match self {
             Self::Listed(kinds) => Some(reading.moved(&named_clusters(query), kinds)),
             Self::Of(cluster, kinds) => {
-                // what is no name is answered without looking
+                // an invalid name is answered without a lookup
                 let named: Vec<ClusterName> = ClusterName::parse(cluster).into_iter().collect();
                 Some(reading.moved(&named, kinds))
             }
@@ -56,18 +56,19 @@ impl<'a> Tagging<'a> {
     }
 }
 
-/// The kind of a list.
+/// Returns the kind of a list, by the list's name.
 fn listed_at(list_name: &str) -> Option<&'static [Kind]> {
     let kinds: &'static [Kind] = &Kind::ALL;
     kinds.iter().find(|kind| kind.list_name() == list_name).map(std::slice::from_ref)
 }
 
-/// Whether answers of a path have a tag.
+/// Returns whether answers of a path have a tag.
 pub(crate) fn is_tagged(path: &str) -> bool {
     Tagging::of(path) != Tagging::None
 }
 
-/// The clusters that a query names; none, which stands for all, where it asks for more than it says itself: a node by its name, or in escapes.
+/// Returns the clusters in a query. Empty, which means all, if the query is escaped or depends on
+/// other clusters' data, as `node=` with a name does.
 fn named_clusters(query: &str) -> Vec<ClusterName> {
     if query.contains(['%', '+']) || query.contains("node=") {
         return Vec::new();
