@@ -1,4 +1,4 @@
-//! Closed sets of values: a named enum schema for each, which generators turn into a type.
+//! Closed sets of values: each becomes a named enum schema, which generators turn into a type.
 //!
 //! Free text from a source, such as a protocol or a session affinity, is not a closed set.
 
@@ -309,7 +309,7 @@ fn each_parameter(document: &mut Value, see: &mut dyn FnMut(&str, &mut Value)) {
     }
 }
 
-/// Makes a text, or each item of a list of texts, one of a set.
+/// Makes a text, or each item of a list of texts, refer to a set.
 fn refer(schema: &mut Value, reference: &Value) {
     if schema["type"] == "array" {
         schema["items"] = reference.clone();
@@ -351,11 +351,11 @@ mod tests {
         }
     }
 
-    /// Texts in backquotes after a colon, or at the beginning of what a member is, are what it may
-    /// hold.
+    /// Texts in backquotes after a colon, or at the beginning of a description, are the values of a
+    /// member.
     #[test]
     fn a_text_that_is_one_of_a_few_is_of_a_closed_set() {
-        // what a source says freely
+        // free text from a source
         const OPEN: [&str; 10] = [
             "Port.protocol",
             "ExportPort.protocol",

@@ -10,7 +10,7 @@ const EXAMPLES: &str = include_str!("examples.json");
 pub(super) fn add(document: &mut Value) {
     let examples: Value = serde_json::from_str(EXAMPLES).expect("must be JSON: a test reads it");
     for (name, schema) in document["components"]["schemas"].as_object_mut().into_iter().flatten() {
-        // one of a closed set is an example of it
+        // the first value of a closed set is its example
         let first = schema["enum"].as_array().and_then(|texts| texts.first()).cloned();
         if let Some(example) = first.or_else(|| examples["schemas"].get(name).cloned()) {
             schema["examples"] = json!([example]);

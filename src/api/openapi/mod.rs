@@ -53,10 +53,11 @@ use crate::dto::problem::ProblemDocument;
 )]
 struct Base;
 
-/// The only members that may be null: "nothing covers the address" is an answer.
+/// The only members that may be null. Null is an answer there: no entry covers the address.
 const NULLABLE: [(&str, &str); 3] = [("LookupAnswer", "match"), ("LookupItem", "match"), ("Explanation", "match")];
 
-/// The OpenAPI document in either form, pretty and with a newline at the end: what is committed in `openapi/`.
+/// Returns the OpenAPI document in either version, as committed in `openapi/`: indented, with a
+/// newline at the end.
 #[must_use]
 pub fn openapi_json(form: OpenapiForm) -> &'static str {
     match form {
@@ -65,22 +66,23 @@ pub fn openapi_json(form: OpenapiForm) -> &'static str {
     }
 }
 
-/// The form of the OpenAPI document.
+/// Version of the OpenAPI document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenapiForm {
-    /// 3.1.0.
+    /// OpenAPI 3.1.0.
     New,
-    /// 3.0.3, for tools that know nothing newer.
+    /// OpenAPI 3.0.3, for tools that do not support 3.1.
     Old,
 }
 
-/// The document in OpenAPI 3.1, as served and committed: pretty, with a newline at the end.
+/// Returns the document in OpenAPI 3.1, as served and committed: indented, with a newline at the
+/// end.
 pub(crate) fn document() -> &'static str {
     static DOCUMENT: OnceLock<String> = OnceLock::new();
     DOCUMENT.get_or_init(|| pretty(&build()))
 }
 
-/// The document in OpenAPI 3.0.3.
+/// Returns the document in OpenAPI 3.0.3.
 pub(crate) fn document_30() -> &'static str {
     static DOCUMENT: OnceLock<String> = OnceLock::new();
     DOCUMENT.get_or_init(|| pretty(&older::converted(build())))

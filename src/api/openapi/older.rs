@@ -1,8 +1,8 @@
-//! OpenAPI 3.0.3, made from the document of 3.1, for tools that know nothing newer.
+//! OpenAPI 3.0.3, derived from the 3.1 document for tools that do not support 3.1.
 
 use serde_json::{Value, json};
 
-/// OpenAPI 3.0.3 for tools that know nothing newer: what our 3.1 document uses, said in the older way.
+/// Converts the features that meshkeep's 3.1 document uses to OpenAPI 3.0.3.
 pub(super) fn converted(mut document: Value) -> Value {
     document["openapi"] = json!("3.0.3");
     if let Some(license) = document["info"]["license"].as_object_mut() {
@@ -17,7 +17,7 @@ fn convert(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(convert),
         Value::Object(object) => {
-            // `oneOf` of a schema and null is that schema, nullable
+            // `oneOf` of a schema and null becomes that schema, nullable
             let or_null = |choices: &Value| choices.as_array().is_some_and(|choices| choices.iter().any(|choice| choice["type"] == "null"));
             if object.get("oneOf").is_some_and(or_null)
                 && let Some(Value::Array(choices)) = object.remove("oneOf")
@@ -25,10 +25,10 @@ fn convert(value: &mut Value) {
                 let schema = choices.into_iter().filter(|choice| choice["type"] != "null").collect();
                 object.insert("allOf".into(), Value::Array(schema));
                 object.insert("nullable".into(), json!(true));
-                // what may be null must say what it is otherwise
+                // a nullable schema needs a type
                 object.insert("type".into(), json!("object"));
             }
-            // a reference may have no neighbours
+            // a reference must have no sibling members
             if object.len() > 1
                 && let Some(reference) = object.remove("$ref")
             {

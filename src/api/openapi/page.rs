@@ -13,10 +13,10 @@ pub(crate) const STYLE: &str = include_str!("page/style.css");
 /// Script of the filter and the `send` buttons.
 pub(crate) const SCRIPT: &str = include_str!("page/script.js");
 
-/// The methods in the order of the page.
+/// Methods in the order of the page.
 const METHODS: [&str; 2] = ["get", "post"];
 
-/// The page.
+/// Returns the page.
 pub(crate) fn page() -> &'static str {
     static PAGE: OnceLock<String> = OnceLock::new();
     PAGE.get_or_init(|| write_page(&super::build()))
@@ -72,7 +72,7 @@ fn write_operation(out: &mut String, path: &str, method: &str, operation: &Value
     if let Some(schema) = content(&operation["requestBody"]) {
         add(out, format_args!("<p>body: {} <textarea name=\"body\" rows=\"4\"></textarea></p>\n", type_of(schema)));
     }
-    // a stream does not end, so that it is for a page of its own
+    // a stream does not end, so it opens in a page of its own
     let streams = operation["responses"]["200"]["content"].get("text/event-stream").is_some();
     add(
         out,
@@ -159,7 +159,7 @@ fn type_of(schema: &Value) -> String {
     }
 }
 
-/// The schema of the first body that a request or answer may have.
+/// Returns the schema of the first media type of a request or response.
 fn content(of: &Value) -> Option<&Value> {
     of["content"].as_object()?.values().next().map(|media| &media["schema"])
 }
@@ -172,17 +172,17 @@ fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flat_map(Map::iter)
 }
 
-/// A text of the document, escaped.
+/// Returns a text of the document, escaped.
 fn text(value: &Value) -> String {
     escaped(value.as_str().unwrap_or_default())
 }
 
-/// A value as one would type it, escaped.
+/// Returns a value as a user would type it, escaped.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| escaped(&value.to_string()), escaped)
 }
 
-/// A text of the document as HTML; text between backticks becomes `<code>`.
+/// Returns a text of the document as HTML. Text between backticks becomes `<code>`.
 fn prose(value: &Value) -> String {
     let escaped = text(value);
     let parts: Vec<&str> = escaped.split('`').collect();

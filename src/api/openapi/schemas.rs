@@ -1,10 +1,11 @@
-//! Brings the schemas that utoipa writes into the form that every generator reads.
+//! Simplification of utoipa's schemas to a form that every generator supports.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// Applies to every schema: no null, 64-bit integers, no `allOf`, nothing that generators stumble over.
+/// Simplifies every schema: no null, 64-bit integers, no `allOf`, nothing that generators do not
+/// support.
 pub(super) fn simplify(value: &mut Value, schemas: &Map<String, Value>) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| simplify(item, schemas)),
@@ -12,7 +13,8 @@ pub(super) fn simplify(value: &mut Value, schemas: &Map<String, Value>) {
             object.remove("propertyNames");
             if object.get("format").is_some_and(|format| format == "int32") {
                 object.insert("format".into(), json!("int64"));
-                // unsigned, in 32 bits at most: generators take int32 for signed, so the bound must be said
+                // unsigned, at most 32 bits: generators treat int32 as signed, so the bound must be
+                // explicit
                 if object.get("minimum").is_some_and(|minimum| *minimum == 0) {
                     object.entry("maximum").or_insert(json!(u32::MAX));
                 }
@@ -21,7 +23,8 @@ pub(super) fn simplify(value: &mut Value, schemas: &Map<String, Value>) {
                 let first = types.iter().find(|one| **one != "null").cloned().unwrap_or_default();
                 object.insert("type".into(), first);
             }
-            // one or null is one that may be left out; several are several
+            // a choice between one schema and null is that schema, optional; several schemas remain
+            // a choice
             let choices = object.get("oneOf").and_then(Value::as_array).into_iter().flatten();
             let choices: Vec<Value> = choices.filter(|choice| choice["type"] != "null").cloned().collect();
             if let [Value::Object(only)] = choices.as_slice() {
@@ -51,7 +54,7 @@ fn flatten(object: &mut Map<String, Value>, parts: &[Value], schemas: &Map<Strin
     object.insert("required".into(), required.into());
 }
 
-/// Takes out the schemas that nothing refers to: those whose members were merged into others.
+/// Removes schemas without references: their members were merged into others.
 pub(super) fn prune(document: &mut Value, keep: &[&str]) {
     loop {
         let mut used: BTreeSet<String> = keep.iter().map(|name| (*name).to_owned()).collect();
