@@ -1,28 +1,28 @@
-//! What can go wrong with the face at the start.
+//! Errors when the HTTP API starts.
 
 use std::path::PathBuf;
 
 use crate::findings::OnProblemError;
 use crate::server::{ListenError, TlsError};
 
-/// Why the face cannot start.
+/// Reason why the HTTP API cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// An address cannot be listened on.
+    /// Cannot listen on an address.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The token file cannot be used.
     #[error("cannot use the token file {}: {reason}", path.display())]
     Token {
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
-        /// Why.
+        /// Reason why it cannot be used.
         reason: String,
     },
     /// The certificate, key or client CA cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Nothing can be posted to the URL of `--on-problem`.
+    /// The URL of `--on-problem` cannot be used.
     #[error(transparent)]
     OnProblem(#[from] OnProblemError),
 }

@@ -1,4 +1,5 @@
-//! The bound face: every address is taken and every file is read before anything is served.
+//! The HTTP API with bound addresses: all addresses are bound and all files loaded before anything
+//! is served.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,15 +23,15 @@ use crate::handle::Handle;
 use crate::model::ListenAddress;
 use crate::server::{self, ConnectionLimits, Endpoint, HEALTH_CONNECTION_COUNT_MAX, Kept, KeptFiles, Listener, Look, Seats, Serving};
 
-/// A face that holds its addresses and serves nothing yet.
+/// The HTTP API with bound addresses. Serves nothing until [`Bound::serve`].
 pub struct Bound {
     listeners: Vec<Listener>,
-    /// Where probes and metrics alone are served.
+    /// Listener that serves only probes and metrics.
     health: Option<Listener>,
-    /// Where the mirror is served as an etcd, and what answers there.
+    /// Listener and service of the etcd API.
     etcd: Option<Listener>,
     etcd_service: Option<EtcdService>,
-    /// Where both do what takes long.
+    /// Scheduler of requests that take long, shared by the HTTP API and the etcd API.
     scans: Scans,
     guard: Guard,
     health_guard: Guard,
@@ -40,7 +41,7 @@ pub struct Bound {
     files: KeptFiles,
     reread: Arc<Notify>,
     limits: ConnectionLimits,
-    /// Posts findings.
+    /// Posts findings to `--on-problem`.
     poster: Option<Poster>,
 }
 
@@ -51,10 +52,10 @@ impl fmt::Debug for Bound {
 }
 
 impl Bound {
-    /// Takes every address and reads every file that serving needs, so that nothing of it can fail later.
+    /// Binds every address and loads every file, so that serving cannot fail because of them later.
     ///
     /// # Errors
-    /// [`BindError`], naming the address or file; nothing stays bound then.
+    /// Returns a [`BindError`] that names the address or file. Nothing stays bound then.
     pub async fn bind(listen: &[ListenAddress], options: &ApiOptions) -> Result<Self, BindError> {
         let tls = options.tls.as_ref().map(server::keep_tls).transpose()?.map(Arc::new);
         let token = options.token_file.as_deref().map(keep_token).transpose()?.map(Arc::new);
@@ -73,12 +74,13 @@ impl Bound {
             None => None,
         };
         let without_token = |address: &Option<ListenAddress>| match address {
-            // a page in a browser of this machine must not read it through a name of its own
+            // a web page in a browser on this machine must not read it under the page's own host
+            // name (DNS rebinding)
             Some(address) if address.is_local() => Guard::new(Hosts::new(&[], &options.allowed_hosts), None),
             _ => Guard::open_to_all(),
         };
         let (health_guard, etcd_guard) = (without_token(&options.health_listen), without_token(&options.etcd_listen));
-        // who asks there has neither token nor certificate
+        // clients of this address present neither a token nor a certificate
         let is_protected = token.is_some() || options.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         let health_guard = if is_protected { health_guard.of_anonymous() } else { health_guard };
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
@@ -89,46 +91,50 @@ impl Bound {
         Ok(Self { guard, health_guard, etcd_guard, listeners, health, etcd, etcd_service, scans, tls, files, reread, limits, poster })
     }
 
-    /// What was bound, as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS, `unix:///path`.
+    /// Returns the bound addresses as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS,
+    /// `unix:///path`.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         self.listeners.iter().map(|listener| listener.url(scheme)).collect()
     }
 
-    /// Where the mirror is served as an etcd, as a URL.
+    /// Returns the URL of the etcd API, if it has an address.
     #[must_use]
     pub fn etcd_address(&self) -> Option<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         self.etcd.as_ref().map(|listener| listener.url(scheme))
     }
 
-    /// Where it does what takes long, for another face to share.
+    /// Returns the scheduler of requests that take long, to share with the etcd API.
     #[must_use]
     pub fn scans(&self) -> Scans {
         self.scans.clone()
     }
 
-    /// The bound face, with what answers where the mirror is served as an etcd.
+    /// Sets the service of the etcd API.
     #[must_use]
     pub fn with_etcd(self, service: EtcdService) -> Self {
         Self { etcd_service: Some(service), ..self }
     }
 
-    /// Where probes and metrics alone are served, as a URL.
+    /// Returns the URL of the address that serves only probes and metrics, if there is one.
     #[must_use]
     pub fn health_address(&self) -> Option<String> {
         self.health.as_ref().map(|listener| listener.url("http"))
     }
 
-    /// Serves until `stop_accepting` is cancelled: then the face is no longer ready, accepts nothing more, ends every stream with a
-    /// last bookmark, and lets requests finish for `grace` at most. Returns when no connection is left.
+    /// Serves until `stop_accepting` is cancelled.
+    ///
+    /// It then reports itself as not ready, stops accepting, ends every stream with a last
+    /// bookmark, and gives open requests up to `grace` to finish. Returns when no connection is
+    /// left.
     pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
         let seats = Seats::new(self.limits);
         let state = ApiState::new(handle, stop_accepting.clone())
             .with(|shared| (shared.seats, shared.scans) = (seats.clone(), self.scans))
             .with(|shared| (shared.findings.files, shared.findings.certificate) = (self.files.clone(), self.tls.clone()));
-        // ends with this future
+        // the tasks end with this future
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reread));
         watching.spawn(findings::keep(state.findings.clone()));
@@ -139,13 +145,13 @@ impl Bound {
         let etcd_router = etcd::router(state.clone(), self.etcd_guard, self.etcd_service);
         let router = router::router(state, self.guard);
         let body_max = Some(seats.limits().body);
-        // places of its own: whoever fills those of the face must not make it look dead
+        // separate slots: clients that occupy all slots of the API must not make the probes fail
         let health_seats = Seats::new(ConnectionLimits { count_max: HEALTH_CONNECTION_COUNT_MAX, ..self.limits });
         let health = |listener| Endpoint { listener, router: health_router, tls: None, seats: health_seats, body_max };
         let listeners = self.listeners.into_iter();
         let main =
             listeners.map(|listener| Endpoint { listener, router: router.clone(), tls: self.tls.clone(), seats: seats.clone(), body_max });
-        // a stream of watches is one request, whose body ends with it
+        // a stream of watches is one request, and its body lasts as long as the stream
         let etcd = |listener| Endpoint { listener, router: etcd_router, tls: self.tls.clone(), seats: seats.clone(), body_max: None };
         let endpoints = main.chain(self.health.map(health)).chain(self.etcd.map(etcd)).collect();
         server::serve(endpoints, stop_accepting, grace).await;

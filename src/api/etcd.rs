@@ -1,5 +1,8 @@
-//! What the etcd face shares with this one: listeners, TLS, places and the accept loop, and beside its own calls the few paths that tools ask of an
-//! etcd over HTTP. Deliberately lacks: those calls (`etcd_api`), which come as a service of any requests.
+//! Serving of the etcd API: it shares listeners, TLS, connection slots and the accept loop with the
+//! HTTP API.
+//!
+//! This module adds the few paths that tools request from an etcd over plain HTTP. The gRPC calls
+//! are in `etcd_api` and come as a service.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,16 +26,16 @@ use super::state::ApiState;
 use crate::model::ETCD_VERSION;
 use crate::server::Visit;
 
-/// What tools ask over plain HTTP.
+/// Paths that tools request over plain HTTP.
 const VERSION_PATH: &str = "/version";
 const HEALTH_PATH: &str = "/health";
 const METRICS_PATH: &str = "/metrics";
 const TOOLS_PATHS: [&str; 3] = [VERSION_PATH, HEALTH_PATH, METRICS_PATH];
 
-/// Answers what an etcd is asked.
+/// The gRPC service of the etcd API.
 pub type EtcdService = BoxCloneSyncService<Request, Response, Infallible>;
 
-/// A service of such answers, whatever bodies it gives them.
+/// Converts a service with any type of body to an [`EtcdService`].
 pub fn etcd_service<S, B>(service: S) -> EtcdService
 where
     S: Service<Request, Response = axum::http::Response<B>, Error = Infallible, Future: Send> + Clone + Send + Sync + 'static,
@@ -41,8 +44,11 @@ where
     BoxCloneSyncService::new(service.map_response(|response| response.map(Body::new)))
 }
 
-/// The face, where there is one. What a browser could ask is guarded as the HTTP face is; etcd's calls are HTTP/2 without TLS, or with a
-/// certificate of the client, which no page in a browser sends to a name of its own.
+/// Creates the router of the etcd API.
+///
+/// Paths that a browser could request have the HTTP API's guard. gRPC calls need none: they use
+/// HTTP/2 without TLS, or a client certificate, and no web page can send either to a host name of
+/// its own.
 pub(super) fn router(state: ApiState, guard: Guard, service: Option<EtcdService>) -> Router {
     let routes = Router::new()
         .route(VERSION_PATH, get(version))
@@ -58,8 +64,9 @@ pub(super) fn router(state: ApiState, guard: Guard, service: Option<EtcdService>
     routes.layer(CatchPanicLayer::new()).layer(from_fn(let_in))
 }
 
-/// Whoever could connect is let in: who they are was asked in the handshake, where that is asked at all. gRPC is HTTP/2: calls in any other version
-/// come from no etcd's client.
+/// Middleware that admits every request, because the TLS handshake has checked the client, if
+/// anything does. Refuses other versions than HTTP/2 except on the paths for tools, because gRPC
+/// needs HTTP/2.
 async fn let_in(request: Request, next: Next) -> Response {
     if request.version() != Version::HTTP_2 && !TOOLS_PATHS.contains(&request.uri().path()) {
         return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "an etcd is asked by gRPC, over HTTP/2\n").into_response();
@@ -70,13 +77,13 @@ async fn let_in(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// What `cilium-dbg troubleshoot` looks for.
+/// Serves the version, which `cilium-dbg troubleshoot` requests.
 async fn version() -> Response {
     let body = format!(r#"{{"etcdserver":"{ETCD_VERSION}","etcdcluster":"{ETCD_VERSION}","storage":"{ETCD_VERSION}"}}"#);
     ([(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Whether questions are answered, in etcd's words.
+/// Serves the health in etcd's format: whether the store is loaded.
 async fn health(State(state): State<ApiState>) -> Response {
     let (status, body) = if state.handle.is_loaded() && !state.stop.is_cancelled() {
         (StatusCode::OK, r#"{"health":"true","reason":""}"#)

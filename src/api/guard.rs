@@ -1,8 +1,9 @@
-//! Who may ask: the `Host` that a request names, and the bearer token.
+//! Access checks: the `Host` of a request, and the bearer token.
 //!
-//! The `Host` check keeps a page in a browser from reaching a loopback address through a name of its own (DNS rebinding). Probes are
-//! open: a kubelet has no token and calls them by any address. What a probe says beyond yes or no is for clients that may read everything
-//! ([`Access`]). The files of the page at `/` need our name, and no token: the page asks for it.
+//! The `Host` check keeps a web page in a browser from reaching a loopback address under its own
+//! host name (DNS rebinding). Probes are open, because a kubelet has no token and calls them by any
+//! address. Only clients that may read everything get the details of a probe ([`Access`]). The
+//! files of the page at `/` need a valid `Host` but no token: the page asks for the token itself.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -19,43 +20,45 @@ use super::problem::{Code, Problem};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_bounded};
 use crate::server::{Kept, Transport, Visit};
 
-/// How large a request's body may be: 10,000 IPv6 addresses in JSON are 430 kB.
+/// Maximum bytes of a request's body. 10,000 IPv6 addresses in JSON are 430 kB.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Paths that anybody may ask.
+/// Paths without access checks.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
-/// What needs no token, being the same in every meshkeep of a version: the page with its files, which asks for the token itself, and the pages that
-/// explain a refusal. No more may be here than what everybody can download.
+/// Returns whether a path needs no token: the page with its files, and the pages about problems.
+///
+/// They are identical in every meshkeep of a version. Nothing may be added that is not public.
 fn is_of_the_page(path: &str) -> bool {
     path == "/" || path == "/problems" || path.starts_with("/problems/") || path.starts_with("/assets/")
 }
 
-/// Whether the client of a request may read everything; each request to a probe has one among its extensions.
+/// Access of a client. The guard adds it to the extensions of requests to probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It has proved that it may, or nobody has to.
+    /// The client may read everything: it has proved its identity, or no proof is required.
     Full,
-    /// It has shown nothing. It learns yes or no.
+    /// The client has not identified itself. It gets only yes or no.
     Anonymous,
 }
 
-/// What is checked. Cheap to clone.
+/// Access checks of an address. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
-    /// `None`: by whatever name.
+    /// Accepted `Host` values; `None` for any.
     hosts: Option<Arc<Hosts>>,
     token: Option<Arc<Kept<Token>>>,
-    /// What a client has that no token is asked of.
+    /// Access of clients when no token is required.
     without_token: Access,
 }
 
-/// The names and addresses that we are called by.
+/// Names and addresses that clients may use as `Host`.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     names: Vec<String>,
     addresses: Vec<IpAddr>,
-    /// Bound to all addresses: any address may be ours. An address cannot be rebound, only a name can.
+    /// Set if an unspecified address is bound: any address is then accepted. Only names can be
+    /// rebound, addresses cannot.
     any_address: bool,
 }
 
@@ -65,9 +68,9 @@ impl Hosts {
         Self { names, addresses: bound.to_vec(), any_address: bound.iter().any(IpAddr::is_unspecified) }
     }
 
-    /// Whether a `Host` value, with or without a port, means us.
+    /// Returns whether a `Host` value, with or without a port, is accepted.
     fn accept(&self, host: &str) -> bool {
-        // RFC 3986 §3.2.2: brackets hold an IPv6 address, and a port is all that may follow
+        // RFC 3986 §3.2.2: brackets enclose an IPv6 address, and only a port may follow
         let (bare, port) = match host.strip_prefix('[').map(|rest| rest.split_once(']')) {
             Some(Some((bare, port))) => (bare, port.strip_prefix(':').or(port.is_empty().then_some(port))),
             Some(None) => return false,
@@ -84,15 +87,15 @@ impl Hosts {
     }
 }
 
-/// The digest of the token in a file; the token itself is not kept.
+/// Digest of the token in a file. The token itself is not stored.
 #[derive(Debug)]
 pub(crate) struct Token([u8; 32]);
 
 impl Token {
-    /// Reads the file, and again when it changes.
+    /// Loads the token file and reloads it when it changes.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// Returns why the file cannot be used.
     pub(crate) fn keep(path: &Path) -> Result<Kept<Self>, String> {
         let file = path.to_owned();
         Kept::open("token file", vec![path.to_owned()], move || Self::read(&file))
@@ -105,9 +108,9 @@ impl Token {
         if token.is_empty() { Err("it holds no token".to_owned()) } else { Ok(Self(Sha256::digest(token).into())) }
     }
 
-    /// Whether a token is this one.
+    /// Returns whether this is the token.
     fn is(&self, token: &str) -> bool {
-        // digests are compared to the end whatever differs, so that the time says nothing about the token
+        // constant-time comparison, so that the time reveals nothing about the token
         let given: [u8; 32] = Sha256::digest(token).into();
         given.iter().zip(self.0).fold(0, |difference, (given, expected)| difference | (given ^ expected)) == 0
     }
@@ -118,21 +121,22 @@ impl Guard {
         Self { hosts: Some(Arc::new(hosts)), token, without_token: Access::Full }
     }
 
-    /// Of what other machines may ask without a token. By whatever name they call it: what needs no cookie and no loopback gains nothing from a
-    /// name of its own.
+    /// Creates the guard of an address that other machines may use without a token. It accepts any
+    /// `Host`: without cookies and loopback, DNS rebinding gains nothing.
     pub(crate) fn open_to_all() -> Self {
         Self { hosts: None, token: None, without_token: Access::Anonymous }
     }
 
-    /// The guard of an address whose clients cannot prove who they are, while other addresses ask for that.
+    /// Makes all clients of this address anonymous, because they cannot identify themselves here
+    /// while other addresses require it.
     pub(crate) fn of_anonymous(self) -> Self {
         Self { without_token: Access::Anonymous, ..self }
     }
 
-    /// What the client of a request to a probe may learn.
+    /// Returns the access of the client of a request to a probe.
     fn access(&self, request: &Request) -> Access {
         match &self.token {
-            // a page in a browser that reaches us by a name of its own is no reader
+            // a web page in a browser that uses its own host name may not read
             _ if self.check_host(request).is_err() => Access::Anonymous,
             None => self.without_token,
             Some(expected) if bearer(request).is_some_and(|token| expected.now().is(token)) => Access::Full,
@@ -161,7 +165,7 @@ impl Guard {
             return let_in(true);
         }
         if is_of_the_page(request.uri().path()) {
-            // it stays a stranger
+            // the connection stays anonymous
             return Ok(());
         }
         Err(Problem::new(Code::Unauthorized, "send the token of --token-file as `Authorization: Bearer …`"))
@@ -171,7 +175,8 @@ impl Guard {
         let Some(hosts) = self.hosts.as_ref().filter(|_| request.extensions().get::<Transport>() == Some(&Transport::Tcp)) else {
             return Ok(());
         };
-        // HTTP/2 has it in the URI; what has neither (HTTP/1.0) comes from no browser
+        // HTTP/2 has the host in the URI; a request without a host (HTTP/1.0) does not come from a
+        // browser
         let header = request.headers().get(HOST).map(|value| value.to_str().unwrap_or("?"));
         match request.uri().authority().map(axum::http::uri::Authority::as_str).or(header) {
             Some(host) if !hosts.accept(host) => {
@@ -182,14 +187,15 @@ impl Guard {
     }
 }
 
-/// The token that a request shows.
+/// Returns the bearer token of a request.
 fn bearer(request: &Request) -> Option<&str> {
     let header = request.headers().get(AUTHORIZATION)?.to_str().ok()?;
     let (_, token) = header.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))?;
     Some(token.trim())
 }
 
-/// One host, named once (RFC 9112 §3.2; RFC 9113 §8.3.1 has it in the URI). What has none in HTTP/1.0 comes from no browser.
+/// Checks that a request names one host (RFC 9112 §3.2; RFC 9113 §8.3.1 has it in the URI).
+/// HTTP/1.0 may have none: such a request does not come from a browser.
 fn check_host_count(request: &Request) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let (first, second) = (hosts.next(), hosts.next());
@@ -204,7 +210,7 @@ fn check_host_count(request: &Request) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A body that says itself that it is too long is refused before it comes.
+/// Refuses a body whose `Content-Length` is too large before it is read.
 fn check_length(request: &Request) -> Result<(), Problem> {
     let length = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
@@ -213,7 +219,7 @@ fn check_length(request: &Request) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Middleware: lets a request pass or answers it with a problem.
+/// Middleware that admits a request, or answers it with a problem.
 pub(crate) async fn check(State(guard): State<Guard>, mut request: Request, next: Next) -> Result<Response, Problem> {
     guard.check(&request)?;
     if OPEN_PATHS.contains(&request.uri().path()) {

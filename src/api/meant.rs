@@ -1,8 +1,8 @@
-//! Paths that are nearly right, and what was meant by them.
+//! Suggestions for mistyped paths.
 
 use crate::model::nearest;
 
-/// What there is below `/v1`.
+/// Resources below `/v1`.
 const RESOURCES: [&str; 16] = [
     "status",
     "config",
@@ -22,10 +22,10 @@ const RESOURCES: [&str; 16] = [
     "changes",
 ];
 
-/// What there is beside it.
+/// Paths outside `/v1`.
 const BESIDE: [&str; 7] = ["livez", "readyz", "healthz", "metrics", "openapi.json", "openapi-3.0.json", "docs"];
 
-/// What the same things are called elsewhere.
+/// Names of similar resources in other APIs, and the name here.
 const ELSEWHERE: [(&str, &str); 10] = [
     ("identity", "identities"),
     ("live", "livez"),
@@ -39,9 +39,9 @@ const ELSEWHERE: [(&str, &str); 10] = [
     ("swagger", "openapi.json"),
 ];
 
-/// The path that was probably meant by one that does not exist.
+/// Returns the path that was probably meant by one that does not exist.
 pub(crate) fn meant(path: &str) -> Option<String> {
-    // what has other letters would have to be written in another way in a query
+    // other characters would have to be encoded differently in a query
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._~%:/".contains(letter);
     let mut segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     if !path.chars().all(is_plain) || segments.is_empty() {
@@ -60,7 +60,7 @@ pub(crate) fn meant(path: &str) -> Option<String> {
     (found != path).then_some(found)
 }
 
-/// The nearest to some segments below a resource.
+/// Returns the nearest path to some segments below a resource.
 fn below(name: &str, rest: &[&str]) -> String {
     match (name, rest) {
         ("nodes", [cluster]) => format!("/v1/nodes?cluster={cluster}"),

@@ -1,7 +1,9 @@
-//! The HTTP face: routes, shapes, errors, the change stream and the OpenAPI document. Connections are `server`'s.
+//! The HTTP API: routes, schemas, errors, the change stream and the OpenAPI document. `server`
+//! handles connections.
 //!
-//! Receives a [`Handle`](crate::handle::Handle) and asks it; emits HTTP. The only importer of tower-http; of axum with `server`,
-//! of utoipa with `dto`. Deliberately lacks: any way to change the mirror, and any knowledge of etcd or of the store.
+//! All data comes from a [`Handle`](crate::handle::Handle); nothing here can change the mirror or
+//! knows the store. The only module that imports tower-http; axum is shared with `server`, and
+//! utoipa with `dto`.
 
 mod bind_error;
 mod bound;

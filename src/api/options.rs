@@ -8,23 +8,24 @@ use tokio::sync::Notify;
 use crate::model::{ListenAddress, SecretUrl};
 use crate::server::{ConnectionLimits, TlsFiles};
 
-/// What the face needs beside its addresses.
+/// Options of the HTTP API, except its addresses.
 #[derive(Debug, Clone, Default)]
 pub struct ApiOptions {
-    /// Where probes and metrics alone are served, to whoever asks.
+    /// Address that serves only probes and metrics, without access checks.
     pub health_listen: Option<ListenAddress>,
-    /// Where the mirror is served as an etcd (`Bound::with_etcd`), with TLS where there is any.
+    /// Address of the etcd API (`Bound::with_etcd`). It uses TLS if `tls` is set.
     pub etcd_listen: Option<ListenAddress>,
-    /// `Host` values that are accepted beside the bound addresses and loopback names.
+    /// Accepted `Host` values in addition to the bound addresses and loopback names.
     pub allowed_hosts: Vec<String>,
-    /// A file with the bearer token that every request must carry but probes and those for the files of the page; read again when it changes.
+    /// File with the bearer token. All requests need it, except probes and those for the files of
+    /// the page. Reloaded when it changes.
     pub token_file: Option<PathBuf>,
-    /// TLS on every TCP address; its files are read again when they change.
+    /// TLS of every TCP address. Its files are reloaded when they change.
     pub tls: Option<TlsFiles>,
-    /// Says that token and certificates shall be read again in any case.
+    /// Notifies the API to reload the token and certificates unconditionally.
     pub reread: Arc<Notify>,
-    /// Where findings that appear or go are posted.
+    /// URL to which findings are posted when they appear or are resolved.
     pub on_problem: Option<SecretUrl>,
-    /// How many connections, and how long each may do nothing.
+    /// Maximum number of connections, and time-outs of each.
     pub limits: ConnectionLimits,
 }

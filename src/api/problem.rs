@@ -1,6 +1,7 @@
-//! Errors as RFC 9457 problem documents, one stable code for each kind of trouble.
+//! Errors as RFC 9457 problem documents, each with a stable code.
 //!
-//! A handler returns a [`Problem`]; [`crate::api::render::errors`] turns it into the document at the edge, where the request's path is known.
+//! A handler returns a [`Problem`]; [`crate::api::render::errors`] renders the document once the
+//! request's path is known.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -8,10 +9,11 @@ use axum::response::{IntoResponse, Response};
 use crate::dto::problem::ProblemDocument;
 use crate::handle::{Loading, NoDecodedRoom};
 
-/// How soon a client may try again what only needs a moment: the store, or a free place among streams or scans.
+/// `Retry-After` in seconds for temporary errors: the store is loading, or there is no free slot
+/// for a stream or scan.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// Every kind of trouble that the API knows.
+/// Codes of the errors of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     BadParameter,
@@ -36,7 +38,7 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    /// Every one, in order of status.
+    /// All codes in order of status.
     pub(crate) const ALL: [Self; 19] = [
         Self::BadParameter,
         Self::BadRequest,
@@ -71,7 +73,7 @@ impl Code {
         self.parts().2
     }
 
-    /// The HTTP status, the code's name and its title.
+    /// Returns the HTTP status, the name and the title of a code.
     const fn parts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::BadParameter => (StatusCode::BAD_REQUEST, "badParameter", "A parameter cannot be used"),
@@ -98,7 +100,8 @@ impl Code {
         }
     }
 
-    /// What is behind it and what to do about it, in general: `detail` says it of one request.
+    /// Returns the general cause of an error and what to do about it. `detail` describes one
+    /// request.
     pub(crate) const fn advice(self) -> &'static str {
         match self {
             Self::BadParameter => {
@@ -149,7 +152,7 @@ impl Code {
         }
     }
 
-    /// When it may be tried again, where a moment is all that is needed.
+    /// Returns the `Retry-After` of a temporary error, in seconds.
     pub(super) const fn retry_after_seconds(self) -> Option<u64> {
         match self {
             Self::Loading | Self::NoRoom | Self::Stopping | Self::TooOld | Self::TooManyStreams | Self::TooBusy => {
@@ -172,7 +175,7 @@ impl Code {
     }
 }
 
-/// What went wrong with one request.
+/// An error of one request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Problem {
     code: Code,
@@ -189,12 +192,12 @@ impl Problem {
         self.code
     }
 
-    /// A parameter, by its name, and what is wrong with it.
+    /// Creates a problem about a parameter.
     pub(crate) fn parameter(name: &str, trouble: impl std::fmt::Display) -> Self {
         Self::new(Code::BadParameter, format!("{name}: {trouble}"))
     }
 
-    /// A fault of ours.
+    /// Creates a problem about a fault in meshkeep, and logs the fault.
     pub(crate) fn internal(trouble: impl std::fmt::Display) -> Self {
         tracing::error!(%trouble, "a request cannot be answered");
         Self::new(Code::Internal, "this is a fault in meshkeep: its log has the details")
@@ -204,7 +207,7 @@ impl Problem {
         Self { age_seconds, ..Self::new(Code::TooOld, detail) }
     }
 
-    /// The document about it; `instance` is the path that was asked for, where it is known.
+    /// Returns the problem document. `instance` is the path of the request, if known.
     pub(crate) fn document(self, instance: Option<String>) -> ProblemDocument {
         let (status, code, title) = self.code.parts();
         let (problem_type, status) = (format!("/problems/{code}"), status.as_u16());
@@ -221,7 +224,7 @@ impl Problem {
 }
 
 impl Problem {
-    /// There is no room for what is large once it is decoded.
+    /// Creates a problem about an object for whose decoded form there is no memory.
     pub(crate) fn no_room(what: &str, none: NoDecodedRoom) -> Self {
         Self::new(Code::NoRoom, format!("{what}: {none}"))
     }

@@ -1,4 +1,4 @@
-//! How long requests take, by route and status: as many histograms as routes were answered with statuses, both of which are few.
+//! Durations of requests by route and status: one histogram for each pair that occurred.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,12 +10,12 @@ use axum::response::Response;
 
 use crate::model::{Histogram, Times};
 
-/// The route of requests that no route takes.
+/// Route of requests that match no route.
 const NONE: &str = "none";
 
 type ByRoute = HashMap<String, Arc<Histogram>>;
 
-/// By status and route. Cheap to clone.
+/// Histograms by status and route. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestTimes(Arc<RwLock<HashMap<u16, ByRoute>>>);
 
@@ -29,7 +29,7 @@ impl RequestTimes {
         histogram.note(time);
     }
 
-    /// Route, status and times of all, in their order.
+    /// Returns route, status and durations of all requests, sorted by route and status.
     pub(crate) fn all(&self) -> Vec<(String, u16, Times)> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let each =
@@ -40,7 +40,8 @@ impl RequestTimes {
     }
 }
 
-/// Middleware: measures from the head of the request to the head of its answer. What a stream takes is no time of a request.
+/// Middleware that measures the time from the head of a request to the head of its answer. The
+/// duration of a stream is not included.
 pub(crate) async fn measure(State(times): State<RequestTimes>, request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();

@@ -1,4 +1,4 @@
-//! The routes of the HTTP API, and the layers that every request passes.
+//! The routes of the HTTP API, and the middleware for every request.
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -20,20 +20,20 @@ use super::state::ApiState;
 use super::{events, meant, request_times, routes};
 use crate::model::{Causes, Due};
 
-/// Panics of handlers that were logged lately: what makes one panic can be asked again and again.
+/// Recently logged panics of handlers. A request that causes a panic can be repeated many times.
 static PANICS: Causes = Causes::new();
 
-/// What the lines of a stream are, which its route cannot say.
+/// Schema of the lines of a stream. The route itself cannot declare it.
 #[derive(OpenApi)]
 #[openapi(components(schemas(crate::dto::events::WatchEvent)))]
 struct StreamLines;
 
-/// The routes that the OpenAPI document describes.
+/// Returns the routes that the OpenAPI document describes.
 pub(crate) fn documented_routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::with_openapi(StreamLines::openapi()).merge(lookup_routes()).merge(stream_routes())
 }
 
-/// Those that answer and are done.
+/// Returns the routes with finite answers.
 fn lookup_routes() -> OpenApiRouter<ApiState> {
     use routes::{clusters, config, entries, exports, global_services, ipcache, log, metrics, objects, probes, problems};
     OpenApiRouter::new()
@@ -70,12 +70,13 @@ fn lookup_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(probes::healthz))
 }
 
-/// The routes of streams. They are never compressed: a proxy or client would hold back what the compressor has not flushed.
+/// Returns the routes of streams. They are never compressed, because a proxy or client would hold
+/// back events that the compressor has not flushed.
 fn stream_routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new().routes(routes!(events::watch_events))
 }
 
-/// The whole face over a state.
+/// Creates the router of the whole HTTP API.
 pub(crate) fn router(state: ApiState, guard: Guard) -> Router {
     let (lookups, _) = lookup_routes().split_for_parts();
     let (streams, _) = stream_routes().split_for_parts();
@@ -97,7 +98,7 @@ pub(crate) fn router(state: ApiState, guard: Guard) -> Router {
     guarded(routes, state, guard)
 }
 
-/// Probes and metrics alone, for whoever asks.
+/// Creates the router of the address that serves only probes and metrics.
 pub(crate) fn health_router(state: ApiState, guard: Guard) -> Router {
     use routes::{metrics, probes};
     let routes = Router::new()
@@ -110,7 +111,8 @@ pub(crate) fn health_router(state: ApiState, guard: Guard) -> Router {
     guarded(routes, state, guard)
 }
 
-/// What every request passes, on whatever address: it is timed, its answer has a form, it is let in, and it can break nothing.
+/// Adds the middleware for every request on any address: durations, errors, access checks, limits
+/// and panic handling.
 fn guarded(routes: Router<ApiState>, state: ApiState, guard: Guard) -> Router {
     routes
         .method_not_allowed_fallback(method_not_allowed)
@@ -134,13 +136,14 @@ async fn unknown_route(uri: Uri) -> Problem {
     Problem::new(Code::UnknownRoute, format!("there is no such path{nearly}: / lists what there is, /openapi.json describes it"))
 }
 
-/// axum writes the `Allow` header only once all of this has run, so that the methods are said here anew (a test compares the two).
+/// axum sets the `Allow` header only after this, so the methods are repeated here (a test compares
+/// the two).
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
     let methods = if uri.path() == BATCH_PATH { "GET, HEAD and POST" } else { "GET and HEAD" };
     Problem::new(Code::MethodNotAllowed, format!("{} takes {methods}, not {method}", uri.path()))
 }
 
-/// A handler that panicked: logged, and answered like any other trouble.
+/// Logs the panic of a handler, and answers with a problem.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is tower-http's")]
 pub(crate) fn panicked(panic: Box<dyn std::any::Any + Send>) -> axum::response::Response {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());

@@ -1,4 +1,4 @@
-//! What every handler gets.
+//! State that every handler gets.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use crate::findings::FindingSources;
 use crate::handle::Handle;
 use crate::server::{ConnectionLimits, Seats};
 
-/// Shared by all requests. One pointer: each layer and handler that a request passes has a copy.
+/// Shared state of all requests. It is one pointer, because every layer and handler has a copy.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiState(Arc<Shared>);
 
-/// What an [`ApiState`] points to.
+/// Content of an [`ApiState`].
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     pub(crate) handle: Handle,
     /// Cancelled when meshkeep shuts down: streams end, and it is no longer ready.
     pub(crate) stop: CancellationToken,
-    /// Who may open a stream.
+    /// Slots for streams.
     pub(crate) places: Places,
-    /// Which streams share bytes.
+    /// Groups of streams that share bytes.
     pub(crate) hub: Hub,
-    /// What is wrong, the token and the certificates included.
+    /// Sources of findings, including the token and the certificates.
     pub(crate) findings: FindingSources,
-    /// What streams do, counted.
+    /// Metrics of streams.
     pub(crate) meters: StreamMeters,
-    /// Where requests do what takes long.
+    /// Scheduler of requests that take long.
     pub(crate) scans: Scans,
-    /// The places of connections.
+    /// Connection slots.
     pub(crate) seats: Seats,
-    /// How long requests take.
+    /// Durations of requests.
     pub(crate) times: RequestTimes,
 }
 
@@ -55,7 +55,7 @@ impl ApiState {
         Self(Arc::new(Shared { hub, findings, handle, stop, places: Places::new(), meters, scans, seats, times: RequestTimes::default() }))
     }
 
-    /// With some of it changed.
+    /// Returns the state with some parts changed.
     pub(crate) fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
