@@ -1,4 +1,4 @@
-//! The settings in force.
+//! Conversion of the settings in use.
 
 use crate::dto::config::{Config, Setting};
 

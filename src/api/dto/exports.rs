@@ -1,4 +1,4 @@
-//! Service exports and endpoint slices, as lists, single answers and streams show them.
+//! Conversion of service exports and endpoint slices, for lists, single answers and streams.
 
 use crate::dto::objects::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 use crate::dto::text::{non_empty, rfc3339};
@@ -24,7 +24,7 @@ impl ServiceExport {
         }
     }
 
-    /// The export in a record, if it holds a usable one.
+    /// Converts the export of a record. `None` if the record has no valid object.
     pub(crate) fn of(record: &Record) -> Option<Self> {
         Some(Self::new(&record.key, record.object.as_deref()?.as_service_export()?))
     }
@@ -53,7 +53,7 @@ impl EndpointSlice {
         }
     }
 
-    /// The slice in a record, if it holds a usable one.
+    /// Converts the slice of a record. `None` if the record has no valid object.
     pub(crate) fn of(record: &Record) -> Option<Self> {
         Some(Self::new(&record.key, &record.object.as_deref()?.as_endpoint_slice()?.decoded()))
     }

@@ -1,4 +1,4 @@
-//! Global services, as lists and single answers show them.
+//! Conversion of global services, for lists and single answers.
 
 use super::meta::origin_name;
 use crate::dto::meta::SourceAge;
@@ -11,7 +11,7 @@ use crate::dto::text::non_empty;
 use crate::handle::{self, LargeService, MergedExports, Origin, Reading, Selected, ServiceEntry, ServiceShare, SourceMeta};
 use crate::model::{ClusterName, Kind};
 
-/// How backends are to be chosen.
+/// Cluster and affinity for which backends are selected.
 #[derive(Debug, Clone)]
 pub(crate) struct Chooser {
     pub(crate) from: ClusterName,
@@ -19,7 +19,7 @@ pub(crate) struct Chooser {
 }
 
 impl GlobalService {
-    /// A service as a snapshot has it, with all backends or with those that would be used.
+    /// Converts a merged service, with all backends or with those that `chooser` selects.
     pub(crate) fn new(reading: &Reading, service: &handle::GlobalService, chooser: Option<&Chooser>) -> Self {
         let selected = chooser.map(|chooser| (chooser, reading.select_backends(service, &chooser.from, chooser.affinity)));
         let shares = selected.as_ref().map_or(&service.shares, |(_, selected)| &selected.shares);
@@ -37,7 +37,7 @@ impl GlobalService {
         }
     }
 
-    /// A service in either form.
+    /// Converts a service, merged or too large to be merged.
     pub(crate) fn of(reading: &Reading, entry: &ServiceEntry, chooser: Option<&Chooser>) -> Self {
         match entry {
             ServiceEntry::Merged(service, _) => Self::new(reading, service, chooser),
@@ -68,7 +68,7 @@ impl From<&LargeService> for GlobalService {
     }
 }
 
-/// Where a service comes from: one for each cluster and kind that has a share in it.
+/// Returns the sources of a service: one for each cluster and kind that is part of it.
 pub(crate) fn sources(reading: &Reading, entry: &ServiceEntry) -> Vec<SourceMeta> {
     let exports = entry.exports().into_iter().flat_map(|exports| &exports.exports);
     let exports = exports.map(|record| (&record.key.cluster, Kind::ServiceExport));
@@ -86,11 +86,11 @@ pub(crate) fn sources(reading: &Reading, entry: &ServiceEntry) -> Vec<SourceMeta
     }
 }
 
-/// The age of one cluster's share: that of what its backends come from.
+/// Returns the source of one cluster's backends.
 fn source_of(reading: &Reading, share: &ServiceShare) -> SourceMeta {
     let of_slices = || {
         let sources = share.slices.iter().map(|record| reading.source_of(record));
-        // of several the one that is least certain speaks for all
+        // of several slices, the one with the least certain state decides
         sources.min_by_key(|source| (source.origin, !source.held))
     };
     let of_service = share.service.as_ref().map(|record| reading.source_of(record));

@@ -1,4 +1,4 @@
-//! Answers to lookups by longest prefix.
+//! Conversion of lookups by longest prefix.
 
 use crate::dto::lookup::{LookupAnswer, LookupItem};
 use crate::dto::meta::{ItemMeta, SourceAge};

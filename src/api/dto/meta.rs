@@ -1,4 +1,5 @@
-//! How old an answer is and where it comes from (docs/develop/invariants.md, 10), in a size that does not grow with the mesh.
+//! Source and age of an answer (docs/develop/invariants.md, 10), in a size that does not grow with
+//! the mesh.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,30 +11,32 @@ use crate::dto::text::{rfc3339, seconds};
 use crate::handle::{Origin, Reading, SourceMeta};
 use crate::model::{ClusterName, Position, Record};
 
-/// What is older is told by name (docs/use/api/age-and-caching.md): a source that is live says something at least once a minute, as that is how often its
-/// heartbeat is written, and answers questions about its progress in between.
+/// Age from which on a summary names a source (docs/use/api/age-and-caching.md). A live source is
+/// heard of at least once a minute: its heartbeat is written that often, and it answers progress
+/// requests in between.
 const QUIET_MAX: Duration = Duration::from_secs(60);
 
-/// How many sources a summary names (docs/use/api/age-and-caching.md): 20 of some 200 B are no more than a small answer has anyway.
+/// Maximum number of sources in a summary (docs/use/api/age-and-caching.md). 20 of about 200 B are
+/// no larger than a small answer.
 const SOURCES_NAMED_MAX: usize = 20;
 
-/// How much `meta` says (`meta=`).
+/// Level of detail of `meta` (`meta=`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// What all sources have in common, and those that are not as they should be.
+    /// A summary of all sources, and the sources that are not live or are old.
     #[default]
     Summary,
     /// Every source.
     Full,
-    /// The position alone.
+    /// Only the position.
     None,
 }
 
-/// On which terms a request takes an answer, and what it wants to hear of its sources.
+/// Conditions of a request on the age of its answer, and the level of detail of `meta`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Terms {
     max_age: Option<u32>,
-    /// Whether clusters that were never read do not count.
+    /// Set if clusters that were never read are ignored.
     ignores_never_read: bool,
     detail: Detail,
 }
@@ -60,7 +63,7 @@ impl From<&SourceMeta> for SourceAge {
 }
 
 impl SourceAge {
-    /// The age of an answer that all of some sources gave together; `None` of no sources.
+    /// Returns the age of an answer from several sources: the oldest. `None` without sources.
     pub(crate) fn of_all(sources: &[SourceMeta]) -> Option<Self> {
         let age_seconds = sources.iter().filter_map(|source| source.age).max().map(seconds);
         let (phase, last_contact, last_heartbeat, revision, source_age, stale) = (None, None, None, None, None, None);
@@ -69,7 +72,7 @@ impl SourceAge {
 }
 
 impl Terms {
-    /// Reads `maxAge=`, `neverRead=` and `meta=`.
+    /// Parses `maxAge=`, `neverRead=` and `meta=`.
     pub(crate) fn read(max_age: Option<u32>, never_read: Option<&str>, detail: Option<&str>) -> Result<Self, Problem> {
         let ignores_never_read = match (never_read, max_age) {
             (None, _) => false,
@@ -88,18 +91,20 @@ impl Terms {
         Ok(Self { max_age, ignores_never_read, detail })
     }
 
-    /// Whether an answer may be refused for its age.
+    /// Returns whether an answer can be refused because of its age.
     pub(crate) const fn has_age(self) -> bool {
         self.max_age.is_some()
     }
 
-    /// Whether the answer tells of its sources.
+    /// Returns whether the answer includes its sources.
     pub(crate) fn wants_sources(self) -> bool {
         self.detail != Detail::None
     }
 
-    /// Refuses an answer whose oldest source is older than allowed. An age that is not known is too old, and so is what was never read, however
-    /// lately its cluster was heard of.
+    /// Refuses an answer whose oldest source is older than allowed.
+    ///
+    /// An unknown age is too old, and so is a kind that was never read, however recently its
+    /// cluster was heard of.
     pub(crate) fn check(self, sources: &[SourceMeta]) -> Result<(), Problem> {
         let Some(max_age) = self.max_age else { return Ok(()) };
         let counted = sources.iter().filter(|source| !(self.ignores_never_read && source.origin == Origin::NeverRead));
@@ -152,7 +157,7 @@ impl Sources {
 }
 
 impl ItemMeta {
-    /// Of an answer that no single cluster gave.
+    /// Returns the `meta` of an answer that does not come from a single cluster.
     pub(crate) fn nowhere(position: Position, sources: &[SourceMeta], terms: Terms) -> Self {
         Self {
             cluster: None,
@@ -169,7 +174,7 @@ impl ItemMeta {
         }
     }
 
-    /// Of an answer that one source gave, and others had a share in.
+    /// Returns the `meta` of an answer from one source, to which `others` contributed.
     pub(crate) fn of(source: &SourceMeta, position: Position, others: &[SourceMeta], terms: Terms) -> Self {
         let joined = Self::nowhere(position, others, terms);
         if terms.detail == Detail::None {
@@ -190,7 +195,10 @@ impl ItemMeta {
         }
     }
 
-    /// Of one record; refused where it is older than the request allows.
+    /// Returns the `meta` of one record.
+    ///
+    /// # Errors
+    /// Returns a problem if the record is older than the request allows.
     pub(crate) fn of_record(reading: &Reading, record: &Record, terms: Terms) -> Result<Self, Problem> {
         let source = reading.source_of(record);
         terms.check(std::slice::from_ref(&source))?;
@@ -198,7 +206,7 @@ impl ItemMeta {
     }
 }
 
-/// The name that the API uses.
+/// Returns the name of an origin in the API.
 pub(crate) const fn origin_name(origin: Origin) -> &'static str {
     match origin {
         Origin::NeverRead => "neverRead",

@@ -1,4 +1,4 @@
-//! How what goes over the wire (`crate::dto`) is made from readings.
+//! Conversion of readings to the answers of the API (`crate::dto`).
 
 pub(crate) mod config;
 pub(crate) mod exports;

@@ -1,4 +1,5 @@
-//! Nodes, services, identities and ipcache entries, as lists, single answers and streams show them.
+//! Conversion of nodes, services, identities and ipcache entries, for lists, single answers and
+//! streams.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,7 +11,8 @@ use crate::dto::text::{non_empty, text_of_ip, text_of_net};
 use crate::handle::{LookupMatch, Reading};
 use crate::model::{self, ClusterName, EntryKey, IdentityScope, Record};
 
-/// The ids that clusters say they have, asked once for each cluster of an answer.
+/// Ids of clusters, from their cluster configs. Cached, so that each cluster is looked up once per
+/// answer.
 #[derive(Debug)]
 pub(crate) struct ClusterIds<'a> {
     pub(super) reading: &'a Reading,
@@ -50,7 +52,7 @@ impl Node {
         }
     }
 
-    /// The node in a record, if it holds a usable one.
+    /// Converts the node of a record. `None` if the record has no valid object.
     pub(crate) fn of(record: &Record) -> Option<Self> {
         Some(Self::new(&record.key, record.object.as_deref()?.as_node()?))
     }
@@ -73,7 +75,7 @@ impl Service {
         }
     }
 
-    /// The service in a record, if it holds a usable one.
+    /// Converts the service of a record. `None` if the record has no valid object.
     pub(crate) fn of(record: &Record) -> Option<Self> {
         Some(Self::new(&record.key, record.object.as_deref()?.as_service()?))
     }
@@ -115,12 +117,12 @@ impl Identity {
         }
     }
 
-    /// The identity in a record, if it holds a usable one.
+    /// Converts the identity of a record. `None` if the record has no valid object.
     pub(crate) fn of(record: &Record, ids: &ClusterIds<'_>) -> Option<Self> {
         Some(Self::new(&record.key, record.object.as_deref()?.as_identity()?, ids))
     }
 
-    /// A reserved or well-known identity that no cluster has.
+    /// Returns a reserved or well-known identity that no cluster announces.
     pub(crate) fn reserved(id: u32) -> Option<Self> {
         let labels = reserved::labels(id, None)?;
         let (scope, name) = (IdentityScope::of(id).api_name().into(), reserved::name(id).map(Into::into));
@@ -150,12 +152,12 @@ impl IpcacheEntry {
         }
     }
 
-    /// The ip entry in a record, if it holds a usable one.
+    /// Converts the ipcache entry of a record. `None` if the record has no valid object.
     pub(crate) fn of(record: &Record) -> Option<Self> {
         Some(Self::new(&record.key, record.object.as_deref()?.as_ip()?))
     }
 
-    /// The entry of a lookup with what it names.
+    /// Converts the match of a lookup, with the labels of its identity and the name of its node.
     pub(crate) fn joined(found: &LookupMatch) -> Option<Self> {
         let entry = Self::of(&found.record)?;
         let reserved = || reserved::labels(entry.identity, Some(&found.record.key.cluster)).map(Into::into);

@@ -1,4 +1,4 @@
-//! Keys and bytes as they are mirrored, and those that could not be used.
+//! Conversion of raw entries and rejected values.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -22,7 +22,7 @@ impl From<&Record> for Entry {
 }
 
 impl Rejected {
-    /// What is wrong with a key that is no entry. Of a cluster config the last good one stays in force.
+    /// Converts a rejected value that is not an entry. The last good cluster config stays in use.
     pub(crate) fn of_source(cluster: &ClusterName, refused: &RefusedKey, has_config: bool) -> Self {
         Self {
             key: String::from_utf8_lossy(&refused.source_key).into_owned(),
@@ -36,7 +36,7 @@ impl Rejected {
         }
     }
 
-    /// What is wrong with a record, if anything is.
+    /// Converts the rejected value of a record. `None` if its value is valid.
     pub(crate) fn of(record: &Record) -> Option<Self> {
         let rejection = record.rejection.as_ref()?;
         Some(Self {

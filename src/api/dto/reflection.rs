@@ -1,4 +1,4 @@
-//! How writing the mirror into another etcd goes (`meshkeep reflect`).
+//! Conversion of the state of `meshkeep reflect`, which writes the mirror into another etcd.
 
 use crate::dto::reflection::ReflectionStatus;
 use crate::dto::text::{rfc3339, seconds};

@@ -1,42 +1,43 @@
-//! Identities that mean the same in every cluster, by number (Cilium's `pkg/identity/numericidentity.go`).
+//! Identities that have the same meaning in every cluster, by number (Cilium's
+//! `pkg/identity/numericidentity.go`).
 
 use crate::model::{CLUSTER_LABEL, ClusterName, LabelSet};
 
-/// Reserved identities; the index is the number.
+/// Names of the reserved identities. The index is the number.
 const RESERVED: [&str; 11] =
     ["unknown", "host", "world", "unmanaged", "health", "init", "remote-node", "kube-apiserver", "ingress", "world-ipv4", "world-ipv6"];
 
-/// The identity of nodes with an API server, which has the label of remote nodes too
+/// Identity of nodes with an API server. It also has the label of remote nodes
 /// (`reservedIdentityLabels`).
 const KUBE_APISERVER: u32 = 7;
 
-/// The first well-known identity.
+/// Number of the first well-known identity.
 const WELL_KNOWN_FIRST: u32 = 100;
 
-/// How many there are; from 108 on the same eight come again for Kubernetes 1.21 and later, with
-/// the label [`NAMESPACE_NAME_LABEL`].
+/// Number of well-known components. The numbers from 108 on are the same eight components for
+/// Kubernetes 1.21 and later, with the label [`NAMESPACE_NAME_LABEL`].
 const WELL_KNOWN_COUNT: usize = 8;
 
-/// The service account of a pod (`PolicyLabelServiceAccount`).
+/// Label of a pod's service account (`PolicyLabelServiceAccount`).
 const SERVICE_ACCOUNT_LABEL: &str = "k8s:io.cilium.k8s.policy.serviceaccount";
 
-/// The namespace of a pod (`PodNamespaceLabel`).
+/// Label of a pod's namespace (`PodNamespaceLabel`).
 const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
 
-/// The namespace again, as the namespace's own label says it (`PodNamespaceMetaNameLabel`).
+/// Label of a pod's namespace, taken from the namespace's own labels (`PodNamespaceMetaNameLabel`).
 const NAMESPACE_NAME_LABEL: &str = "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name";
 
-/// A component that has an identity of its own (`InitWellKnownIdentities`).
+/// A component with a well-known identity (`InitWellKnownIdentities`).
 struct WellKnown {
     name: &'static str,
     service_account: &'static str,
-    /// `None`: where Cilium runs, which only its own configuration says.
+    /// Namespace; `None` for the namespace of Cilium, which only Cilium's own configuration has.
     namespace: Option<&'static str>,
     labels: &'static [(&'static str, &'static str)],
 }
 
-/// By number, from 100 on. Of the last one Cilium misspells two labels, so that they are none; they
-/// are left out here.
+/// Well-known components by number, from 100 on. Cilium misspells two labels of the last one, so
+/// that they have no effect. They are left out here.
 const WELL_KNOWN: [WellKnown; WELL_KNOWN_COUNT] = [
     WellKnown {
         name: "etcd-operator",
@@ -83,14 +84,15 @@ const WELL_KNOWN: [WellKnown; WELL_KNOWN_COUNT] = [
     },
 ];
 
-/// Name of a reserved or well-known identity.
+/// Returns the name of a reserved or well-known identity.
 pub(crate) fn name(id: u32) -> Option<&'static str> {
     let reserved = usize::try_from(id).ok().and_then(|index| RESERVED.get(index)).copied();
     reserved.or_else(|| well_known(id).map(|(component, _)| component.name))
 }
 
-/// The labels that a reserved or well-known identity has where no cluster says otherwise. Those of
-/// a well-known one name the cluster that uses it, where one is asked for.
+/// Returns the labels of a reserved or well-known identity for which no cluster announces others.
+///
+/// Those of a well-known one include the label of `cluster`, if it is given.
 pub(crate) fn labels(id: u32, cluster: Option<&ClusterName>) -> Option<LabelSet> {
     if let Some((component, names_namespace)) = well_known(id) {
         return Some(component.labels_in(names_namespace, cluster));
@@ -102,7 +104,7 @@ pub(crate) fn labels(id: u32, cluster: Option<&ClusterName>) -> Option<LabelSet>
     Some(labels)
 }
 
-/// A well-known component, and whether the number is that of its second variant.
+/// Returns a well-known component, and whether the number is that of its second variant.
 fn well_known(id: u32) -> Option<(&'static WellKnown, bool)> {
     let index = usize::try_from(id.checked_sub(WELL_KNOWN_FIRST)?).ok()?;
     (index < 2 * WELL_KNOWN_COUNT).then(|| (&WELL_KNOWN[index % WELL_KNOWN_COUNT], index >= WELL_KNOWN_COUNT))

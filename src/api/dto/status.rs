@@ -1,4 +1,4 @@
-//! What meshkeep says of itself and of each cluster.
+//! Conversion of the state of meshkeep and of each cluster.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -13,7 +13,7 @@ use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, Clus
 use crate::server::KeptFiles;
 
 impl Status {
-    /// The state of the process; `reading` is `None` while the store loads.
+    /// Builds the state of the process. `reading` is `None` while the store loads.
     pub(crate) fn new(handle: &Handle, reading: Option<&Reading>, files: &KeptFiles) -> Self {
         let mut clusters = BTreeMap::new();
         for phase in reading.into_iter().flat_map(readings).filter_map(|cluster| cluster.phase) {
@@ -69,7 +69,8 @@ impl StoreStatus {
     }
 }
 
-/// How storing goes, and what the store said of it. Nothing that has lost something is called healthy.
+/// Returns the state of the store, and its error. A store that has lost something is never called
+/// healthy.
 pub(crate) fn store_state(handle: &Handle) -> (&'static str, Option<String>) {
     match handle.persistence() {
         PersistState::Failing { error } => ("failing", Some(error)),
@@ -81,7 +82,8 @@ pub(crate) fn store_state(handle: &Handle) -> (&'static str, Option<String>) {
 }
 
 impl Cluster {
-    /// A cluster as the change stream tells of it: the phase is that of the event, everything else is the newest.
+    /// Converts a cluster for the change stream: the phase is that of the event, everything else is
+    /// current.
     pub(crate) fn told(name: &ClusterName, told: ClusterPhase, reading: &Reading) -> Self {
         let is_local = reading.own_cluster() == Some(name);
         let gone = || ClusterReading {
@@ -133,7 +135,7 @@ impl From<&ClusterReading> for Cluster {
     }
 }
 
-/// What the sources of one cluster have in common.
+/// Properties that all sources of one cluster share.
 #[derive(Debug, Default)]
 struct SourceFacts {
     last_contact: Option<String>,
@@ -195,7 +197,7 @@ impl From<&ClusterReading> for ClusterAge {
     }
 }
 
-/// Every cluster as a whole, in order.
+/// Returns the reading of every cluster, in order.
 pub(crate) fn readings(reading: &Reading) -> impl Iterator<Item = ClusterReading> {
     reading.cluster_names().into_iter().filter_map(|name| reading.cluster(&name))
 }

@@ -1,4 +1,4 @@
-//! Objects as the change stream carries them.
+//! Conversion of objects for the change stream.
 
 use super::objects::ClusterIds;
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
