@@ -1,4 +1,4 @@
-//! A mirror of one cluster that is in memory alone.
+//! A mirror of one cluster, only in memory.
 
 mod fairness;
 
@@ -43,7 +43,7 @@ impl Mirror {
         Self { published, publisher, handle }
     }
 
-    /// An address of the cluster has these bytes.
+    /// Puts a value for an address of the cluster.
     pub(super) fn put(&mut self, name: &str, value: &[u8]) {
         let (cluster, now) = (ClusterName::parse("paris").unwrap(), SystemTime::now());
         let key = EntryKey::new(Kind::Ip, cluster.clone(), name);

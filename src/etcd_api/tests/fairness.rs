@@ -1,4 +1,4 @@
-//! What one client asks for, and what others get meanwhile.
+//! Fairness between clients of the etcd API.
 
 use std::net::IpAddr;
 
@@ -13,10 +13,10 @@ use crate::handle::Allowance;
 
 const KEYS: u8 = 200;
 
-/// One row a slice, on one thread.
+/// One row per slice, on one thread.
 const SHORT: Pace = Pace { slice: Allowance::Rows(1), page: Allowance::Rows(1_000) };
 
-/// A face over as many keys, and where it does what takes long.
+/// An etcd API over [`KEYS`] keys, and its scheduler of long requests.
 fn face(value: &[u8]) -> (Mirror, Keys, Scans) {
     let (mut mirror, scans) = (Mirror::new(), Scans::on_threads(SHORT, 1));
     (0..KEYS).for_each(|last| mirror.put(&format!("10.0.0.{last}"), value));
@@ -39,12 +39,12 @@ fn all() -> PbRangeRequest {
     PbRangeRequest { key: vec![0], range_end: vec![0], ..PbRangeRequest::default() }
 }
 
-/// Sorted by revision, the newest first.
+/// A range sorted by revision, the newest first.
 fn sorted() -> PbRangeRequest {
     PbRangeRequest { sort_target: 3, sort_order: 2, ..all() }
 }
 
-/// Ranges of a transaction, behind a comparison of all keys.
+/// A transaction with these ranges and a comparison of all keys.
 fn transaction(ranges: Vec<PbRangeRequest>) -> PbTxnRequest {
     let operation = |range| PbTxnRequestOp { request: Some(PbTxnOpRequest::RequestRange(range)) };
     let compare = vec![PbCompare { key: vec![0], range_end: vec![0], result: 3, ..PbCompare::default() }];
@@ -67,7 +67,7 @@ async fn what_takes_long_goes_in_slices_and_ends_with_its_client() {
         ask().await.unwrap();
         let whole = scans.spent().rows - before;
         assert!(whole >= rows, "{what}: {whole} rows");
-        // others wait for the slices of one client alone, not for all of them
+        // another client's request waits for a few slices, not for all requests of this client
         let before = scans.spent().rows;
         let mut running = Box::pin(futures_util::future::join_all((0..20).map(|_| ask())));
         assert!((&mut running).now_or_never().is_none());
@@ -90,7 +90,7 @@ async fn what_takes_long_goes_in_slices_and_ends_with_its_client() {
 async fn answers_that_nobody_reads_take_what_they_have_and_no_more_than_a_share() {
     let (_mirror, keys, _scans) = face(&[b'x'; 300]);
     let mut unread = Vec::new();
-    // more than there are pieces of 64 KiB in the room of all answers
+    // more than the number of 64 KiB pieces in the budget of all answers
     for _ in 0..9_000 {
         unread.push(keys.range(of(1, one())).await.unwrap());
     }
@@ -104,7 +104,7 @@ async fn answers_that_nobody_reads_take_what_they_have_and_no_more_than_a_share(
         (refused.code(), refused.message().starts_with("etcdserver: too many requests: the answers of this client")),
         (Code::ResourceExhausted, true)
     );
-    // what is quick has room of its own, and others have theirs
+    // quick answers have their own budget, and other clients have their shares
     keys.range(of(1, one())).await.unwrap();
     let small = PbRangeRequest { limit: 100, ..all() };
     keys.range(of(2, small)).await.unwrap();
