@@ -1,4 +1,5 @@
-//! A mesh of two clusters: `paris` is live and read from a KVStoreMesh, `tokyo` has no file and is only restored.
+//! A mesh of two clusters: `paris` is live and read from a KVStoreMesh, `tokyo` has no client file
+//! and is only restored.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,10 +31,10 @@ use crate::model::*;
 use crate::store::{Group, StoreError};
 use crate::view::View;
 
-/// The sequence of the newest change of [`Fixture::new`].
+/// Sequence of the newest change of [`Fixture::new`].
 pub(in crate::api) const HEAD: u64 = 113;
 
-/// A face over the mesh, and the queue of its writer.
+/// The HTTP API over the mesh, and the command queue of its writer.
 pub(in crate::api) struct Fixture {
     pub(in crate::api) handle: Handle,
     pub(in crate::api) stop: CancellationToken,
@@ -82,12 +83,12 @@ impl Fixture {
         Self::of_own(view, None)
     }
 
-    /// As a sidecar of this cluster serves it.
+    /// A meshkeep whose own cluster is this one.
     pub(in crate::api) fn of_own(view: View, own_cluster: Option<ClusterName>) -> Self {
         Self::made(view, own_cluster, paris_status())
     }
 
-    /// With something to tell of paris.
+    /// Changes the status of paris.
     pub(in crate::api) fn of_paris(change: impl FnOnce(&mut ClusterStatus)) -> Self {
         let mut status = paris_status();
         change(&mut status);
@@ -131,7 +132,7 @@ impl Fixture {
         Self { handle, stop, router, scans, commands, keeper: JoinSet::new(), loaded, board, directory, persistence }
     }
 
-    /// With every tick a wave: what comes within some milliseconds is merged by key.
+    /// Makes every tick a wave: changes within some milliseconds are merged by key.
     pub(in crate::api) fn with_waves(mut self) -> Self {
         let patience = Patience { deliveries_min: 0, busy_takers_min: 0, late_max: Duration::from_millis(10) };
         let hub = Hub::new(self.handle.clone(), self.stop.clone(), patience);
@@ -140,7 +141,7 @@ impl Fixture {
         self
     }
 
-    /// With this directory of client files.
+    /// Uses this directory of client files.
     pub(in crate::api) fn with_cluster_files(mut self, files: ClusterFiles) -> Self {
         self.handle = self.handle.with_cluster_files(files);
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
@@ -148,7 +149,7 @@ impl Fixture {
         self
     }
 
-    /// With this room for large decoded values.
+    /// Uses this budget for large decoded values.
     pub(in crate::api) fn with_decoded(mut self, budget: DecodedBudget) -> Self {
         self.handle = self.handle.with_decoded(budget);
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
@@ -156,7 +157,7 @@ impl Fixture {
         self
     }
 
-    /// With slices and pages of this length.
+    /// Uses slices and pages of this length.
     pub(in crate::api) fn with_pace(mut self, pace: Pace) -> Self {
         let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.scans = Scans::new(pace));
         self.scans = state.scans.clone();
@@ -164,7 +165,7 @@ impl Fixture {
         self
     }
 
-    /// With a survey that is told what to know.
+    /// Uses a survey that the test sets.
     pub(in crate::api) fn with_survey(mut self) -> (Self, watch::Sender<Option<Survey>>) {
         let (surveyor, sender) = Surveyor::told();
         let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.findings.surveyor = surveyor);
@@ -172,7 +173,7 @@ impl Fixture {
         (self, sender)
     }
 
-    /// With somebody who looks what is wrong, and tells the writer.
+    /// Starts the task that publishes findings.
     pub(in crate::api) fn looked_after(mut self) -> Self {
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
         self.router = router(state.clone(), Guard::new(Hosts::new(&[], &[]), None));
@@ -180,18 +181,18 @@ impl Fixture {
         self
     }
 
-    /// What the tasks of clusters say of themselves from now on.
+    /// Sets the status of some clusters.
     pub(in crate::api) fn tell(&self, told: impl IntoIterator<Item = (&'static str, ClusterStatus)>) {
         let told = told.into_iter().map(|(name, status)| (cluster(name), watch::channel(status).1));
         self.board.send_replace(Arc::new(told.collect()));
     }
 
-    /// As it is while the store loads.
+    /// Unloads the store, as while it loads.
     pub(in crate::api) fn unload(&self) {
         self.loaded.send_replace(None);
     }
 
-    /// What the task of `paris` says of it from now on.
+    /// Changes the status of `paris`.
     pub(in crate::api) fn paris_is(&self, change: impl FnOnce(&mut ClusterStatus)) {
         let mut status = paris_status();
         change(&mut status);
@@ -214,7 +215,7 @@ impl Fixture {
         self.get(uri).await.json()
     }
 
-    /// Gives the writer a change.
+    /// Sends the writer a change.
     pub(in crate::api) async fn send_change(&self, change: Change) {
         let key = match &change {
             Change::Put { key, .. } | Change::Delete { key } | Change::Hold { key } => key,
@@ -223,12 +224,12 @@ impl Fixture {
         self.command(Command::Apply { scope, changes: vec![change], cursor: None }).await;
     }
 
-    /// Gives the writer a command.
+    /// Sends the writer a command.
     pub(in crate::api) async fn command(&self, command: Command) {
         self.commands.send(command).await.unwrap();
     }
 
-    /// Gives the writer a change and waits until it is visible.
+    /// Sends the writer a change and waits until it is visible.
     pub(in crate::api) async fn change(&self, change: Change) {
         let mut signal = self.handle.signal().await.unwrap();
         signal.borrow_and_update();
@@ -311,7 +312,7 @@ pub(in crate::api) fn put(key: EntryKey, object: Object, revision: i64) -> Chang
     Change::Put { key, value: [&*value, b" ", &revision.to_be_bytes()[7..]].concat().into(), decoded: Ok(Arc::new(object)), source }
 }
 
-/// Half past midnight on the first day of 2026.
+/// 2026-01-01 00:30.
 fn contact_time() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_227_400)
 }

@@ -1,4 +1,4 @@
-//! The face over a small mesh of two clusters, without etcd and without a store.
+//! Tests of the HTTP API over a small mesh of two clusters, without etcd and without a store.
 
 mod answering;
 pub(super) mod fixture;

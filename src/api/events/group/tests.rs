@@ -1,4 +1,4 @@
-//! Readers of one group: what they share, what is let go, and which readers are lost.
+//! Readers of one group: shared chunks, dropped chunks, and lost readers.
 
 use std::task::Waker;
 
@@ -104,7 +104,7 @@ async fn a_reader_joins_between_chunks_only() {
     assert!(trial.join(106).is_none() && trial.join(108).is_none() && trial.join(111).is_none());
     trial.route(113, 1);
     trial.route(114, 7);
-    // what is pending when a reader joins is not for it
+    // changes that are pending when a reader joins are not for it
     let mut joined = trial.join(114).unwrap();
     assert_eq!(trial.take(&mut joined), Taken::Nothing);
     trial.route(115, 7);
@@ -166,7 +166,7 @@ async fn a_change_that_is_routed_once_for_each_of_its_facets_is_told_once_althou
     assert_eq!(sequences(&trial.bytes(&mut seat)), [109]);
 }
 
-/// What is left of changes up to 400 of a key each, of which the first hundred came twice.
+/// Changes up to 400, each of its own key, except that the first hundred have later ones.
 #[tokio::test]
 async fn nobody_joins_inside_a_wave_and_no_bookmark_falls_into_it() {
     let trial = Trial::new();
@@ -191,11 +191,11 @@ async fn nobody_joins_inside_a_wave_and_no_bookmark_falls_into_it() {
     }
     assert!(seat.settled);
     assert_eq!(told, (208..508).collect::<Vec<_>>());
-    // a reader that has what was before may join, and is not told twice
+    // a reader that has everything before may join, and gets nothing twice
     assert!(trial.join(507).is_some());
 }
 
-/// A group whose readers take nothing keeps nothing that the feed has let go.
+/// A group whose readers read nothing retains nothing that the feed has dropped.
 #[tokio::test]
 async fn what_waits_longer_than_the_ring_has_it_is_given_up() {
     let trial = Trial::new();

@@ -1,4 +1,4 @@
-//! Streams that catch up: what they make, when, and what takes room.
+//! Streams that catch up: their events, their scans and their memory.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc;
@@ -60,7 +60,7 @@ async fn large_services() -> (Fixture, ApiState) {
     (fixture, state)
 }
 
-/// Asks for everything.
+/// Opens a stream of everything.
 fn open(state: &ApiState, client: Client) -> Reader {
     let group = GroupKey { filter: Filter::default(), encoding: Encoding::NdJson, patch: false };
     let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &state.handle.try_reading().unwrap());
@@ -71,19 +71,20 @@ fn held(reader: &Reader) -> usize {
     reader.ready.handed + reader.ready.chunks.iter().map(Bytes::len).sum::<usize>()
 }
 
-/// Eight clients that ask for a snapshot of large services and read nothing, and one that comes when there is no room any more.
+/// Eight clients that request a snapshot of large services and read nothing, and one that connects
+/// when there is no memory left.
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_readers_that_take_nothing_is_bounded_in_bytes() {
     let (_fixture, state) = large_services().await;
     let mut readers: Vec<Reader> = (1..=8).map(|last| open(&state, client(last))).collect();
     for reader in &mut readers {
         reader.next().await.unwrap().unwrap();
-        // a look and its last event, of 0.6 MB
+        // a scan and its last event, of 0.6 MB
         assert!((3 << 20..5 << 20).contains(&held(reader)), "{} bytes", held(reader));
     }
     let all: usize = readers.iter().map(held).sum();
     assert_eq!(state.meters.queue_mark().1, all);
-    // what the connection has in hand counts until it asks for more
+    // bytes that the connection has received count until it asks for more
     let mut other = state.meters.open(Encoding::Sse, Sequence(1), client(9));
     other.waits((256 << 20) - all);
     let mut late = open(&state, client(10));
@@ -94,13 +95,13 @@ async fn what_waits_for_readers_that_take_nothing_is_bounded_in_bytes() {
     assert!(held(&late) < 1 << 20, "{} bytes where little room is left", held(&late));
 }
 
-/// A reader that takes an event now and then, and so never stands still for as long as a socket may.
+/// A reader that reads an event now and then, and so never stalls as long as a socket may.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_drips_gives_its_room_up_once_others_lack_it() {
     let (_fixture, state) = large_services().await;
     let mut dripping = open(&state, client(1));
     dripping.next().await.unwrap().unwrap();
-    // as slowly as it likes, as long as there is room
+    // as slowly as it likes while there is free memory
     tokio::time::advance(TAKEN_WITHIN * 2).await;
     let chunk = dripping.next().await.unwrap().unwrap();
     assert!(!String::from_utf8_lossy(&chunk).contains(r#""error""#));
@@ -116,15 +117,15 @@ async fn a_reader_that_drips_gives_its_room_up_once_others_lack_it() {
     assert_eq!(held(&dripping), 0);
 }
 
-/// A face with one thread for what takes long.
+/// An API with one thread for long scans.
 fn with_one_thread(fixture: &Fixture) -> ApiState {
     ApiState::new(fixture.handle.clone(), fixture.stop.clone()).with(|shared| shared.scans = Scans::on_threads(Pace::default(), 1))
 }
 
-/// Something that has the thread until it is told to end, or that is dropped.
+/// Occupies the thread until it is told to end, or is dropped.
 async fn busy(scanner: &Scanner) -> (mpsc::SyncSender<()>, impl Future<Output = ()>) {
     let (began, begins) = tokio::sync::oneshot::channel();
-    // it is told once
+    // capacity for one message: the end
     let (end, ends) = mpsc::sync_channel(1);
     let mut began = Some(began);
     let mut work = Box::pin(scanner.run(move |_| {
@@ -139,7 +140,8 @@ async fn busy(scanner: &Scanner) -> (mpsc::SyncSender<()>, impl Future<Output = 
     (end, work)
 }
 
-/// The async threads answer streams that lack little; a snapshot is for the threads of scans, and its stream may go meanwhile.
+/// The async threads serve streams that lack little. A snapshot is for the threads of scans, and
+/// its stream may be closed meanwhile.
 #[tokio::test]
 async fn a_stream_that_is_behind_waits_for_its_turn_and_none_that_is_closed_has_one() {
     let fixture = Fixture::new();

@@ -9,7 +9,7 @@ use tower::ServiceExt;
 
 use crate::api::tests::fixture::Fixture;
 
-/// What differs from run to run.
+/// Members that differ from run to run.
 const VOLATILE: [&str; 8] = ["now", "since", "ageSeconds", "oldestAgeSeconds", "phaseSeconds", "uptimeSeconds", "firstSeen", "lastSeen"];
 
 const ASKED: &[&str] = &[

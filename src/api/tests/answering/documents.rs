@@ -1,4 +1,4 @@
-//! The OpenAPI document: committed as served, and the same in 3.0.
+//! The OpenAPI document: committed as served, and equivalent in 3.0.
 
 use std::path::Path;
 
@@ -56,7 +56,7 @@ async fn the_3_0_document_says_the_same_in_the_older_way() {
     each_object(&old, &mut |object| {
         let newer = ["const", "propertyNames", "prefixItems", "examples"].iter().find(|name| object.contains_key(**name));
         assert_eq!(newer, None, "{object:?}");
-        // of several, never of one and null
+        // a choice of several schemas, never of one and null
         let choices = object.get("oneOf").and_then(Value::as_array).into_iter().flatten();
         assert!(choices.into_iter().all(|choice| choice["$ref"].is_string()), "{object:?}");
         assert!(!object.contains_key("$ref") || object.len() == 1, "{object:?}");
@@ -64,7 +64,8 @@ async fn the_3_0_document_says_the_same_in_the_older_way() {
     });
 }
 
-/// Generated clients try one after the other: what the wire has of one kind must be nothing that another kind's schema takes.
+/// Generated clients try one schema after the other: an object of one kind must not match the
+/// schema of another.
 #[tokio::test]
 async fn an_object_of_the_stream_is_of_one_kind_only() {
     let document = Fixture::new().json("/openapi.json").await;
@@ -128,7 +129,8 @@ async fn the_docs_page_has_every_operation_and_schema_and_fetches_nothing_from_e
     }
 }
 
-/// The page is for who asks for HTML by name, and needs no token; its files are the same for good, and small.
+/// The page is for requests that name HTML, and needs no token. Its files never change at their
+/// paths, and are small.
 #[tokio::test]
 async fn browsers_get_the_page_and_curl_the_list_of_links() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! What goes wrong is said as a problem document that names the thing.
+//! Errors are problem documents that name the wrong parameter or object.
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -77,7 +77,8 @@ async fn a_bad_parameter_is_named() {
     }
 }
 
-/// Compared as a name a pattern would match nothing, which looks as if there were nothing.
+/// A pattern would be compared as a name and match nothing, which would look as if there were no
+/// objects.
 #[tokio::test]
 async fn a_pattern_for_a_name_is_refused_by_every_list_and_stream() {
     let fixture = Fixture::new();

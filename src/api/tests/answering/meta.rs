@@ -1,4 +1,4 @@
-//! What an answer says of its sources does not grow with the mesh, and what was never read is told apart.
+//! The size of `meta` does not grow with the mesh, and clusters that were never read are marked.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use crate::api::tests::fixture::{Fixture, cluster, identity, key, node, pod, put
 use crate::model::{ClusterRecord, Command, Kind, Phase, Scope, Sequence};
 use crate::view::View;
 
-/// As many clusters as a mesh of 255 has remotes at most, with names as long as people give them.
+/// Maximum number of remote clusters, with long names.
 const CLUSTER_COUNT: u32 = 255;
 
 fn name(number: u32) -> String {
@@ -77,7 +77,7 @@ async fn a_summary_names_what_is_not_as_it_should_be_and_counts_the_rest() {
     assert_eq!(fixture.json("/v1/nodes?limit=1&meta=none").await["meta"], json!({ "position": position }));
     let full = fixture.json("/v1/nodes?limit=1&meta=full").await["meta"].clone();
     assert_eq!(full["sources"].as_array().unwrap().len(), 255);
-    // 23 have been quiet for more than a minute, and of one no node was ever read
+    // 23 have been quiet for more than a minute, and the nodes of one were never read
     for number in 100..123 {
         heard_of(&mut view, &name(number), Duration::from_secs(61));
     }
@@ -151,7 +151,7 @@ async fn each_answer_of_a_batch_says_how_old_it_is() {
 async fn what_was_never_read_is_too_old_unless_it_does_not_count() {
     let mut view = live_mesh();
     view.apply(Command::Phase { cluster: cluster("never"), phase: Phase::Connecting, cause: 0 }, SystemTime::now());
-    // it answers, and nothing of it was read yet
+    // it is connected, and nothing of it was read yet
     heard_of(&mut view, "never", Duration::ZERO);
     let fixture = Fixture::of(view);
     for uri in ["/v1/nodes?maxAge=600", "/v1/ipcache/lookup?ip=192.0.2.1&maxAge=600", "/v1/events?maxAge=600"] {

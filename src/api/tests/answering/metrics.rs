@@ -1,4 +1,4 @@
-//! What Prometheus scrapes.
+//! Metrics for Prometheus.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -101,7 +101,7 @@ async fn what_streams_do_is_counted() {
     ] {
         assert_eq!(samples.get(name).map(String::as_str), Some(value), "{name}");
     }
-    // the last of the three may be seen before it is counted
+    // the last of the three may be visible before it is counted
     let published: u64 = samples["meshkeep_publish_duration_seconds_count"].parse().unwrap();
     assert!(published >= 2, "{published}");
     let waited: u64 = samples["meshkeep_queue_high_water_mark{queue=\"stream_waiting_bytes\"}"].parse().unwrap();

@@ -1,4 +1,4 @@
-//! Probes, as Kubernetes asks its own components.
+//! Probes like those of Kubernetes' own components.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::api::tests::fixture::{Fixture, cluster, mesh, paris_status};
 use crate::handle::ClusterFiles;
 use crate::model::{ClusterStatus, Command, DirectoryState, Phase};
 
-/// Two clusters that have files; the second cannot be reached.
+/// Two clusters with client files; the second cannot be reached.
 async fn with_a_cluster_out_of_reach() -> Fixture {
     let fixture = Fixture::new();
     let mut osaka = ClusterStatus::new(Instant::now());
@@ -41,7 +41,8 @@ async fn a_check_that_fails_names_its_last_error() {
     assert_eq!(asked(&fixture, "/readyz").await, (200, "ok".to_owned()));
 }
 
-/// A cluster that has a file and is not read is no synced mesh, and one that is read by the file that it had before is.
+/// A cluster with a client file that is not read means that the mesh is not synced. One that is
+/// read with its previous file counts as synced.
 #[tokio::test]
 async fn a_file_that_cannot_be_used_is_a_cluster_that_is_not_synced() {
     let fixture = Fixture::new();
@@ -73,7 +74,7 @@ async fn a_check_that_is_excluded_does_not_count() {
 async fn without_any_cluster_nothing_is_synced_and_no_pod_is_restarted() {
     let files = ClusterFiles { directory: "/etc/clustermesh".into(), ..ClusterFiles::default() };
     let fixture = Fixture::of_own(mesh(), Some(cluster("paris"))).with_cluster_files(files.clone());
-    // the own cluster, by --local-etcd, is no remote one
+    // the own cluster, from --local-etcd, is not a remote cluster
     for told in [vec![], vec![("paris", paris_status())]] {
         fixture.tell(told);
         let (status, report) = asked(&fixture, "/readyz?synced").await;

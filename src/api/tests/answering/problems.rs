@@ -1,4 +1,5 @@
-//! Explanations of addresses, and findings that come and go with the changes that they rest on.
+//! Explanations of addresses, and findings that appear and are resolved with the changes that cause
+//! them.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime};
@@ -77,7 +78,7 @@ async fn an_explanation_has_every_entry_and_says_why_one_wins() {
             ["10.1.2.40/32", true, "tokyo", "outranked", "paris wrote the same prefix later"],
             ["10.1.2.40/32", false, "paris", "shadowed", "a host entry for the address stands before a CIDR of full length"],
             ["10.1.2.0/24", false, "paris", "lessSpecific", "10.1.2.40/32 is more specific"],
-            // what is derived from the nodes' pod CIDRs, the newest first
+            // the entries derived from the nodes' pod CIDRs, the newest first
             ["10.1.2.0/24", false, "tokyo", "outranked", "what a cluster announces itself stands before what is derived from a node"],
             ["10.1.2.0/24", false, "paris", "outranked", "what a cluster announces itself stands before what is derived from a node"],
         ])
@@ -101,7 +102,8 @@ async fn an_explanation_has_every_entry_and_says_why_one_wins() {
     assert_eq!(fixture.get("/v1/explain/nowhere").await.status.as_u16(), 400);
 }
 
-/// What covers an address, with the verdicts, and the cluster that a lookup and the exact entry answer.
+/// Entries that cover an address, with the verdicts, and the clusters of the lookup and of the
+/// exact entry.
 async fn verdicts(fixture: &Fixture) -> (Value, [Value; 2]) {
     let story = fixture.json("/v1/explain/10.1.2.40").await;
     let entries = story["entries"].as_array().unwrap().iter().map(|entry| json!([entry["cluster"], entry["verdict"], entry["reason"]]));
@@ -110,7 +112,8 @@ async fn verdicts(fixture: &Fixture) -> (Value, [Value; 2]) {
     (entries.collect(), [lookup["match"]["cluster"].clone(), exact["cluster"].clone()])
 }
 
-/// Agents have entries of their own cluster from Kubernetes or its kvstore, which what another cluster says does not overwrite.
+/// Agents get entries of their own cluster from Kubernetes or its kvstore. Entries of other
+/// clusters do not overwrite them.
 #[tokio::test]
 async fn no_other_cluster_takes_an_address_from_the_own_one() {
     let own = put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 131_073, "172.18.2.2"), 1);
@@ -120,19 +123,20 @@ async fn no_other_cluster_takes_an_address_from_the_own_one() {
     let fixture = Fixture::of_own(view(std::slice::from_ref(&own)), Some(cluster("tokyo")));
     fixture.change(later.clone()).await;
     assert_eq!(verdicts(&fixture).await, (json!([won, lost]), [json!("tokyo"), json!("tokyo")]));
-    // nor does it matter that the own one only has a node there, whose pod CIDR covers the address
+    // this is also true if the own cluster only has a node whose pod CIDR covers the address
     let range = json!(["tokyo", "lessSpecific", "10.1.2.40/32 is more specific"]);
     let node = put(key(Kind::Node, "tokyo", "worker"), node("worker", "10.1.2.40", "a"), 1);
     let fixture = Fixture::of_own(view(&[node]), Some(cluster("tokyo")));
     fixture.change(later.clone()).await;
     assert_eq!(verdicts(&fixture).await, (json!([won, lost, range]), [json!("tokyo"), json!("tokyo")]));
-    // of two others the later one has it
+    // of two other clusters, the later entry wins
     let fixture = Fixture::of_own(view(&[own]), Some(cluster("lyon")));
     fixture.change(later).await;
     assert_eq!(verdicts(&fixture).await.1, [json!("paris"), json!("paris")]);
 }
 
-/// What cannot be used takes nothing from anyone: an agent ignores it, or no longer has its key since it listed (docs/develop/protocol.md, trap 5).
+/// A rejected value replaces nothing: an agent ignores it, or no longer has its key since its list
+/// (docs/develop/protocol.md, trap 5).
 #[tokio::test]
 async fn bytes_that_cannot_be_used_win_no_address() {
     let pod_of = |name: &str, host: &str, revision| put(key(Kind::Ip, name, "10.1.2.40"), pod("10.1.2.40", 2, host), revision);
@@ -165,7 +169,7 @@ async fn findings_come_and_go_with_what_they_rest_on() {
         (&dangling["kind"], &dangling["clusters"], &dangling["count"], &dangling["key"]),
         (&json!("danglingIdentity"), &json!(["paris"]), &json!(2), &json!("cilium/cache/ip/v1/paris/10.1.2.40"))
     );
-    // where it concerns several clusters, none of them is the one
+    // a finding about several clusters has no `cluster`
     assert_eq!((&dangling["cluster"], all["items"][2].get("cluster")), (&json!("paris"), None));
     assert_eq!(ids(&fixture.json("/v1/problems?cluster=tokyo").await), ["duplicateAddress/host/10.1.2.40"]);
     assert_eq!(ids(&fixture.json("/v1/problems?kind=danglingHostIP").await), ["danglingHostIP/paris/172.18.1.2"]);
@@ -189,7 +193,7 @@ async fn findings_come_and_go_with_what_they_rest_on() {
     assert_eq!(ids(&fixture.json("/v1/problems?kind=overlappingPodCIDR&cluster=tokyo").await).len(), 2);
 }
 
-/// Traffic to a host has a tunnel whichever cluster the node is of.
+/// Traffic to a host has a tunnel, whichever cluster the node belongs to.
 #[tokio::test]
 async fn a_host_that_is_a_node_of_another_cluster_is_not_dangling() {
     let host = |name: &str| put(key(Kind::Node, "tokyo", name), node(name, "172.18.2.2", "a"), 1);
@@ -206,7 +210,8 @@ async fn a_host_that_is_a_node_of_another_cluster_is_not_dangling() {
     assert_eq!(ids(&fixture.json("/v1/problems").await), Vec::<&str>::new());
 }
 
-/// The host may be one of its nodes. A cluster that takes longer than usual has a finding of its own, and hides no other.
+/// The host may be one of its nodes. A cluster that takes longer than usual has its own finding,
+/// and hides no other.
 #[tokio::test]
 async fn no_host_dangles_while_the_nodes_of_another_cluster_are_read_for_the_first_time() {
     let fixture = mesh(vec![put(key(Kind::Ip, "paris", "10.9.2.40"), pod("10.9.2.40", 2, "172.18.2.2"), 1)]);
@@ -257,33 +262,34 @@ async fn an_explanation_says_that_a_value_was_rejected_and_why() {
         rejected(Kind::Ip, "tokyo", "10.7.0.0/16"),
         rejected(Kind::Ip, "paris", "fd00::1"),
     ]);
-    // it has the node's pod CIDR around it
+    // the node's pod CIDR contains it
     let story = fixture.json("/v1/explain/10.1.2.40").await;
     let why = "paris announces it, but the value was rejected, it is not used: ID 7 is out of range";
     assert_eq!((&story["match"]["prefix"], hint_details(&story, "rejected")), (&json!("10.1.2.0/24"), vec![why]));
     assert_eq!(hint_details(&story, "podCIDR"), ["in pod CIDR 10.1.2.0/24 of node paris/worker: a pod would have it there"]);
     assert_eq!(story["hints"][0]["key"], "cilium/cache/ip/v1/paris/10.1.2.40");
-    // another address of the range is really announced by none
+    // no cluster announces another address of the range
     let other = fixture.json("/v1/explain/10.1.2.42").await;
     assert!(hint_details(&other, "rejected").is_empty() && hint_details(&other, "podCIDR")[0].contains("none announces it"), "{other}");
-    // nothing around it can be used
+    // no entry that covers it is valid
     let range = fixture.json("/v1/explain/10.7.9.9").await;
     let why = "tokyo announces the range 10.7.0.0/16 around it, but the value was rejected, it is not used: ID 7 is out of range";
     assert_eq!((&range["match"], hint_details(&range, "rejected")), (&Value::Null, vec![why]));
     assert_eq!(hint_details(&fixture.json("/v1/explain/fd00::1").await, "rejected").len(), 1);
-    // of one that had a good value that one is in use, and it is said that it is old
+    // if the key had a good value, that one stays in use, and the hint says that it is old
     fixture.change(rejected(Kind::Ip, "paris", "10.1.2.41")).await;
     let old = fixture.json("/v1/explain/10.1.2.41").await;
     let why = "paris announces it, but the value was rejected, the last good value stays in use: ID 7 is out of range";
     assert_eq!((&old["match"]["prefix"], hint_details(&old, "rejected")), (&json!("10.1.2.41/32"), vec![why]));
-    // an address may be of a node whose value was rejected
+    // an address may belong to a node whose value was rejected
     fixture.change(rejected(Kind::Node, "tokyo", "worker-9")).await;
     let story = fixture.json("/v1/explain/203.0.113.9").await;
     let why = "node tokyo/worker-9 was rejected, so its addresses and pod CIDRs are not known: ID 7 is out of range";
     assert_eq!(hint_details(&story, "rejected"), [why]);
 }
 
-/// Nobody is told that nothing is wrong before everything was looked at, and what was known stays while that is done again.
+/// No client is told that there are no findings before the first survey is complete. Known findings
+/// stay during the next survey.
 #[tokio::test(start_paused = true)]
 async fn an_answer_says_whether_everything_was_looked_at() {
     let pod_of = |name: &str, host: &str| put(key(Kind::Ip, name, "10.1.2.40"), pod("10.1.2.40", 2, host), 1);
@@ -304,13 +310,14 @@ async fn an_answer_says_whether_everything_was_looked_at() {
     let answer = fixture.json("/v1/problems").await;
     let found = ["danglingHostIP/paris/172.18.1.2", "danglingHostIP/tokyo/172.18.2.2", "duplicateAddress/host/10.1.2.40"];
     assert_eq!((&answer["complete"], ids(&answer)), (&json!(true), found.to_vec()));
-    // what was over before the survey knows is not told of
+    // a finding that was resolved before the survey noticed is not reported
     fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.1.2.40") }).await;
     let answer = fixture.json("/v1/problems").await;
     assert_eq!((&answer["complete"], ids(&answer)), (&json!(false), found[..2].to_vec()));
 }
 
-/// As some versions announced them on every node (cilium/cilium#46179): one fact is one finding, with what to do.
+/// Some versions announced them on every node (cilium/cilium#46179). One fact is one finding, with
+/// advice.
 #[tokio::test]
 async fn that_an_etcd_went_back_is_told_for_an_hour() {
     for (minutes, expected) in [(59, &["revisionWentBack/paris"][..]), (60, &[])] {
@@ -464,7 +471,7 @@ async fn no_cluster_at_all_is_critical_after_a_while_and_names_the_directory() {
     });
     let finding = fixture.json("/v1/problems?kind=noClusters").await["items"][0].clone();
     assert_eq!(finding["detail"], "there is no remote cluster to mirror: /etc/clustermesh cannot be read: No such file or directory");
-    // one whose file cannot be used does not count, one with a usable file does
+    // a cluster whose file cannot be used does not count, one with a usable file does
     fixture.directory.send_replace(DirectoryState { readable: true, ..DirectoryState::default() });
     fixture.paris_is(|status| status.file_error = Some("not YAML".to_owned()));
     let ids = |found: Vec<(String, String)>| found.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
@@ -505,7 +512,7 @@ async fn a_silent_writer_behind_a_living_etcd_is_told_and_makes_its_data_old() {
     says("advice", "etcdctl alarm disarm");
 }
 
-/// The hints of a story, each as its kind and what it names.
+/// The hints of an explanation, each as its kind and what it names.
 fn hints(story: &Value) -> Vec<Value> {
     let hints = story["hints"].as_array().cloned().unwrap_or_default();
     hints.iter().map(|hint| json!([hint["kind"], hint["clusters"], hint["prefix"], hint["node"], hint["key"]])).collect()
@@ -534,14 +541,14 @@ async fn an_explanation_of_a_miss_says_whose_the_address_would_be_what_it_was_an
     assert_eq!(hints(&story), expected);
     let (gone, time) = (&story["hints"][1]["detail"], story["hints"][1]["time"].as_str().unwrap());
     assert_eq!(gone, &json!(format!("paris had an entry for it until {time}, when it was deleted")));
-    // nothing covers it: the nearest, and a cluster of which nothing is known
+    // no entry covers it: the nearest one, and a cluster of which nothing is known
     fixture.command(Command::Phase { cluster: cluster("oslo"), phase: Phase::Connecting, cause: 0 }).await;
     fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.9.0.9") }).await;
     let expected = [json!(["neverRead", ["oslo"], null, null, null]), {
         json!(["nearest", ["tokyo"], "10.9.0.7/32", null, "cilium/cache/ip/v1/tokyo/10.9.0.7"])
     }];
     assert_eq!(hints(&fixture.json("/v1/explain/10.9.0.3").await), expected);
-    // a node's address that went
+    // a node's address that was deleted
     fixture.change(Change::Delete { key: key(Kind::Node, "paris", "worker") }).await;
     let was = hints(&fixture.json("/v1/explain/172.18.1.2").await);
     assert_eq!(was[0], json!(["deleted", ["paris"], null, "worker", "cilium/cache/nodes/v1/paris/worker#172.18.1.2"]));

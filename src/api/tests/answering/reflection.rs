@@ -1,4 +1,4 @@
-//! What is told of writing into another etcd: status, metrics, and what is wrong only where something is.
+//! State of `meshkeep reflect`: status and metrics, and a finding only if something is wrong.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};

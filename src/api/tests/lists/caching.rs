@@ -1,4 +1,5 @@
-//! Answers that a client has already are not sent again, and never called unchanged where they have changed.
+//! Conditional requests: an answer that the client has is not sent again, and a changed one never
+//! gets 304.
 
 use axum::body::Body;
 use axum::http::{Method, Request};
@@ -7,7 +8,7 @@ use serde_json::json;
 use crate::api::tests::fixture::{Answer, Fixture, cluster, identity, key, node, pod, put};
 use crate::model::{Change, Command, Kind, Phase, Revision, Scope, SourceStamp};
 
-/// What the mirror alone says.
+/// Paths whose answers depend only on the mirror.
 const COUNTED: [&str; 19] = [
     "/v1/nodes",
     "/v1/nodes?cluster=tokyo&fields=name",
@@ -30,7 +31,7 @@ const COUNTED: [&str; 19] = [
     "/v1/ipcache?limit=1&meta=full",
 ];
 
-/// What says more than that, and documents.
+/// Paths whose answers depend on more than the mirror, and documents.
 const OTHERS: [&str; 14] = [
     "/v1/status",
     "/v1/config",
@@ -91,10 +92,11 @@ async fn what_a_client_has_is_not_sent_again_and_costs_no_look() {
     }
 }
 
-/// What happens, by which command, and which answers tell of it.
+/// Name of a change, its command, and the paths whose answers change.
 type Case<'a> = (&'a str, Command, &'a dyn Fn(&str) -> bool);
 
-/// Puts, deletes, what the source has lost, revisions, origins and phases; each moves what it is part of and nothing else.
+/// Puts, deletes, held entries, revisions, origins and phases: each changes the tags of its own
+/// answers only.
 #[tokio::test]
 async fn a_tag_moves_with_what_the_answer_tells_and_with_nothing_else() {
     let fixture = Fixture::new();
@@ -137,7 +139,7 @@ async fn a_tag_moves_with_what_the_answer_tells_and_with_nothing_else() {
     let mut before = tags(&fixture).await;
     for (number, (name, command, expected)) in cases.into_iter().enumerate() {
         fixture.command(command).await;
-        // behind it, so that it is seen: of a kind that few tell of
+        // a change after it, of a kind that few answers have, shows that the first is visible
         fixture.change(mark(number)).await;
         let after = tags(&fixture).await;
         for ((uri, before), after) in COUNTED.iter().zip(&before).zip(&after) {
@@ -150,7 +152,7 @@ async fn a_tag_moves_with_what_the_answer_tells_and_with_nothing_else() {
     }
 }
 
-/// A service export that could not be used.
+/// A rejected service export.
 fn mark(number: usize) -> Change {
     let key = key(Kind::ServiceExport, "tokyo", &format!("shop/{number}"));
     Change::Put { key, value: b"{".as_slice().into(), decoded: Err("not JSON".into()), source: SourceStamp::default() }
@@ -174,7 +176,7 @@ async fn another_form_query_or_moment_is_another_tag() {
     tags.sort_unstable();
     tags.dedup();
     assert_eq!(tags.len(), 6);
-    // ages are no part of it
+    // ages are not part of the tag
     let clusters = tag(&fixture, "/v1/clusters").await;
     fixture.change(put(key(Kind::Identity, "oslo", "5"), identity(5, "x"), 1)).await;
     assert_ne!(tag(&fixture, "/v1/clusters").await, clusters);
@@ -191,7 +193,7 @@ async fn what_is_too_old_or_not_there_is_not_called_unchanged() {
     assert_eq!(holding(&fixture, Method::GET, old, "*").await.status.as_u16(), 503);
     assert_eq!(holding(&fixture, Method::GET, "/v1/nodes/paris/nobody", "*").await.status.as_u16(), 404);
     assert_eq!(holding(&fixture, Method::GET, "/v1/nodes", "*").await.status.as_u16(), 304);
-    // the same tag for another age would be a lie
+    // 304 for another age would be wrong
     let tag = tag(&fixture, "/v1/nodes").await;
     assert_eq!(holding(&fixture, Method::GET, old, &tag).await.status.as_u16(), 503);
     assert_eq!(holding(&fixture, Method::GET, "/v1/nodes?colour=red", &tag).await.status.as_u16(), 400);
@@ -209,7 +211,7 @@ async fn what_is_of_its_moment_has_no_tag() {
     assert_eq!(fixture.json("/v1/status").await["loaded"], json!(false));
 }
 
-/// What was restored, and is seen at the source for the first time.
+/// A restored entry that the source confirms for the first time.
 #[tokio::test]
 async fn a_record_that_is_confirmed_is_not_what_it_was() {
     let fixture = Fixture::new();

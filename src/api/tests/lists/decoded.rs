@@ -1,5 +1,5 @@
-//! Values that are large once they are decoded: they wait for memory or are refused, and touch nothing else. A service that never fits is an item
-//! that says so.
+//! Values that are large once decoded: they wait for memory or are refused, and affect no other. A
+//! service that never fits is an item that says so.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,7 @@ use crate::model::{Change, Command, EndpointSlice, Kind, LabelSet, Object, Scope
 use crate::view::View;
 use crate::wire::tests::slice_object;
 
-/// A slice of `shop/cart` with endpoints of nothing, 2 B each in its message and 10 B as they are counted.
+/// A slice of `shop/cart` with empty endpoints: 2 B each in its message and 10 B in the accounting.
 fn slice(cluster: &str, name: &str, endpoints: usize, revision: i64) -> Change {
     let slice = EndpointSlice {
         namespace: "shop".to_owned(),
@@ -40,7 +40,8 @@ pub(in crate::api::tests) fn with_slices(slices: &[(&str, usize)]) -> View {
     view(slices.iter().map(|(name, endpoints)| slice("paris", name, *endpoints, 7)))
 }
 
-/// `shop/cart`, of which paris has little and tokyo more than half a MiB, and `till/desk`, which both share.
+/// `shop/cart`, small in paris and more than half a MiB in tokyo, and `till/desk`, which both
+/// share.
 fn with_large_service() -> Fixture {
     let desk = |name| {
         let service = Service { namespace: "till".to_owned(), name: "desk".to_owned(), shared: true, ..Service::default() };
@@ -83,22 +84,22 @@ async fn a_service_that_never_fits_is_an_item_that_says_so_and_the_list_goes_on(
     let reason = told["reason"].as_str().unwrap();
     assert!(reason.contains("tokyo") && reason.contains("--decoded-max-bytes"), "{reason}");
     assert_eq!((&large["namespace"], &large["clusters"], &large["backends"]), (&json!("shop"), &json!([]), &json!([])));
-    // alone, with the reason and its sources
+    // as a single answer, with the reason and its sources
     let alone = fixture.json("/v1/global-services/shop/cart").await;
     assert_eq!((&alone["tooLarge"], alone["meta"]["sourceCount"].as_u64()), (told, Some(2)), "{alone}");
-    // a list of some members, or as lines, has it too
+    // a list of some members has it too, and so has NDJSON
     let cut = fixture.json("/v1/global-services?fields=name,backends.ip").await;
     assert_eq!(cut["items"], json!([{ "name": "cart", "backends": [], "tooLarge": told }, { "name": "desk", "backends": [] }]));
     let chosen = fixture.json("/v1/global-services?affinity=local&from=paris").await;
     assert_eq!((&chosen["items"][0]["tooLarge"], chosen["items"][0].get("selection")), (told, None));
-    // filters look at what is known without its slices; a service of other clusters is passed over
+    // filters use what is known without the slices; a service of other clusters is skipped
     assert_eq!(names(&fixture.json("/v1/global-services?cluster=paris&namespace=shop").await), ["cart"]);
     assert_eq!(names(&fixture.json("/v1/global-services?cluster=oslo").await), [""; 0]);
     assert_eq!(names(&fixture.json("/v1/global-services?conflict=any").await), [""; 0]);
     assert_eq!(names(&fixture.json("/v1/global-services?labelSelector=app%3Dcart").await), ["cart"]);
 }
 
-/// The finding names the cluster and the key; it is over when the cluster has fewer endpoints.
+/// The finding names the cluster and the key. It is resolved when the cluster has fewer endpoints.
 #[tokio::test]
 async fn a_service_that_never_fits_is_a_finding() {
     let fixture = with_large_service();
@@ -114,20 +115,21 @@ async fn a_service_that_never_fits_is_a_finding() {
     wait_for_findings(&fixture, 1).await;
 }
 
-/// Asks until there are so many findings: an answer waits only 100 ms for the newest ones, and decoding these slices can take longer.
+/// Polls until there are this many findings. An answer waits only 100 ms for new ones, and decoding
+/// these slices can take longer.
 async fn wait_for_findings(fixture: &Fixture, count: usize) {
     let ask = async { while fixture.json("/v1/problems?kind=serviceTooLarge").await["items"].as_array().unwrap().len() != count {} };
     tokio::time::timeout(Duration::from_secs(60), ask).await.unwrap();
 }
 
-/// Room is given back: one after the other all are served.
+/// Memory is returned: all are served one after the other.
 #[tokio::test]
 async fn what_fits_is_served_however_often_it_is_asked_for() {
     let fixture = Fixture::of(with_slices(&[("a", 90_000), ("b", 90_000)])).with_decoded(DecodedBudget::new(1 << 20));
     let asked = (0..8).map(|_| fixture.get("/v1/endpoint-slices/paris/shop/a"));
     let answers = futures_util::future::join_all(asked).await;
     assert!(answers.iter().all(|answer| answer.status == StatusCode::OK));
-    // the two together have no room
+    // there is not enough memory for both together
     let service = fixture.json("/v1/global-services/shop/cart").await;
     assert_eq!(service["tooLarge"]["cluster"], json!("paris"), "{service}");
 }

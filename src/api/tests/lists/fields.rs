@@ -1,4 +1,4 @@
-//! Only the members that a request wants, in either form.
+//! `fields=`: the selected members, in both formats.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -40,7 +40,7 @@ async fn a_list_has_only_the_fields_that_are_wanted_as_page_and_as_lines() {
     }
 }
 
-/// Whatever an item has is a field of its list.
+/// Every member of an item is a field of its list.
 #[tokio::test]
 async fn every_field_of_every_list_can_be_asked_for_and_all_of_them_are_the_item() {
     let fixture = Fixture::new();

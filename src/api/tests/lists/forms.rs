@@ -1,4 +1,4 @@
-//! In which form each path answers, and what it says where none is accepted.
+//! Content negotiation: the form of each path, and the answer if none is accepted.
 
 use axum::body::Body;
 use axum::http::{Method, Request};
@@ -22,7 +22,7 @@ fn the_document_names_the_forms_that_are_offered() {
         let mut forms: Vec<&str> = offered(path).iter().map(|form| form.media_type()).collect();
         documented.sort_unstable();
         forms.sort_unstable();
-        // what is asked of probes is always answered
+        // probes are always answered
         assert_eq!(if forms.is_empty() { vec!["text/plain"] } else { forms }, documented, "{path}");
         assert_eq!(item["get"]["responses"]["406"].is_object(), path.starts_with("/v1"), "{path}");
     }
@@ -63,7 +63,7 @@ async fn what_is_not_accepted_is_told_what_there_is() {
     assert_eq!(accepting(&fixture, Method::POST, "/v1/ipcache/lookup", "text/csv").await.status.as_u16(), 406);
 }
 
-/// The method and the path come first, and a probe is never refused for a header.
+/// The method and the path are checked first, and a probe is never refused because of a header.
 #[tokio::test]
 async fn what_is_not_there_is_not_refused_for_its_form() {
     let fixture = Fixture::new();

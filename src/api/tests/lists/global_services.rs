@@ -1,4 +1,4 @@
-//! Global services over HTTP: merged, filtered, paged, chosen from.
+//! Global services over HTTP: merged, filtered, paged, and with selected backends.
 
 use std::time::{Duration, SystemTime};
 
@@ -55,7 +55,8 @@ fn slice() -> Object {
     })
 }
 
-/// `shop/cart` in paris (with a slice and an export), tokyo (with an export) and oslo; `till/desk` in tokyo alone.
+/// `shop/cart` in paris (with a slice and an export), tokyo (with an export) and oslo; `till/desk`
+/// only in tokyo.
 fn mesh() -> View {
     let mut view = View::starting_at(Sequence(0));
     let puts = [
@@ -85,7 +86,7 @@ fn names(list: &Value) -> Vec<String> {
     items.iter().map(|item| format!("{}/{}", item["namespace"].as_str().unwrap(), item["name"].as_str().unwrap())).collect()
 }
 
-/// The clusters and addresses of an item's backends.
+/// Clusters and addresses of an item's backends.
 fn backends(item: &Value) -> Vec<String> {
     let backends = item["backends"].as_array().unwrap_or_else(|| panic!("{item}"));
     backends.iter().map(|one| format!("{} {}", one["cluster"].as_str().unwrap(), one["ip"].as_str().unwrap())).collect()
@@ -97,7 +98,7 @@ async fn a_service_is_merged_over_its_clusters() {
     let mut found = fixture.json("/v1/global-services/shop/cart").await;
     let meta = found.as_object_mut().unwrap().remove("meta").unwrap();
     let ports = json!([{ "name": "http", "names": ["http", "web"], "protocol": "TCP", "port": 80 }]);
-    // paris alone has a task that says how old it is
+    // only paris has a task that knows its age
     for one in found["clusters"].as_array_mut().unwrap() {
         for member in ["ageSeconds", "lastContact"] {
             one.as_object_mut().unwrap().remove(member);
@@ -187,7 +188,7 @@ async fn exports_that_disagree_are_a_finding_and_a_filter() {
     let refused = fixture.get("/v1/global-services?conflict=ports").await;
     assert_eq!((refused.status.as_u16(), refused.json()["code"].clone()), (400, json!("badParameter")));
 
-    // they agree on the type, and then on the ports no more
+    // they agree on the type, and then no longer on the ports
     fixture.change(put(key(Kind::ServiceExport, "paris", "shop/cart"), export(20, "Headless"), 30)).await;
     assert_eq!(conflicts().await["items"], json!([]));
     let Object::ServiceExport(mut other) = export(20, "Headless") else { panic!("an export is an export") };
@@ -200,7 +201,7 @@ async fn exports_that_disagree_are_a_finding_and_a_filter() {
     assert_eq!(conflicts().await["items"], json!([]));
 }
 
-/// A hundred services of tokyo, and one of paris that is the last.
+/// A hundred services of tokyo, and one of paris that comes last.
 #[tokio::test]
 async fn a_page_for_one_cluster_ends_after_its_own_running_time_and_leads_to_all() {
     let mut view = mesh();
@@ -233,7 +234,8 @@ async fn pages_go_on_by_name_and_follow_changes() {
     fixture.change(put(key(Kind::Service, "tokyo", "shop/zoo"), added, 20)).await;
     let token = first["nextPageToken"].as_str().unwrap();
     let second = fixture.json(&format!("/v1/global-services?limit=1&pageToken={token}")).await;
-    // the next page begins where the first one said that it would, and its position is the first one's with what was seen since
+    // the next page begins where the first one ended, and its position is the first one's with what
+    // was seen since
     let position = json!("v1.000000000000feed0000000000000008.7");
     assert_eq!((names(&second), &second["meta"]["position"]), (vec!["till/desk".to_owned()], &position));
     assert_eq!(second["nextPageToken"], Value::Null);
@@ -249,7 +251,7 @@ async fn an_affinity_shows_what_would_be_used_and_why() {
         ("none&from=tokyo", &["oslo 10.3.2.40", "paris 10.1.2.40", "tokyo 10.2.2.40"], "noAffinity"),
         ("local&from=tokyo", &["tokyo 10.2.2.40"], "localActive"),
         ("remote&from=tokyo", &["oslo 10.3.2.40", "paris 10.1.2.40"], "remoteHealthy"),
-        // its only backend is terminating: healthy, not active
+        // its only backend is terminating: healthy, but not active
         ("local&from=paris", &["oslo 10.3.2.40", "paris 10.1.2.40", "tokyo 10.2.2.40"], "localInactive"),
         ("remote&from=paris", &["oslo 10.3.2.40", "tokyo 10.2.2.40"], "remoteHealthy"),
         ("none&from=oslo", &["oslo 10.3.2.40"], "notGlobal"),
@@ -260,7 +262,7 @@ async fn an_affinity_shows_what_would_be_used_and_why() {
         assert_eq!((backends(&found).as_slice(), &found["selection"]["rule"]), (texts(expected).as_slice(), &json!(rule)), "{query}");
         assert!(found["reason"].is_string() && found["clusters"].as_array().unwrap().len() == 3, "{query}: {found}");
     }
-    // that paris has no till/desk means something once all its services are known
+    // it is known that paris has no till/desk once all its services were read
     let uri = "/v1/global-services?namespace=till&affinity=none&from=paris";
     let list = fixture.json(uri).await;
     let (used, rule) = (vec!["tokyo 10.2.2.41".to_owned()], json!("noAffinity"));
@@ -268,7 +270,7 @@ async fn an_affinity_shows_what_would_be_used_and_why() {
     let (scope, etcd_cluster_id) = (Scope { cluster: cluster("paris"), kind: Kind::Service }, EtcdClusterId(1));
     let cursor = Cursor { etcd_cluster_id, revision: Revision(20), cached: true, last_put: None, last_delete: None, canary: None };
     fixture.command(Command::Apply { scope, changes: Vec::new(), cursor: Some(cursor) }).await;
-    // the writer takes what it is given in order
+    // the writer handles commands in order
     fixture.change(put(key(Kind::ServiceExport, "tokyo", "shop/other"), export(10, "Headless"), 21)).await;
     let list = fixture.json(uri).await;
     assert_eq!((backends(&list["items"][0]), &list["items"][0]["selection"]["rule"]), (Vec::new(), &json!("noLocalService")));
@@ -287,7 +289,8 @@ async fn the_own_cluster_chooses_where_nobody_is_named() {
     assert_eq!(backends(&found).len(), 3);
 }
 
-/// What its source has lost is kept and still used, as agents use it; what is from the store says so (docs/develop/invariants.md, 4 and 3).
+/// Held entries are kept and still used, as agents do. Restored ones are marked as such
+/// (docs/develop/invariants.md, 4 and 3).
 #[tokio::test]
 async fn a_cluster_s_share_says_how_current_it_is() {
     let mut view = mesh();
@@ -330,7 +333,7 @@ async fn what_cannot_be_asked_is_refused() {
         }
     }
     assert_eq!(fixture.get("/v1/global-services/shop/nothing").await.status.as_u16(), 404);
-    // the data of clusters without a task is of unknown age
+    // the data of clusters without a task has an unknown age
     assert_eq!(fixture.get("/v1/global-services/shop/cart?maxAge=3600").await.status.as_u16(), 503);
 }
 

@@ -1,4 +1,4 @@
-//! What a number says, and which identities a scope or selector names.
+//! Identities by number, and filters by scope and labels.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,8 @@ use crate::api::tests::fixture::{Fixture, cluster, identity, key, put};
 use crate::model::*;
 use crate::view::View;
 
-/// A cluster `paris` of id 1 with identities of every scope, as one from before cluster configs may have them.
+/// A cluster `paris` of id 1 with identities of every scope, as a cluster without a cluster config
+/// may have them.
 fn mesh() -> Fixture {
     let mut view = View::starting_at(Sequence(0));
     for (id, app) in [(65_536_u32, "cart"), (0x0100_0001, "range"), (0x0200_0001, "node"), (0x0300_0001, "odd")] {

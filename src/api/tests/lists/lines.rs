@@ -1,4 +1,5 @@
-//! Lists as lines: all of them, of one moment, made as they are taken, and never whole where they are not.
+//! Lists as NDJSON: complete, of one snapshot, made as they are read, and never complete-looking if
+//! they are not.
 
 use axum::body::Body;
 use axum::http::{Request, Response};
@@ -66,7 +67,7 @@ async fn next(body: &mut Body) -> Option<Vec<u8>> {
     Some(body.frame().await?.unwrap().into_data().unwrap().to_vec())
 }
 
-/// Without what differs from one moment to the next.
+/// Removes the members that differ from one moment to the next.
 pub(in crate::api::tests) fn without_age(mut value: Value) -> Value {
     match &mut value {
         Value::Array(items) => items.iter_mut().for_each(|item| *item = without_age(item.take())),
@@ -81,7 +82,7 @@ pub(in crate::api::tests) fn without_age(mut value: Value) -> Value {
 
 #[tokio::test]
 async fn every_list_has_the_same_items_as_lines_and_its_meta_last() {
-    // so short that each list takes many slices, and the small ones end within one
+    // so short that each list needs many slices, and the small ones end within one
     let one = Pace { slice: Allowance::Rows(1), page: Allowance::Rows(50) };
     for fixture in [Fixture::new(), Fixture::new().with_pace(one)] {
         for list in LISTS {
@@ -105,12 +106,12 @@ async fn all_of_a_long_list_comes_without_pages_and_a_limit_is_one_of_all_of_it(
     assert_eq!((items.len(), &last["nextPageToken"]), (5_000, &Value::Null));
     let (found, last) = lines(&fixture, "/v1/ipcache?limit=1234").await;
     assert_eq!(found, items[..1_234]);
-    // what follows can be asked for in either form
+    // the next page can be requested in either form
     let token = last["nextPageToken"].as_str().unwrap();
     assert_eq!(fixture.json(&format!("/v1/ipcache?limit=1&pageToken={token}")).await["items"], json!([items[1_234]]));
     let (rest, last) = lines(&fixture, &format!("/v1/ipcache?pageToken={token}")).await;
     assert_eq!((rest.as_slice(), &last["nextPageToken"]), (&items[1_234..], &Value::Null));
-    // a page of what is hard to find ends early, lines do not
+    // a page with few matches ends early, NDJSON does not
     assert_eq!(lines(&fixture, "/v1/ipcache?namespace=none").await.0, Vec::<Value>::new());
 }
 
@@ -119,7 +120,7 @@ async fn lines_are_made_as_they_are_taken_and_are_all_of_one_moment() {
     let fixture = Fixture::of(pods(5_000)).with_pace(SHORT);
     let mut body = open(&fixture, "/v1/ipcache").await.into_body();
     let mut bytes = next(&mut body).await.unwrap();
-    // the beginning counts as a row
+    // the start counts as a row
     assert_eq!((bytes.iter().filter(|byte| **byte == b'\n').count(), fixture.scans.spent().rows), (10, 11));
     fixture.change(put(key(Kind::Ip, "paris", "10.1.24.199"), pod("10.1.24.199", 9, "172.18.1.2"), 8)).await;
     fixture.change(Change::Delete { key: key(Kind::Ip, "paris", "10.1.3.3") }).await;
@@ -131,7 +132,7 @@ async fn lines_are_made_as_they_are_taken_and_are_all_of_one_moment() {
     let (items, last) = read(&bytes);
     assert_eq!((items.len(), &last["meta"]["position"]), (5_000, &json!("v1.000000000000feed.5000")));
     assert!(items.iter().all(|item| item["identity"] != json!(9)));
-    // whoever goes takes the rest along
+    // a disconnect ends the list
     let before = fixture.scans.spent().rows;
     drop(open(&fixture, "/v1/ipcache").await);
     assert_eq!((fixture.scans.spent().rows - before, fixture.scans.count()), (11, 0));
@@ -163,7 +164,7 @@ async fn what_is_wrong_before_the_first_line_is_a_problem() {
     }
 }
 
-/// An answer that nobody reads holds its snapshot no longer than it may.
+/// An answer that is not read keeps its snapshot no longer than allowed.
 #[tokio::test]
 async fn a_list_that_is_not_read_in_time_is_broken_off() {
     let fixture = Fixture::of(pods(5_000)).with_pace(SHORT);
@@ -175,7 +176,7 @@ async fn a_list_that_is_not_read_in_time_is_broken_off() {
     assert!(body.frame().await.is_none());
 }
 
-/// Over a real connection: the client sees that it was broken off, and has no last line.
+/// Over a real connection: the client notices the abort, and has no last line.
 #[tokio::test]
 async fn a_list_that_breaks_does_not_look_complete() {
     set_provider();
@@ -183,7 +184,8 @@ async fn a_list_that_breaks_does_not_look_complete() {
     let running = Running::of(fixture, &[local()], &ApiOptions::default()).await;
     let url = format!("{}/v1/endpoint-slices", running.addresses[0]);
     let client = reqwest::Client::new();
-    // it may break before its head has been read: that is no answer, which nobody takes for a whole one
+    // it may abort before its head has been read: then there is no answer that could be mistaken
+    // for a complete one
     let Ok(mut response) = client.get(url).header("accept", "application/x-ndjson").send().await else { return running.stopped().await };
     assert_eq!(response.status().as_u16(), 200);
     let (mut text, mut outcome) = (String::new(), response.chunk().await);
@@ -196,7 +198,7 @@ async fn a_list_that_breaks_does_not_look_complete() {
     running.stopped().await;
 }
 
-/// What some clients take for the end of a line (`api::one_line`) is escaped.
+/// Characters that some clients treat as line ends (`api::one_line`) are escaped.
 #[tokio::test]
 async fn a_line_is_one_for_every_reader() {
     let fixture = Fixture::new();

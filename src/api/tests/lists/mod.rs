@@ -1,4 +1,4 @@
-//! Lists: pages, lines, fields, forms and caching.
+//! Lists: pages, NDJSON, fields, forms and caching.
 
 mod caching;
 mod decoded;

@@ -1,4 +1,5 @@
-//! Pages end at their limit, at their bytes, or when they have looked for long enough, and lead to everything all the same.
+//! Pages end at their limit, at their size, or at the end of their scan time, and still lead to
+//! every item.
 
 use std::time::SystemTime;
 
@@ -53,14 +54,14 @@ async fn a_page_of_what_cannot_be_sought_ends_after_its_own_running_time() {
     let pages = walk(&fixture, "/v1/ipcache?namespace=none&limit=1").await;
     assert_eq!((pages.len(), items(&pages, "prefix").len()), (9, 0));
     assert_eq!(fixture.scans.spent().rows, 420);
-    // what is found by then is in the page, which need not be full
+    // the page has what was found by then, and need not be full
     let pages = walk(&fixture, "/v1/ipcache?namespace=shop&limit=500").await;
     let lengths: Vec<usize> = pages.iter().map(|page| page.json()["items"].as_array().unwrap().len()).collect();
     assert_eq!(lengths, [50, 50, 50, 50, 50, 50, 50, 50, 20]);
     let mut prefixes = items(&pages, "prefix");
     prefixes.dedup();
     assert_eq!(prefixes.len(), 420);
-    // a page that is full tells of a next one only if there is something in it
+    // a full page has a next one only if that has items
     assert_eq!(walk(&fixture, "/v1/ipcache?pod=cart-0&limit=42").await.len(), 10);
     for list in
         ["nodes?name=none", "services?name=none", "identities?scope=local", "entries?prefix=cilium/cache/nodes", "rejected?cluster=none"]
@@ -69,7 +70,7 @@ async fn a_page_of_what_cannot_be_sought_ends_after_its_own_running_time() {
     }
 }
 
-/// Nodes of a MiB and more, one of them above all bounds.
+/// Nodes of a MiB and more, one of them above all limits.
 #[tokio::test]
 async fn a_page_ends_at_four_mebibytes_and_has_one_item_at_least() {
     let mut view = View::starting_at(Sequence(0));
@@ -109,7 +110,7 @@ fn batch(ips: &[String]) -> Request<Body> {
     Request::post("/v1/ipcache/lookup").header("content-type", "application/json").body(body).unwrap()
 }
 
-/// 10,000 answers, of which a client takes one piece after the other.
+/// 10,000 answers that a client reads chunk by chunk.
 #[tokio::test]
 async fn a_batch_is_made_as_it_is_taken_and_all_of_it_is_from_one_moment() {
     let fixture = Fixture::of(pods(420)).with_pace(Pace::default());
@@ -118,7 +119,7 @@ async fn a_batch_is_made_as_it_is_taken_and_all_of_it_is_from_one_moment() {
     let mut body = response.into_body();
     let mut bytes = body.frame().await.unwrap().unwrap().into_data().unwrap().to_vec();
     assert!(bytes.len() < 128 << 10 && fixture.scans.spent().rows < 1_000, "{} B", bytes.len());
-    // changed meanwhile: in no answer of this batch
+    // changed meanwhile: not visible in this batch
     fixture.change(put(key(Kind::Ip, "paris", "10.1.0.0"), pod("10.1.0.0", 9, "172.18.1.2"), 8)).await;
     while let Some(frame) = body.frame().await {
         bytes.extend_from_slice(frame.unwrap().data_ref().unwrap());
@@ -128,7 +129,7 @@ async fn a_batch_is_made_as_it_is_taken_and_all_of_it_is_from_one_moment() {
     assert_eq!(found, ips);
     assert!(answer["items"].as_array().unwrap().iter().all(|item| item["match"]["identity"] != json!(9)));
     assert_eq!(answer["meta"]["position"], json!("v1.000000000000feed.420"));
-    // one that is not taken is not made
+    // a chunk that is not read is not made
     let before = fixture.scans.spent().rows;
     let response = fixture.router.clone().oneshot(batch(&ips)).await.unwrap();
     drop(response);

@@ -1,4 +1,4 @@
-//! Paging reaches everything once, and a position to go on from.
+//! Paging reaches every item once, and returns a position to continue from.
 
 use std::time::SystemTime;
 
@@ -16,7 +16,7 @@ fn names(page: &Value, member: &str) -> Vec<String> {
 async fn pages_reach_everything_once_and_go_on_from_the_first_position() {
     let mut view = View::starting_at(Sequence(0));
     let expected: Vec<String> = (0..25).map(|number| format!("worker-{number:02}")).collect();
-    // each with three entries that are derived from it
+    // each with three entries derived from it
     let changes: Vec<Change> = expected.iter().map(|name| put(key(Kind::Node, "paris", name), node(name, "10.0.0.1", "a"), 7)).collect();
     let scope = Scope { cluster: crate::api::tests::fixture::cluster("paris"), kind: Kind::Node };
     view.apply(Command::Apply { scope, changes, cursor: None }, SystemTime::now());
@@ -48,7 +48,8 @@ async fn a_token_of_another_list_is_refused() {
     }
 }
 
-/// A remote may write keys of 4 KiB, and no request may have a line of that length in each of its parameters.
+/// A remote cluster may write keys of 4 KiB. Tokens must stay short, because later requests contain
+/// them.
 #[tokio::test]
 async fn tokens_have_at_most_512_characters_however_long_the_keys_are() {
     let mut view = View::starting_at(Sequence(0));

@@ -1,4 +1,4 @@
-//! What a client learns from a probe that may read nothing else, and the header that every answer has.
+//! Access to probes without authentication, and the header that every answer has.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ use crate::model::{ClusterStatus, Command, Phase};
 
 const TOKEN: &str = "sesame";
 
-/// Every question that a probe answers at length.
+/// Every request that gets a detailed answer from a probe.
 const PROBES: [&str; 6] =
     ["/readyz?synced", "/readyz?synced&verbose", "/readyz?verbose", "/healthz?verbose", "/livez?verbose", "/livez?verbose&exclude=ping"];
 
-/// A face with a cluster that cannot be reached, its address for probes alone, and that of the etcd face.
+/// An API with an unreachable cluster, its address for probes, and its etcd API.
 struct Faces {
     main: String,
     health: String,
@@ -81,7 +81,7 @@ async fn an_anonymous_client_of_a_probe_learns_yes_or_no() {
     faces.stopped().await;
 }
 
-/// A certificate of the client is asked for in the handshake; the address for probes has no TLS.
+/// The handshake requests a client certificate; the address for probes has no TLS.
 #[tokio::test]
 async fn where_certificates_are_asked_for_the_address_for_probes_is_as_brief() {
     let certificates = Certificates::new();
@@ -96,7 +96,7 @@ async fn where_everybody_on_the_machine_may_read_everything_probes_say_why() {
     for face in [&faces.main, &faces.health] {
         let (status, told) = faces.ask(&format!("{face}/readyz?synced"), None).await;
         assert!(status == 503 && told.contains("[-]cluster/osaka failed"), "{face}: {told}");
-        // a page in a browser, by a name that leads here
+        // a web page in a browser, with a host name that resolves to this address
         let rebound = faces.client.get(format!("{face}/readyz?synced")).header("host", "evil.example").send().await.unwrap();
         assert_eq!((rebound.status().as_u16(), rebound.text().await.unwrap()), (503, "not ok".to_owned()), "{face}");
     }

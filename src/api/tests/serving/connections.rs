@@ -1,4 +1,4 @@
-//! Connections that do nothing, or too slowly, and who gives way where places run out; over TCP, TLS and unix sockets.
+//! Idle and slow connections, and evictions when slots run out; over TCP, TLS and unix sockets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::api::tests::fixture::{identity, key, put};
 use crate::model::{Kind, ListenAddress};
 use crate::server::ConnectionLimits;
 
-/// How long a test waits for what must happen: far more than its limits, far less than those of production.
+/// Maximum time that a test waits: far above its own limits, far below those of production.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 const QUICK: Duration = Duration::from_millis(300);
 
-/// What HTTP/2 begins with (RFC 9113 §3.4).
+/// First bytes of an HTTP/2 connection (RFC 9113 §3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Bytes to both sides, over whatever.
+/// A byte stream in both directions over any transport.
 trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
@@ -40,19 +40,20 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// The beginning of a connection and a request.
+/// The start of a connection and a request.
 fn http2_request(method: u8, path: &str, flags: u8) -> Vec<u8> {
     [PREFACE, &frame(4, 0, 0, &[]), &http2_headers(method, path, flags, 1)].concat()
 }
 
-/// A request by HPACK's static table: 3 POST, 2 GET, 6 http, 1 authority, 4 path, 31 content-type. Nothing is added to the dynamic one.
+/// A request with HPACK's static table: 3 POST, 2 GET, 6 http, 1 authority, 4 path, 31
+/// content-type. Nothing is added to the dynamic table.
 fn http2_headers(method: u8, path: &str, flags: u8, stream: u8) -> Vec<u8> {
     let text = |name: &[u8], value: &str| [name, &[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat();
     let headers = [vec![0x80 | method, 0x86], text(&[1], "localhost"), text(&[4], path), text(&[15, 16], "application/json")].concat();
     frame(1, flags, stream, &headers)
 }
 
-/// What a client says, and whether it goes on with a byte each 50 ms.
+/// Bytes that a client sends, and whether it then sends a byte every 50 ms.
 fn cases() -> Vec<(&'static str, Vec<u8>, bool)> {
     let post = b"POST /v1/ipcache/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n";
     let half = b"GET /livez HTTP/1.1\r\nHost: local".to_vec();
@@ -71,7 +72,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>, bool)> {
     ]
 }
 
-/// Says it, and waits until the other side ends the connection.
+/// Sends them, and waits until the server ends the connection.
 async fn until_closed(wire: Box<dyn Wire>, said: Vec<u8>, drips: bool) {
     let (mut reader, mut writer) = tokio::io::split(wire);
     let drip = async move {
@@ -157,7 +158,8 @@ async fn whoever_does_nothing_or_drips_is_closed_and_streams_are_not() {
     secure.stopped().await;
 }
 
-/// A stream for whose events the client gives no window, and two for whose it gives one byte, beside one that takes all.
+/// A stream without a window for its events, and two with a window of one byte, next to one that is
+/// read.
 #[tokio::test]
 async fn a_stream_of_http2_that_takes_nothing_is_reset_and_its_neighbour_goes_on() {
     let running = Running::start(&[local()], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;
@@ -190,7 +192,7 @@ async fn a_stream_of_http2_that_takes_nothing_is_reset_and_its_neighbour_goes_on
     running.stopped().await;
 }
 
-/// The type, stream and payload of the next HTTP/2 frame.
+/// Type, stream and payload of the next HTTP/2 frame.
 async fn next_frame(wire: &mut TcpStream, heard: &mut BytesMut) -> (u8, u32, BytesMut) {
     let reading = async {
         loop {
@@ -218,7 +220,7 @@ async fn read_until(stream: &mut (impl AsyncRead + Unpin), wanted: &str) -> Stri
     String::from_utf8_lossy(&heard).into_owned()
 }
 
-/// Silent connections that hold all they can.
+/// Silent connections that occupy as many slots as they can.
 async fn strangers(address: &str, count: usize) -> Vec<TcpStream> {
     let mut held = Vec::new();
     for _ in 0..count {
@@ -316,7 +318,7 @@ async fn a_body_that_says_it_is_too_long_is_refused_before_it_comes_and_the_refu
     let mut asking = TcpStream::connect(&address).await.unwrap();
     asking.write_all(format!("{head}Expect: 100-continue\r\n\r\n").as_bytes()).await.unwrap();
     assert!(read_until(&mut asking, "\r\n").await.starts_with("HTTP/1.1 413 "));
-    // one that sends it all the same, and reads only then
+    // a client that sends the body all the same, and reads only afterwards
     let mut sending = TcpStream::connect(&address).await.unwrap();
     sending.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
     sending.write_all(&vec![b' '; LENGTH]).await.unwrap();

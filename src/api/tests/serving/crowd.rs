@@ -1,4 +1,4 @@
-//! What takes long holds up nothing that is quick.
+//! Long requests do not delay quick ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ use crate::api::tests::fixture::{Fixture, identity, key, put};
 use crate::api::tests::lists::pages::pods;
 use crate::model::Kind;
 
-/// How many pods there are: looking at all of them takes a hundred times as long as an answer that is quick.
+/// Number of pods: scanning all of them takes a hundred times as long as a quick answer.
 const PODS: u32 = 50_000;
 
-/// What looks at all pods, and finds none.
+/// Requests that scan all pods and match none.
 const WORST: [&str; 2] = ["/v1/ipcache?namespace=none&limit=1", "/v1/changes?snapshot=true&namespace=none"];
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn an_answer_of_changes_that_waits_holds_no_place() {
     assert_eq!(fixture.scans.spent().time, before, "one change is told on the spot");
 }
 
-/// Twenty clients over real sockets that ask for the worst, each on its own connection.
+/// Twenty clients over real sockets send the slowest requests, each on its own connection.
 #[tokio::test]
 async fn probes_and_lookups_are_answered_before_any_scan_is_over() {
     let running = Running::of(Fixture::of(pods(PODS)), &[local()], &ApiOptions::default()).await;
@@ -71,7 +71,7 @@ async fn probes_and_lookups_are_answered_before_any_scan_is_over() {
             answer
         });
     }
-    // this question is one of them
+    // this request is one of them
     while figure(&url, "meshkeep_scans").await < 21 {
         assert_eq!(over.load(Ordering::Relaxed), 0, "scans that were over first");
     }

@@ -1,4 +1,4 @@
-//! A client that goes takes its work with it.
+//! A disconnect ends the client's work.
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -8,7 +8,7 @@ use crate::api::ApiOptions;
 use crate::api::tests::fixture::Fixture;
 use crate::api::tests::lists::pages::pods;
 
-/// How many pods there are: looking at them takes far longer than a client needs to go.
+/// Number of pods: scanning them takes far longer than a client needs to disconnect.
 const PODS: u32 = 50_000;
 
 pub(in crate::api::tests) async fn figure(url: &str, name: &str) -> u64 {
@@ -17,7 +17,7 @@ pub(in crate::api::tests) async fn figure(url: &str, name: &str) -> u64 {
     figure.trim().parse().unwrap()
 }
 
-/// Twenty clients over real sockets, that ask for what takes long and go.
+/// Twenty clients over real sockets send long requests and disconnect.
 #[tokio::test]
 async fn scans_end_when_their_clients_go() {
     let running = Running::of(Fixture::of(pods(PODS)), &[local()], &ApiOptions::default()).await;
@@ -28,13 +28,13 @@ async fn scans_end_when_their_clients_go() {
         client.write_all(b"GET /v1/ipcache?namespace=none HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         clients.push(client);
     }
-    // this question is one of them, and is answered in between
+    // this request is one of them, and is answered in between
     while figure(&url, "meshkeep_scans").await < 21 {}
     drop(clients);
     while figure(&url, "meshkeep_scans").await > 1 {}
     let rows = figure(&url, "meshkeep_scan_rows_total").await;
     assert!(rows < u64::from(PODS) * 20 / 2, "{rows} rows for clients that are gone");
-    // nothing goes on behind it: each question is one row
+    // nothing continues in the background: each request is one row
     let (before, after) = (figure(&url, "meshkeep_scan_rows_total").await, figure(&url, "meshkeep_scan_rows_total").await);
     assert_eq!(after, before + 1);
     running.stopped().await;

@@ -1,4 +1,4 @@
-//! An address for probes and metrics alone.
+//! An address for probes and metrics only.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::api::{ApiOptions, Bound};
 use crate::model::ListenAddress;
 use crate::server::ConnectionLimits;
 
-/// Asks as the kubelet, Prometheus or a page in a browser would.
+/// Sends a request like the kubelet, Prometheus or a web page in a browser.
 async fn ask(url: &str, path: &str, host: Option<&str>) -> (u16, String) {
     set_provider();
     let request = reqwest::Client::new().get(format!("{url}{path}")).timeout(Duration::from_secs(10));
@@ -28,7 +28,7 @@ async fn probes_and_metrics_alone_have_an_address_without_tls_or_token() {
         health_listen: ListenAddress::parse("0.0.0.0:0").ok(),
         token_file: Some(token_file),
         tls: Some(certificates.files(true)),
-        // the face itself has no place left
+        // the API itself has no slot left
         limits: ConnectionLimits { count_max: 0, ..ConnectionLimits::default() },
         ..ApiOptions::default()
     };

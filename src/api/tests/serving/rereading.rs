@@ -1,4 +1,4 @@
-//! Certificates and tokens that are replaced while the face serves.
+//! Certificates and tokens that are replaced while the API serves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::sockets::{Certificates, Running, local};
 use crate::api::ApiOptions;
 use crate::server::TlsFiles;
 
-/// How long a change may take to work: the 1 s between two looks, and a slow machine.
+/// Maximum time until a change works: 1 s between two checks, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Asks again and again until the answer fits.
+/// Polls until the answer fits.
 async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let asking = async {
         loop {
@@ -25,14 +25,14 @@ async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| panic!("never saw {what}"))
 }
 
-/// Puts a file in place of another, in one step.
+/// Replaces a file atomically.
 fn replace(from: std::path::PathBuf, to: std::path::PathBuf) {
     let new = to.with_extension("new");
     std::fs::copy(from, &new).unwrap();
     std::fs::rename(new, to).unwrap();
 }
 
-/// The status as a new connection of this client gets it.
+/// The status, over a new connection of this client.
 async fn status(client: &reqwest::Client, url: &str) -> Option<Value> {
     let answer = client.get(format!("{url}/v1/status")).send().await.ok()?;
     assert_eq!(answer.status().as_u16(), 200);
@@ -49,7 +49,7 @@ async fn a_certificate_that_is_replaced_serves_new_connections_and_one_that_does
     assert_eq!(status(&old, &url).await.unwrap().get("staleFiles"), None);
     assert!(status(&new, &url).await.is_none());
 
-    // the key alone: it is not the certificate's
+    // only the key: it does not match the certificate
     replace(after.path("tls.key"), before.path("tls.key"));
     let told = until("the pair that does not fit", async || {
         old = before.client(false);
@@ -66,12 +66,12 @@ async fn a_certificate_that_is_replaced_serves_new_connections_and_one_that_does
     let told = until("the new certificate", async || status(&new, &url).await).await;
     assert_eq!(told.get("staleFiles"), None);
     assert!(status(&before.client(false), &url).await.is_none());
-    // a connection that stood goes on
+    // an open connection continues
     assert!(status(&old, &url).await.is_some());
     running.stopped().await;
 }
 
-/// The findings about our own certificate, each with its severity and the beginning of what it says.
+/// Findings about the server's own certificate, each with its severity and the start of its text.
 async fn expiry_told(client: &reqwest::Client, url: &str) -> Vec<(String, String, String)> {
     let list: Value = client.get(format!("{url}/v1/problems?kind=certificateExpiring")).send().await.unwrap().json().await.unwrap();
     let text = |item: &Value, member: &str| item[member].as_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! Real sockets: TCP, unix and TLS, who is let in, and a shutdown with streams open.
+//! Real sockets: TCP, unix and TLS, access, and a shutdown with open streams.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::api::{ApiOptions, Bound};
 use crate::model::{Kind, ListenAddress};
 use crate::server::TlsFiles;
 
-/// A face that serves until it is told to stop.
+/// An API that serves until it is stopped.
 pub(in crate::api::tests) struct Running {
     pub(in crate::api::tests) addresses: Vec<String>,
     stop: CancellationToken,
@@ -35,14 +35,14 @@ impl Running {
         Self { addresses, stop, tasks, fixture }
     }
 
-    /// Stops it; it must not take anything like its grace.
+    /// Stops it. This must take much less than the grace period.
     pub(in crate::api::tests) async fn stopped(mut self) {
         self.stop.cancel();
         ended(&mut self.tasks).await;
     }
 }
 
-/// The provider that reqwest takes; another test may have set the same one already.
+/// Sets the crypto provider that reqwest needs. Another test may have set the same one already.
 pub(in crate::api::tests) fn set_provider() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
@@ -56,13 +56,13 @@ pub(in crate::api::tests) fn local() -> ListenAddress {
     ListenAddress::parse("127.0.0.1:0").unwrap()
 }
 
-/// Waits for a face to end, far less than the grace of 30 s.
+/// Waits for the API to end, far less than the grace period of 30 s.
 async fn ended(tasks: &mut JoinSet<()>) {
     let ended = tokio::time::timeout(Duration::from_secs(5), tasks.join_next()).await.expect("must end in time");
     ended.unwrap().unwrap();
 }
 
-/// Reads a stream until a text has come.
+/// Reads a stream until it contains a text.
 async fn read_until(response: &mut reqwest::Response, wanted: &str) -> String {
     let mut text = String::new();
     while !text.contains(wanted) {
@@ -89,7 +89,8 @@ async fn a_shutdown_ends_open_streams_with_a_bookmark() {
     assert!(get(format!("{url}/readyz")).await.is_err());
 }
 
-/// What a reader does not take waits here, where it can be merged, and not in the kernel, where it grows old.
+/// Events that a reader does not read wait in the process, where they can be merged, and not in the
+/// kernel, where they would become old.
 #[tokio::test]
 async fn a_slow_reader_s_changes_do_not_queue_in_the_kernel() {
     const CHANGES: usize = 2_000;
@@ -161,7 +162,7 @@ async fn a_busy_socket_is_in_use_and_another_s_file_is_not_removed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("meshkeep.sock");
     let listen = ListenAddress::parse(&format!("unix://{}", path.display())).unwrap();
-    // a process that accepts nothing: whoever connects behind the others would wait for ever
+    // a process that accepts nothing: a client behind the others would wait forever
     let busy = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
     busy.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
     busy.listen(0).unwrap();
@@ -217,7 +218,8 @@ async fn hosts_and_tokens_are_checked_but_probes_are_open() {
     assert_eq!(ask("/v1/nodes", Some("meshkeep.svc:9870"), Some("sesame")).await, 200);
     assert_eq!(ask("/v1/nodes", Some("evil.example"), Some("sesame")).await, 421);
     assert_eq!(ask("/readyz", Some("10.0.0.7:9870"), None).await, 200);
-    // the page asks for the token itself: its files are open, and what explains a refusal, to who knows our name, and nothing beside them
+    // the page asks for the token itself: with a valid `Host`, only its files and the pages about
+    // problems are open
     let asset = format!("/assets/{}/main.js", crate::page::version());
     for path in ["/", "/problems", &asset] {
         assert_eq!((ask(path, None, None).await, ask(path, Some("evil.example"), None).await), (200, 421), "{path}");
@@ -231,7 +233,7 @@ async fn hosts_and_tokens_are_checked_but_probes_are_open() {
     assert!(error.contains("/none: No such file"), "{error}");
 }
 
-/// An authority, and a certificate for 127.0.0.1 and a client from it.
+/// An authority, and its certificates for 127.0.0.1 and for a client.
 pub(in crate::api::tests) struct Certificates {
     directory: tempfile::TempDir,
     authority: String,
@@ -243,7 +245,7 @@ impl Certificates {
         Self::ending_in(Duration::from_secs(365 * 86_400))
     }
 
-    /// The server's and the client's end after so long.
+    /// Certificates of the server and the client that expire after this time.
     pub(in crate::api::tests) fn ending_in(left: Duration) -> Self {
         let end = rcgen::date_time_ymd(1970, 1, 1) + std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() + left;
         let directory = tempfile::tempdir().unwrap();
@@ -333,7 +335,8 @@ async fn a_request_that_never_ends_is_dropped_when_the_grace_is_over() {
     let mut half = tokio::net::TcpStream::connect(&address).await.unwrap();
     let head = "POST /v1/ipcache/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n";
     half.write_all(format!("{head}Expect: 100-continue\r\n\r\n").as_bytes()).await.unwrap();
-    // the server asks for the body once it is inside the handler, so the request is in flight from here on
+    // the server asks for the body once it is inside the handler, so the request is in flight from
+    // here on
     half.read_exact(&mut [0; 12]).await.unwrap();
     let began = Instant::now();
     stop.cancel();

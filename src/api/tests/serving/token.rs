@@ -1,4 +1,5 @@
-//! What is answered where a token is needed: refused in a way that a program and a person understand, and whole with the token.
+//! Token authentication: refusals that programs and people understand, and complete answers with
+//! the token.
 
 use reqwest::{Client, Response};
 
@@ -7,10 +8,10 @@ use crate::api::ApiOptions;
 
 const TOKEN: &str = "open sesame";
 
-/// What browsers send (here Firefox).
+/// `Accept` of browsers (here Firefox).
 const OF_A_BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
 
-/// A sidecar that asks for a token.
+/// A meshkeep that requires a token.
 async fn guarded(directory: &std::path::Path) -> Running {
     let token_file = directory.join("token");
     std::fs::write(&token_file, TOKEN).unwrap();
@@ -49,7 +50,7 @@ async fn whoever_has_no_token_is_told_what_to_do_in_a_form_that_they_read() {
             assert_eq!(problem["type"], "/problems/unauthorized");
         }
     }
-    // what the type leads to is for whoever is refused
+    // pages that the `type` links to are open to refused clients
     for path in ["/problems", "/problems/unauthorized"] {
         let page = client.get(format!("{url}{path}")).send().await.unwrap();
         assert_eq!(page.status().as_u16(), 200, "{path}");

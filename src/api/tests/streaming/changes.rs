@@ -19,7 +19,7 @@ fn position(sequence: u64) -> String {
     format!("v1.000000000000feed.{sequence}")
 }
 
-/// A client that keeps its state from single answers alone.
+/// A client that builds its state from single answers only.
 #[derive(Default)]
 struct Client {
     held: BTreeMap<String, Value>,
@@ -27,7 +27,7 @@ struct Client {
 }
 
 impl Client {
-    /// Asks once; true when nothing is missing.
+    /// Requests once. Returns true if nothing is missing.
     async fn ask(&mut self, fixture: &Fixture, parameters: &str) -> bool {
         let start = self.next.as_ref().map_or("snapshot=true".to_owned(), |next| format!("after={next}"));
         let answer = fixture.json(&format!("/v1/changes?{start}&{parameters}")).await;
@@ -113,7 +113,7 @@ async fn an_answer_begins_a_snapshot_and_goes_on_from_any_position() {
     assert_eq!(second["nextPosition"], json!(position(HEAD)));
     fixture.change(put(key(Kind::Node, "paris", "paris-worker-9"), node("paris-worker-9", "172.18.1.9", "a"), 40)).await;
     let third = fixture.json(&format!("/v1/changes?after={}", position(HEAD))).await;
-    // the node and the three entries that are derived from it
+    // the node and the three entries derived from it
     let expected = vec!["upsert", "upsert", "upsert", "upsert", "synced"];
     assert_eq!((types(&third), &third["nextPosition"]), (expected, &json!(position(HEAD + 4))));
     assert_eq!((&third["events"][4]["mode"], &third["events"][4]["count"]), (&json!("replay"), &json!(4)));
@@ -136,7 +136,7 @@ async fn an_answer_begins_a_snapshot_and_goes_on_from_any_position() {
             assert_eq!((refused.status.as_u16(), &refused.json()["code"]), (400, &json!("badParameter")), "{after}{more}");
         }
     }
-    // the continuation of a snapshot is no position of the stream
+    // the continuation of a snapshot is not a position of the stream
     let stream = fixture.get(&format!("/v1/events?onExpired=fail&after={place}")).await;
     assert_eq!(stream.status.as_u16(), 400);
 }
@@ -208,7 +208,7 @@ async fn one_changed_backend_of_5000_is_less_than_a_kibibyte() {
     assert!(event.starts_with(&format!("event: patch\nid: {}\n", position(HEAD + 2))), "{event}");
 }
 
-/// A service of so many backends, some 130 bytes each once it is written.
+/// A service with this number of backends, about 130 bytes each once encoded.
 fn service_of(name: &str, backends: u32) -> Change {
     let port = Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port: 80 };
     let backend = |number: u32| Backend {
@@ -232,7 +232,7 @@ async fn answers_end_at_four_mebibytes_and_have_one_event_at_least() {
     for number in 0..8 {
         fixture.change(service_of(&format!("large{number}"), 10_000)).await;
     }
-    // as large as an answer may be by itself, and before the others
+    // as large as a whole answer, and before the others
     fixture.change(service_of("large", 55_000)).await;
     for (start, kinds) in [("snapshot=true".to_owned(), "kind=service"), (format!("after={}", position(HEAD)), "")] {
         let (mut next, mut names, mut answers) = (start, Vec::new(), 0);
@@ -246,7 +246,7 @@ async fn answers_end_at_four_mebibytes_and_have_one_event_at_least() {
                 .filter_map(|event| Some(event["key"].as_str()?.rsplit('/').next()?.to_owned()))
                 .filter(|name| name.starts_with("large"))
                 .collect();
-            // what was there before the last event, and that one
+            // the events before the last one, and the last one
             let most = if large.iter().any(|name| name == "large") { 9 << 20 } else { 6 << 20 };
             assert!(answer.bytes.len() < most, "{} bytes with {large:?}", answer.bytes.len());
             answers += 1;

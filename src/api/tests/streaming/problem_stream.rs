@@ -1,4 +1,4 @@
-//! What looks wrong, in the change stream.
+//! Findings in the change stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -13,13 +13,13 @@ use crate::findings::{Found, Teller, finding};
 use crate::handle::{Look, Survey};
 use crate::model::{Change, Kind, Phase, Severity, ToldFinding};
 
-/// How long an event may take: a second or two, and a slow machine.
+/// Maximum time for an event: a second or two, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const UNREACHABLE: &str = "problem/clusterUnreachable/paris";
 const DUPLICATE: &str = "problem/duplicateAddress/-/host/10.1.2.40";
 
-/// A mesh in which paris cannot be reached, somebody looks, and a stream of what looks wrong.
+/// A mesh in which paris cannot be reached, with published findings, and a stream of them.
 async fn watched() -> (Fixture, Client) {
     let fixture = Fixture::of_paris(|status| {
         (status.phase, status.failed_in, status.last_error) = (Phase::BackingOff, Some(Phase::Connecting), Some("refused".to_owned()));
@@ -29,14 +29,14 @@ async fn watched() -> (Fixture, Client) {
     (fixture, client)
 }
 
-/// The next events up to one of that name, which must come in time.
+/// Reads the next events up to one of this name, which must arrive in time.
 async fn until(client: &mut Client, name: &str) -> Value {
     let events = tokio::time::timeout(PATIENCE, client.until(name)).await;
     let (_, _, data) = events.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {name}")).pop().expect("the stream must go on");
     data
 }
 
-/// Reads on until a key is told in an event of that name; returns its data.
+/// Reads on until an event of this name has the key. Returns its data.
 async fn told(client: &mut Client, name: &str, wanted: &str, held: &mut BTreeMap<String, Value>) -> Value {
     loop {
         let data = until(client, name).await;
@@ -50,7 +50,8 @@ async fn told(client: &mut Client, name: &str, wanted: &str, held: &mut BTreeMap
     }
 }
 
-/// Reads on until everything that is listed is told, however many looks that takes; returns the ids.
+/// Reads on until everything that is listed was published, however many scans that takes. Returns
+/// the ids.
 async fn all_told(fixture: &Fixture, client: &mut Client, held: &mut BTreeMap<String, Value>) -> Vec<String> {
     let listed = fixture.json("/v1/problems").await;
     let mut ids: Vec<String> = listed["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect();
@@ -94,7 +95,7 @@ async fn findings_come_change_and_go_as_events_of_their_own() {
     assert_eq!(came["object"], listed["items"][0]);
     told(&mut client, "upsert", DUPLICATE, &mut held).await;
     all_told(&fixture, &mut client, &mut held).await;
-    // as many attempts as there are say nothing new
+    // more failed attempts publish nothing new
     let before = fixture.json("/v1/changes?kind=problem").await["nextPosition"].as_str().unwrap().to_owned();
     fixture.paris_is(|status| {
         (status.phase, status.failed_in, status.last_error) = (Phase::BackingOff, Some(Phase::Connecting), Some("no route".to_owned()));
@@ -109,13 +110,13 @@ async fn findings_come_change_and_go_as_events_of_their_own() {
     assert_eq!((keys(&replayed), &replayed[0]["type"]), (vec![UNREACHABLE], &json!("delete")));
 }
 
-/// Nobody changes anything: what the clock alone makes is found by looking.
+/// Without any change: a finding that only the clock causes is found by regular checks.
 #[tokio::test]
 async fn what_time_makes_is_told_without_any_change() {
     const TOLD_BEFORE: Duration = Duration::from_secs(30 * 86_400);
     const SOON: Duration = Duration::from_millis(1_500);
     let (stuck_since, soon) = (Instant::now().checked_sub(Duration::from_secs(60)).unwrap() + SOON, SystemTime::now() + SOON);
-    // nothing else is wrong, so that no event has anybody look
+    // there is no other finding, so no event triggers a check
     let fixture = Fixture::of(view(&[]));
     fixture.paris_is(|status| {
         status.certificate_expiry = Some(soon + TOLD_BEFORE);
@@ -132,7 +133,7 @@ async fn what_time_makes_is_told_without_any_change() {
     }
 }
 
-/// A survey of a mesh in which this many addresses are behind hosts that no node has.
+/// A survey of a mesh in which this number of addresses have hosts that no node has.
 fn dangling(count: u8) -> (Fixture, Survey) {
     let behind = |number: u8| {
         let ip = format!("10.1.2.{number}");
@@ -194,7 +195,7 @@ async fn how_many_there_is_no_room_for_is_counted() {
     }
 }
 
-/// As it is said of by a finding of its own.
+/// Findings that do not fit are reported by a finding of their own.
 #[tokio::test]
 async fn a_stream_that_has_no_room_for_all_says_so() {
     const COUNT: u32 = 8_200;
@@ -207,7 +208,7 @@ async fn a_stream_that_has_no_room_for_all_says_so() {
     let mut client = Client::open(&fixture, "/v1/events?kind=problem&snapshot=true", &[]).await;
     let came = told(&mut client, "upsert", "problem/findingsUntold/-", &mut BTreeMap::new()).await;
     let count = came["object"]["count"].as_u64().unwrap();
-    // its own place is one of those that are taken
+    // that finding itself counts too
     assert!((u64::from(COUNT) - 8_192..=u64::from(COUNT) - 8_190).contains(&count), "{came}");
 }
 
@@ -234,13 +235,13 @@ async fn only_who_asks_is_told_and_gets_all_that_are_listed() {
         let told = changes(&fixture, query).await;
         assert!(!told.is_empty() && told.iter().all(|event| event["kind"] != "problem"), "{query}");
     }
-    // all of them came after this position, and nothing else
+    // all of them came after this position, and nothing else did
     assert_eq!(changes(&fixture, &format!("after=v1.000000000000feed.{HEAD}")).await, Vec::<Value>::new());
-    // beside others, in one stream
+    // together with others, in one stream
     let both = changes(&fixture, "snapshot=true&kind=problem&kind=cluster").await;
     assert_eq!(keys(&both)[..2], ["cilium/cluster-config/paris", "cilium/cluster-config/tokyo"]);
     assert_eq!(both.len(), 2 + ids.len());
-    // a change of another kind is not held up by those of findings, and the other way round
+    // changes of other kinds and of findings do not delay each other
     fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "a"), 90)).await;
     let live = everybody.until("upsert").await;
     let kinds: Vec<&Value> = live.iter().map(|(_, _, data)| &data["kind"]).filter(|kind| kind.is_string()).collect();

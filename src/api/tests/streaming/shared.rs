@@ -1,4 +1,5 @@
-//! Many readers of few filters at once, against a writer that does not wait for them: each ends with what the lists answer.
+//! Many readers with few filters at once, against a writer that does not wait for them. Each ends
+//! with what the lists return.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +18,7 @@ use tower::ServiceExt;
 use crate::api::tests::fixture::{Fixture, identity, key, node, pod, put};
 use crate::model::{Change, Kind};
 
-/// What the readers ask for, and the list that answers the same.
+/// Filters of the readers, and the list with the same content.
 const FILTERS: [(&str, &str); 6] = [
     ("kind=ipcache", "/v1/ipcache?limit=10000"),
     ("kind=ipcache&identity=2", "/v1/ipcache?limit=10000&identity=2"),
@@ -29,7 +30,8 @@ const FILTERS: [(&str, &str); 6] = [
 
 type Held = Arc<Mutex<BTreeMap<String, Value>>>;
 
-/// Applies one stream after the other; each ends after some events, and the next goes on after the last position.
+/// Applies one stream after the other. Each ends after some events, and the next continues from the
+/// last position.
 async fn read(router: Router, query: &str, held: Held, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut position: Option<String> = None;
@@ -96,22 +98,25 @@ async fn readers_that_share_come_and_go_and_end_with_the_truth() {
     end_with_the_truth(&Fixture::new(), 0).await;
 }
 
-/// Where readers are too many, changes are merged by key.
+/// With too many readers, changes are merged by key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_waves_come_and_go_and_end_with_the_truth() {
-    // 4,000 changes had 21 to 822 merged as a rule, and none in a run in which many other tests had the processors
+    // usually 21 to 822 of 4,000 changes were merged, but none in a run in which many other tests
+    // used the CPUs
     end_with_the_truth(&Fixture::new().with_waves(), 20).await;
 }
 
-/// How many changes were left out of waves.
+/// Number of changes left out of waves.
 async fn merged_count(fixture: &Fixture) -> u64 {
     let metrics = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
     let merged = metrics.lines().find_map(|line| line.strip_prefix("meshkeep_stream_merged_changes_total "));
     merged.unwrap().parse().unwrap()
 }
 
-/// Writes 4,000 changes, and more until `merged_min` were merged: a reader that joins brings every group up to date change by change, so
-/// how much is left for a wave is for the scheduler to say.
+/// Writes 4,000 changes, and more until `merged_min` were merged.
+///
+/// A reader that joins brings every group up to date change by change, so the scheduler decides how
+/// many changes are left for a wave.
 async fn end_with_the_truth(fixture: &Fixture, merged_min: u64) {
     let mut readers = JoinSet::new();
     let mut held: Vec<Held> = Vec::new();

@@ -1,4 +1,4 @@
-//! The change stream: what is sent, in which order, and how it ends.
+//! The change stream: events, their order, and the end.
 
 use axum::body::{Body, BodyDataStream};
 use axum::http::{Request, StatusCode};
@@ -10,7 +10,7 @@ use tower::ServiceExt;
 use crate::api::tests::fixture::{Fixture, HEAD, cluster, identity, key, node, pod, put};
 use crate::model::{Change, Command, DeleteReason, Kind, Phase};
 
-/// One event as a client sees it: name, id and data, ages taken out.
+/// One event as a client sees it: name, id and data without ages.
 pub(in crate::api::tests) type Event = (String, Option<String>, Value);
 
 pub(in crate::api::tests) struct Client {
@@ -32,7 +32,7 @@ impl Client {
         Self { body: response.into_body().into_data_stream(), text: String::new(), has_begun: false }
     }
 
-    /// The next block up to an empty line, or `None` at the end.
+    /// Returns the next block up to an empty line, or `None` at the end.
     pub(in crate::api::tests) async fn block(&mut self, separator: &str) -> Option<String> {
         loop {
             if let Some((block, rest)) = self.text.split_once(separator) {
@@ -69,7 +69,7 @@ impl Client {
         events
     }
 
-    /// What is left until the stream ends.
+    /// Returns the remaining events until the stream ends.
     async fn rest(&mut self) -> Vec<Event> {
         self.until("no such event").await
     }
@@ -122,7 +122,8 @@ async fn a_snapshot_is_followed_by_what_happens_live() {
         let data = json!({ "type": "delete", "kind": "node", "key": worker.to_string(), "reason": reason, "meta": meta });
         Some(("delete".to_owned(), Some(position(sequence)), data))
     };
-    // four more are of the entries that are derived from the node: another address, which the others name as their host
+    // four more are of the entries derived from the node: its other address, and those that have it
+    // as their host
     fixture.change(put(worker.clone(), node("paris-worker-1", "172.18.1.9", "b"), 32)).await;
     assert_eq!(client.event().await, left("leftFilter", HEAD + 6));
     fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "other"), 33)).await;
@@ -133,7 +134,7 @@ async fn a_snapshot_is_followed_by_what_happens_live() {
 
     fixture.stop.cancel();
     let rest = client.rest().await;
-    // with or without what the reader does not hear of: the two entries that went with the node
+    // with or without what the reader does not get: the two entries that were deleted with the node
     let reached = (HEAD + 8..=HEAD + 10).map(position).find(|reached| rest[0].1.as_ref() == Some(reached));
     let bookmark = json!({ "type": "bookmark", "position": reached, "clusters": clusters() });
     assert_eq!(rest, [("bookmark".to_owned(), reached, bookmark)]);
@@ -188,7 +189,7 @@ async fn a_malformed_position_is_400_with_the_form_that_is_expected() {
     }
 }
 
-/// An `EventSource` gives up for good after any other status than 200.
+/// An `EventSource` gives up for good after any status other than 200.
 #[tokio::test]
 async fn a_malformed_last_event_id_is_a_reset() {
     let fixture = Fixture::new();
@@ -223,7 +224,7 @@ async fn a_client_that_applies_the_stream_holds_what_the_lists_answer() {
         listed.extend(fixture.json(&format!("/v1/{list}")).await["items"].as_array().unwrap().clone());
     }
     listed.extend(fixture.json("/v1/clusters").await["items"].as_array().unwrap().iter().map(name_and_phase));
-    // lists have entries derived from nodes among the ipcache, their keys stand among the nodes
+    // lists have entries derived from nodes in the ipcache, but their keys are among the nodes
     let sorted = |mut objects: Vec<Value>| {
         objects.sort_by_key(ToString::to_string);
         objects
@@ -231,7 +232,8 @@ async fn a_client_that_applies_the_stream_holds_what_the_lists_answer() {
     assert_eq!(sorted(held.into_values().collect()), sorted(listed));
 }
 
-/// What a cluster in the stream and in its list have in common (docs/use/api/streams.md): the rest is as new as can be.
+/// Members that a cluster has both in the stream and in its list (docs/use/api/streams.md). The
+/// others are as new as possible.
 pub(in crate::api::tests) fn name_and_phase(cluster: &Value) -> Value {
     json!([cluster["name"], cluster.get("phase")])
 }
