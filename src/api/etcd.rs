@@ -46,9 +46,8 @@ where
 
 /// Creates the router of the etcd API.
 ///
-/// Paths that a browser could request have the HTTP API's guard. gRPC calls need none: they use
-/// HTTP/2 without TLS, or a client certificate, and no web page can send either to a host name of
-/// its own.
+/// `guard` checks the paths that a browser could request. gRPC calls need no guard: they use HTTP/2
+/// without TLS, or a client certificate, and no web page can send either to its own host name.
 pub(super) fn router(state: ApiState, guard: Guard, service: Option<EtcdService>) -> Router {
     let routes = Router::new()
         .route(VERSION_PATH, get(version))

@@ -92,7 +92,7 @@ pub(crate) fn name(id: u32) -> Option<&'static str> {
 
 /// Returns the labels of a reserved or well-known identity for which no cluster announces others.
 ///
-/// Those of a well-known one include the label of `cluster`, if it is given.
+/// A well-known identity also has the label of `cluster`, if that is given.
 pub(crate) fn labels(id: u32, cluster: Option<&ClusterName>) -> Option<LabelSet> {
     if let Some((component, names_namespace)) = well_known(id) {
         return Some(component.labels_in(names_namespace, cluster));

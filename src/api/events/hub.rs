@@ -220,7 +220,7 @@ impl HubState {
     /// queue.
     ///
     /// Changes during the wait are sent as one wave. Readers that read nothing do not count as
-    /// busy, so nobody waits for them.
+    /// busy, so no tick waits for them.
     async fn await_takers(&self) -> Manner {
         let (began, mut manner) = (Instant::now(), Manner::Each);
         while began.elapsed() < self.patience.late_max && self.routed_behind() < LATE_COUNT_MAX {

@@ -1,8 +1,10 @@
-//! Short tokens for long page starts: a page token names the key or text that its page begins with, and a remote decides how long that is.
+//! Short tokens for long page starts. A page token contains the key or text that its page begins
+//! with, and a remote cluster decides how long that is.
 //!
-//! A text of up to 192 bytes is part of its token. For a longer text the token has a hash, and this process remembers the text: the newest
-//! 4,096 texts, 16 MiB at most. A hash that is no longer known means that the client has to begin its list again. Lists that real clusters
-//! have need none of this: Cilium's longest keys have below 700 bytes, and most have below 150.
+//! A text of up to 192 bytes is part of its token. For a longer text, the token has a hash, and this
+//! process remembers the text: the newest 4,096 texts, at most 16 MiB. If a hash is no longer known,
+//! the client has to begin its list again. Real clusters rarely need this: Cilium's longest keys
+//! have less than 700 bytes, and most have less than 150.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -11,13 +13,14 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 
-/// Maximum length of a text that is part of its token, in bytes. With position, fingerprint and base64 a token stays below 512 characters.
+/// Maximum length of a text that is part of its token, in bytes. With position, fingerprint and
+/// base64, a token stays below 512 characters.
 const INLINE_BYTES_MAX: usize = 192;
 
 /// Maximum number of remembered texts.
 const TEXTS_MAX: usize = 4_096;
 
-/// Maximum size of all remembered texts, in bytes. A single text of this size or more is not remembered.
+/// Maximum size of all remembered texts, in bytes. A single text above this size is not remembered.
 const BYTES_MAX: usize = 16 << 20;
 
 /// Marks a text that is part of the token.
