@@ -1,7 +1,7 @@
 //! The command line: one file for each command.
 //!
-//! Each command returns an `Outcome` (`failure`), from which its exit code follows. `queries` has the
-//! commands that ask a running sidecar over its HTTP API, `etcd` those that write to an etcd, and
+//! Each command returns an `Outcome` (`failure`), which determines its exit code. `queries` has the
+//! commands that query a running sidecar over its HTTP API, `etcd` those that write to an etcd, and
 //! `local` the others. The options of `serve` are in `config`.
 
 mod etcd;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Waits that double with each failure in a row, from a first to a longest one.
+/// Backoff whose wait doubles with each consecutive failure, from a minimum to a maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     min: Duration,
@@ -17,7 +17,7 @@ impl Backoff {
         Self { min, max, failures: 0 }
     }
 
-    /// Number of failures in a row.
+    /// Returns the number of consecutive failures.
     #[must_use]
     pub const fn failures(&self) -> u32 {
         self.failures
@@ -30,13 +30,13 @@ impl Backoff {
         wait
     }
 
-    /// Counts a failure. Returns 50 to 100 % of the wait, so that many clients do not try at the same moment. `chance` is a random
-    /// number from 0 to 1.
+    /// Counts a failure. Returns 50 to 100 % of the wait, so that many clients do not retry at the
+    /// same moment. `chance` is a random number from 0 to 1.
     pub fn next_wait_with_jitter(&mut self, chance: f64) -> Duration {
         self.next_wait().mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// Forgets the failures after an attempt that succeeded.
+    /// Resets the backoff after a success.
     pub const fn reset(&mut self) {
         self.failures = 0;
     }

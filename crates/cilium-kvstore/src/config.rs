@@ -1,4 +1,4 @@
-//! Which etcd to use and how to log in: what Cilium's etcd client file says, as plain values.
+//! Configuration of an etcd client: the content of Cilium's etcd client file as plain values.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,8 +13,9 @@ use crate::{Endpoint, TLS_FILE_BYTES_MAX};
 
 /// The etcd that a client uses: its endpoints, certificates and user.
 ///
-/// The fields are the keys of the etcd client file that Cilium writes (`etcd.config`, etcd's `clientv3/yaml`). Certificates are read for
-/// each connection, so that the next connection uses rotated ones.
+/// The fields are the keys of the etcd client file that Cilium writes (`etcd.config`, etcd's
+/// `clientv3/yaml`). Certificates are read for each connection, so that the next connection uses
+/// rotated ones.
 ///
 /// ```
 /// use cilium_kvstore::{ClientCertificate, EtcdConfig};
@@ -31,26 +32,28 @@ use crate::{Endpoint, TLS_FILE_BYTES_MAX};
 pub struct EtcdConfig {
     /// Never empty.
     endpoints: Vec<Endpoint>,
-    /// Certificate authorities of the server, in PEM form. `None`: those of the system. (`trusted-ca-file`)
+    /// Certificate authorities of the server, in PEM form. `None`: those of the system.
+    /// (`trusted-ca-file`)
     pub trusted_ca_file: Option<PathBuf>,
-    /// Certificate that the client shows, with its key. (`cert-file`, `key-file`)
+    /// Certificate that the client presents, with its key. (`cert-file`, `key-file`)
     pub client_certificate: Option<ClientCertificate>,
-    /// Whether to use no TLS, also with endpoints that begin with `https://`. (`insecure-transport`)
+    /// Whether to use no TLS, even with endpoints that begin with `https://`.
+    /// (`insecure-transport`)
     pub insecure_transport: bool,
     /// Whether to accept any server certificate. (`insecure-skip-tls-verify`)
     pub insecure_skip_tls_verify: bool,
     /// User of etcd to log in as. (`username`, `password`)
     pub credentials: Option<Credentials>,
-    /// Addresses to use for host names instead of those that DNS has. (`cilium-host-aliases`)
+    /// Addresses that replace those from DNS for some host names. (`cilium-host-aliases`)
     pub host_aliases: HostAliases,
 }
 
 /// Files with the client's certificate and its private key, in PEM form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// The certificate, followed by intermediate ones.
+    /// Client certificate, followed by intermediate ones.
     pub certificate_file: PathBuf,
-    /// The private key of the certificate.
+    /// Private key of the certificate.
     pub key_file: PathBuf,
 }
 
@@ -59,7 +62,7 @@ pub struct ClientCertificate {
 pub struct Credentials {
     /// Name of the user.
     pub username: String,
-    /// The password.
+    /// Password of the user.
     pub password: String,
 }
 
@@ -69,7 +72,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Host names and their addresses, in the order in which they were given.
+/// Host names and their addresses, in the order of the client file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostAliases(Vec<(String, Vec<IpAddr>)>);
 
@@ -79,7 +82,8 @@ impl HostAliases {
         self.0.iter().map(|(name, ips)| (name.as_str(), ips.as_slice()))
     }
 
-    /// Returns the addresses of a name: of the one that is spelt the same, else of one that differs only in case.
+    /// Returns the addresses of a name: of the entry with the same spelling, otherwise of one that
+    /// differs only in case.
     #[must_use]
     pub fn addresses(&self, hostname: &str) -> Option<&[IpAddr]> {
         let same = self.0.iter().find(|(name, _)| name == hostname);
@@ -109,7 +113,8 @@ impl EtcdConfig {
         }
     }
 
-    /// Adds an endpoint of the same etcd cluster, which a session uses when those before it cannot be reached.
+    /// Adds an endpoint of the same etcd cluster, which a session uses if the earlier ones cannot
+    /// be reached.
     #[must_use]
     pub fn with_endpoint(mut self, endpoint: impl Into<String>) -> Self {
         self.endpoints.push(Endpoint::new(endpoint));
@@ -122,7 +127,8 @@ impl EtcdConfig {
         &self.endpoints
     }
 
-    /// Returns the files that a connection reads: CA, certificate and key, where set. None with `insecure_transport`.
+    /// Returns the files that a connection reads: CA, certificate and key, as far as they are set.
+    /// Empty with `insecure_transport`.
     #[must_use]
     pub fn referenced_files(&self) -> Vec<PathBuf> {
         if self.insecure_transport {
@@ -132,14 +138,15 @@ impl EtcdConfig {
         self.trusted_ca_file.iter().chain(pair).cloned().collect()
     }
 
-    /// Returns those of [`Self::referenced_files`] that do not exist. Asks the file system once for each.
+    /// Returns those of [`Self::referenced_files`] that do not exist. Checks the file system once
+    /// per file.
     #[must_use]
     pub fn missing_files(&self) -> Vec<PathBuf> {
         self.referenced_files().into_iter().filter(|path| !path.exists()).collect()
     }
 
-    /// Returns when the first certificate of the client's chain and of the CA file expires; `None` if none of them can be read.
-    /// Blocks on the files.
+    /// Returns the earliest expiry of a certificate in the client's chain or the CA file; `None` if
+    /// none of them can be read. Blocks on the files.
     #[must_use]
     pub fn certificate_expiry(&self) -> Option<SystemTime> {
         if self.insecure_transport {

@@ -1,4 +1,4 @@
-//! One connection: opening it, logging in, single reads, and the check of every reply.
+//! One connection to an etcd: dialling, login, single reads, and the checks of every reply.
 
 mod alarms;
 mod dial;
@@ -40,12 +40,14 @@ pub use self::paged_list::{ChangedKeys, Page, PagedList};
 pub use self::watch::ScriptedWatch;
 pub use self::watch::{Watch, WatchMessage};
 
-/// The range that every role of Cilium's may read (`clustermesh-apiserver/etcdinit`), existing or not.
+/// Start of the range that every role of Cilium's may read (`clustermesh-apiserver/etcdinit`),
+/// whether its key exists or not.
 const HEARTBEAT_KEY: &[u8] = b"cilium/.heartbeat";
-/// Its end.
+/// End of that range.
 const HEARTBEAT_END: &[u8] = b"cilium/.heartbeau";
 
-/// One connection to one etcd process. Clones share it. Once broken it stays so, and every call fails.
+/// One connection to one etcd process. Clones share it. A broken connection stays broken, and every
+/// call fails.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<ConnectionState>,
@@ -55,35 +57,36 @@ struct ConnectionState {
     client: Client,
     kv: KvClient,
     watch: WatchClient,
-    /// The stream that new watches join.
+    /// Stream that new watches join.
     watch_stream: Mutex<Option<Arc<SharedStream>>>,
     options: ClientOptions,
     /// 0 until the first reply.
     etcd_cluster_id: EtcdClusterId,
-    /// The newest revision of a reply to a single call.
+    /// Newest revision of a reply to a single call.
     newest: AtomicI64,
-    /// Whether lists may come as a stream: the server is not known to lack it.
+    /// Whether lists may come as a stream. False once the server turned out to lack `RangeStream`.
     range_stream: AtomicBool,
-    /// Whether several keys may be read in one transaction: the server is not known to refuse `Txn`.
+    /// Whether several keys may be read in one transaction. False once the server refused `Txn`.
     transactions: AtomicBool,
     has_user: bool,
     pace: Pace,
     in_flight: Semaphore,
-    /// When the token was last renewed for a watch.
+    /// Time of the last token renewal for a watch.
     token_renewed: Mutex<Option<Instant>>,
 }
 
 impl Connection {
-    /// Whether the stream of watches answers no question for progress, as behind a proxy that keeps what is no change.
+    /// Returns whether the watch stream answers no progress requests, as behind a proxy that
+    /// forwards only changes.
     pub async fn progress_is_unanswered(&self) -> bool {
         self.shared.watch_stream.lock().await.as_ref().is_some_and(|stream| stream.progress_is_unanswered())
     }
 
-    /// Connects to one endpoint of the file, logs in if the file names a user, and reads the heartbeat's range once to
-    /// learn which etcd this is.
+    /// Connects to one endpoint of the file, logs in if the file names a user, and reads the
+    /// heartbeat's range once to get the etcd's cluster id.
     ///
     /// # Errors
-    /// [`KvstoreError`]: what failed, with the host, file or user that it is about.
+    /// [`KvstoreError`], which names the host, file or user that failed.
     pub async fn open(file: &EtcdConfig, endpoint: &Endpoint, options: &ClientOptions) -> Result<Self, KvstoreError> {
         let address = Address::parse(endpoint, file.insecure_transport)?;
         let channel = dial(file, &address, options).await?;
@@ -119,36 +122,38 @@ impl Connection {
         Ok(Self { shared: Arc::new(connection) })
     }
 
-    /// The id of the etcd behind this connection: that of every reply.
+    /// Returns the cluster id of the etcd, which every reply has.
     #[must_use]
     pub fn etcd_cluster_id(&self) -> EtcdClusterId {
         self.shared.etcd_cluster_id
     }
 
-    /// The newest revision of a reply to a single call.
+    /// Returns the newest revision of a reply to a single call.
     pub(crate) fn newest_revision(&self) -> Revision {
         Revision(self.shared.newest.load(Ordering::SeqCst))
     }
 
-    /// All that was to be read is read: requests are paced as usual from now on.
+    /// Ends the bootstrap phase: requests are paced as usual from now on.
     pub fn caught_up(&self) {
         self.shared.pace.caught_up();
     }
 
-    /// Reads one key, now or as it was at a revision. The revision returned is etcd's newest, in both cases.
+    /// Reads one key, as of now or of a revision. In both cases the returned revision is etcd's
+    /// newest.
     ///
     /// # Errors
-    /// [`KvstoreError`]; `Compacted` or `FutureRevision` if there is nothing to be had at that revision.
+    /// [`KvstoreError`]; `Compacted` or `FutureRevision` if etcd does not have the revision.
     pub async fn get(&self, key: &[u8], at: Option<Revision>) -> Result<(Option<KeyValue>, Revision), KvstoreError> {
         let (reply, revision) = self.range(key, GetOptions::new().with_revision(at.map_or(0, |revision| revision.0))).await?;
         Ok((reply.kvs.into_iter().next().map(KeyValue::from), revision))
     }
 
-    /// Reads several keys in one read-only transaction, so that all are of the revision returned. One answer for each key,
-    /// in their order. etcd takes up to 128 keys (`--max-txn-ops`).
+    /// Reads several keys in one read-only transaction, all as of the returned revision. Returns
+    /// one result per key, in their order. etcd accepts up to 128 keys (`--max-txn-ops`).
     ///
-    /// Servers with a read-only etcd API refuse `Txn`, which Cilium's readers do not need. There each key is read on
-    /// its own, in the same order: no value is older than the revision returned, and some may be newer.
+    /// Servers with a read-only etcd API refuse `Txn`, which Cilium's readers do not need. In that
+    /// case each key is read on its own, in the same order: no value is older than the returned
+    /// revision, and some may be newer.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -160,7 +165,8 @@ impl Connection {
             }
         }
         let read = self.get_one_by_one(keys).await?;
-        // only after these reads have succeeded: etcd also denies a transaction because of a single key that the user may not read
+        // only after these reads have succeeded: etcd also refuses a transaction because of a
+        // single key that the user may not read
         self.shared.transactions.store(false, Ordering::Relaxed);
         Ok(read)
     }
@@ -195,13 +201,13 @@ impl Connection {
         Ok((values, revision))
     }
 
-    /// Lists all keys with a prefix, page by page, as of one revision. Asks nothing yet.
+    /// Lists all keys with a prefix, page by page, as of one revision. Sends no request yet.
     #[must_use]
     pub fn list(&self, prefix: &[u8]) -> PagedList {
         PagedList::new(self.clone(), prefix)
     }
 
-    /// How long a lease still lives.
+    /// Requests the remaining life of a lease.
     pub(crate) async fn time_to_live(&self, lease: LeaseId) -> Result<LeaseTimeToLiveResponse, KvstoreError> {
         let mut leases = self.shared.client.lease_client();
         let what = || format!("asking for the life of lease {:x}", lease.0);
@@ -209,7 +215,7 @@ impl Connection {
         Ok(self.shared.read(what, call, |reply| reply.0.header.as_ref()).await?.0)
     }
 
-    /// The first key of the range `[from, end)`, if there is any.
+    /// Returns the first key of the range `[from, end)`, if it has any.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -217,7 +223,7 @@ impl Connection {
         Ok(self.first_keys(from, end, 1).await?.into_iter().next())
     }
 
-    /// The first keys of the range `[from, end)`, `limit` of them at most.
+    /// Returns the first keys of the range `[from, end)`, at most `limit`.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -227,7 +233,7 @@ impl Connection {
         Ok(reply.kvs.into_iter().take(usize::try_from(limit).unwrap_or(usize::MAX)).map(|key_value| key_value.key).collect())
     }
 
-    /// How many keys there are in the range `[from, end)`.
+    /// Returns the number of keys in the range `[from, end)`.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -236,29 +242,30 @@ impl Connection {
         u64::try_from(reply.count).map_err(|_| KvstoreError::Malformed { reason: "a negative count".into() })
     }
 
-    /// One `Range` call, checked, and etcd's newest revision.
+    /// Makes one `Range` call and checks the reply. Also returns etcd's newest revision.
     pub(crate) async fn range(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
         self.shared.range(key, options).await
     }
 
-    /// Whether the server is not known to lack `RangeStream`.
+    /// Returns whether lists may use `RangeStream`. True until the server turned out to lack it.
     #[must_use]
     pub fn has_range_stream(&self) -> bool {
         self.shared.range_stream.load(Ordering::Relaxed)
     }
 
-    /// The server was asked for one and has none.
+    /// Records that the server lacks `RangeStream`.
     pub(crate) fn lacks_range_stream(&self) {
         self.shared.range_stream.store(false, Ordering::Relaxed);
     }
 
-    /// Opens a `RangeStream`. A server that has none says so at the first read.
+    /// Opens a `RangeStream`. A server that lacks it reports this at the first read.
     pub(crate) async fn range_stream(&self, key: &[u8], options: GetOptions) -> Result<GetStreamResponse, KvstoreError> {
         let mut kv = self.shared.kv.clone();
         self.shared.unary(|| format!("reading {}", printable(key)), Box::pin(kv.get_stream(key, Some(options)))).await
     }
 
-    /// The next part of a `RangeStream`; only the last one has a header, with the revision at which the server began.
+    /// Returns the next part of a `RangeStream`. Only the last part has a header, with the revision
+    /// at which the server started.
     pub(crate) async fn next_part(
         &self,
         stream: &mut GetStreamResponse,
@@ -281,14 +288,14 @@ impl Connection {
         &self.shared.options
     }
 
-    /// Waits for the turn of a list or of a new watch.
+    /// Waits until the pace allows another list or watch.
     pub(crate) async fn pace(&self) {
         self.shared.pace.take().await;
     }
 
-    /// Asks for a watch, on the stream that the others share if it takes one more.
+    /// Requests a watch, on the shared stream if it accepts another one.
     pub(crate) async fn subscribe(&self, request: CreateRequest) -> Result<Subscription, etcd_client::Error> {
-        // held across the opening on purpose: the others join the stream that comes of it
+        // held while a stream is opened on purpose: the other watches join it
         let mut current = self.shared.watch_stream.lock().await;
         if let Some(subscription) = current.as_ref().and_then(|stream| stream.subscribe(&request)) {
             return Ok(subscription);
@@ -302,8 +309,9 @@ impl Connection {
         self.shared.has_user
     }
 
-    /// Gets a new token, unless that has happened since the given time: of several watches that fail for an old token, one
-    /// logs in. (Single calls do the same inside the client crate.)
+    /// Renews the token, unless that has happened since `unless_since`. If several watches fail
+    /// because of an old token, only one logs in. (The client crate does this itself for single
+    /// calls.)
     pub(crate) async fn renew_token(&self, unless_since: Instant) -> Result<(), KvstoreError> {
         // held across the call on purpose: the others wait for its result
         let mut renewed = self.shared.token_renewed.lock().await;
@@ -318,7 +326,7 @@ impl Connection {
 }
 
 impl ConnectionState {
-    /// A place among the calls in flight, waited for.
+    /// Waits for a permit for a call in flight.
     async fn permit(&self) -> SemaphorePermit<'_> {
         self.in_flight.acquire().await.expect("must be open: nobody closes it")
     }
@@ -331,8 +339,9 @@ impl ConnectionState {
         Ok((reply.0, revision))
     }
 
-    /// Runs a call whose reply says which etcd it comes from and how far that is; returns that revision too. Of calls at the same time the
-    /// replies may come in any order, but one that is made after another's reply must not be told of an older state.
+    /// Runs a call whose reply has a header, and checks the etcd's id and revision. Also returns
+    /// that revision. Replies to concurrent calls may arrive in any order, but a call that starts
+    /// after another's reply must not get an older state.
     async fn read<T>(
         &self,
         what: impl Fn() -> String,
@@ -343,7 +352,8 @@ impl ConnectionState {
         self.vital(what, call, header).await
     }
 
-    /// Calls the server behind no queue of other calls: what leases and locks live by.
+    /// Calls the server without waiting for a permit. For leases and locks, whose calls must not
+    /// wait behind others.
     async fn vital<T>(
         &self,
         what: impl Fn() -> String,
@@ -361,8 +371,9 @@ impl ConnectionState {
         Ok((reply, revision))
     }
 
-    /// Runs a call under the limits on time and on calls in flight. The call is boxed, because it takes some 4 KB, and every kind of every
-    /// cluster would have room for it all the time (`just bench sync churn`: 12 MB of 255 clusters).
+    /// Runs a call with the limits on time and on calls in flight. The call is boxed because it
+    /// uses some 4 KB, and unboxed every task of every kind and cluster would reserve that all the
+    /// time (`just bench sync churn`: 12 MB for 255 clusters).
     async fn unary<T>(
         &self,
         what: impl FnOnce() -> String,
@@ -386,7 +397,7 @@ impl ConnectionState {
     }
 }
 
-/// Makes the client, logging in if the file names a user; says whether it is logged in.
+/// Creates the client, and logs in if the file names a user. Returns whether it is logged in.
 async fn log_in(channel: tonic::transport::Channel, file: &EtcdConfig, options: &ClientOptions) -> Result<(Client, bool), KvstoreError> {
     let plain = ConnectOptions::new().with_require_leader(true);
     let anonymous = async |channel| {
@@ -399,7 +410,7 @@ async fn log_in(channel: tonic::transport::Channel, file: &EtcdConfig, options: 
     let with_user = plain.clone().with_user(username, password).with_auto_token_refresh(true);
     match Client::from_channel(Channel::Tonic(channel.clone()), Some(with_user)).await {
         Ok(client) => Ok((client, true)),
-        // as etcd's own client does: a user where none is needed is no error
+        // as in etcd's own client, a user is no error if authentication is disabled
         Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("authentication is not enabled") => {
             Ok((anonymous(channel).await?, false))
         }
@@ -410,8 +421,8 @@ async fn log_in(channel: tonic::transport::Channel, file: &EtcdConfig, options: 
     }
 }
 
-/// The cluster id and revision of a reply; an error if it is of another etcd than expected, or does not say (an id of zero
-/// says nothing).
+/// Returns the cluster id and revision of a reply. Fails if the reply comes from another etcd than
+/// expected, or has no cluster id (or the id zero).
 pub(crate) fn check_header(
     expected: Option<EtcdClusterId>,
     header: Option<&PbResponseHeader>,
@@ -424,7 +435,7 @@ pub(crate) fn check_header(
     }
 }
 
-/// Nothing is newer than the reply that it comes in.
+/// Checks that no key is newer than the reply that it comes in.
 pub(crate) fn check_keys(found: &[PbKeyValue], newest: Revision) -> Result<(), KvstoreError> {
     match found.iter().find(|key_value| key_value.mod_revision > newest.0) {
         None => Ok(()),

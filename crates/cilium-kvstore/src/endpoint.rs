@@ -1,4 +1,4 @@
-//! One endpoint of an etcd client file: what may be shown of it, and what it is made of.
+//! Endpoints of an etcd client file, and their addresses.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use tonic::transport::Uri;
 
 use crate::KvstoreError;
 
-/// The port of etcd clients where an endpoint names none (IANA, `etcd-client`).
+/// Port of an endpoint that names none (IANA, `etcd-client`).
 const PORT_DEFAULT: u16 = 2379;
 
-/// An endpoint as the client file has it. User, password and query go to nobody: what it shows has `…` in their place, and only
-/// `Address::parse` reads the rest.
+/// Endpoint as in the client file. `Display` and `Debug` replace user, password and query with `…`;
+/// only `Address::parse` reads the whole text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint(String);
 
 impl Endpoint {
-    /// The text of an endpoint, whatever it holds.
+    /// Wraps the text of an endpoint without checking it.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -24,13 +24,14 @@ impl Endpoint {
 }
 
 impl fmt::Display for Endpoint {
-    /// The scheme, host and port. What cannot be told from a secret is left out: a password may hold a `/` or `?`, a query an `@`.
+    /// Writes the scheme, host and port, and leaves out everything that could be a secret: a
+    /// password may contain a `/` or `?`, a query an `@`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-._[]:%".contains(c));
         let (scheme, rest) = self.0.split_once("://").map_or(("", self.0.as_str()), |(scheme, rest)| (scheme, rest));
         let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (user, host) = authority.rsplit_once('@').map_or(("", authority), |(_, host)| ("…@", host));
-        // a port that is no number may be a password without its host
+        // a non-numeric port may be a password without its host
         let (host, port) = match host.rsplit_once(':') {
             Some((name, port)) if !port.ends_with(']') && !port.bytes().all(|byte| byte.is_ascii_digit()) => (name, ":…"),
             Some(_) | None => (host, ""),
@@ -53,18 +54,19 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Where to connect and whether by TLS.
+/// Host and port of an endpoint, and whether it uses TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// A name or an address; IPv6 without brackets.
+    /// Name or address; IPv6 without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) secure: bool,
 }
 
 impl Address {
-    /// Reads `https://host:port`, `http://host:port` or `host:port`. As in etcd's client, the last is TLS unless
-    /// `insecure-transport` is set, which in turn also makes plain TCP of `https://`.
+    /// Parses `https://host:port`, `http://host:port` or `host:port`. As in etcd's client, the last
+    /// form uses TLS unless `insecure-transport` is set, which also turns `https://` into plain
+    /// TCP.
     pub(crate) fn parse(endpoint: &Endpoint, insecure_transport: bool) -> Result<Self, KvstoreError> {
         let invalid = |reason| KvstoreError::InvalidEndpoint { endpoint: endpoint.clone(), reason };
         let (scheme, rest) = endpoint.0.split_once("://").unwrap_or(("https", &endpoint.0));
@@ -76,11 +78,11 @@ impl Address {
         if rest.contains('@') {
             return Err(invalid("user and password belong to the keys username and password"));
         }
-        // through a full URI, because a bare authority would be taken for a path
+        // parsed as a full URI, because a bare authority would be parsed as a path
         let uri: Uri = format!("http://{rest}").parse().map_err(|_| invalid("not of the form https://host:port"))?;
         let host = uri.host().unwrap_or_default();
         let path_is_empty = matches!(uri.path_and_query().map(|path| path.as_str()), None | Some("/" | ""));
-        // a port out of range reads as none
+        // the parser drops a port that is out of range
         let port_is_lost = uri.port_u16().is_none() && uri.authority().is_some_and(|authority| authority.as_str().len() > host.len());
         if host.is_empty() || !path_is_empty || port_is_lost {
             return Err(invalid("not of the form https://host:port"));
@@ -89,12 +91,13 @@ impl Address {
         Ok(Self { host, port: uri.port_u16().unwrap_or(PORT_DEFAULT), secure })
     }
 
-    /// The name that the server's certificate has to be for: without the dot that makes a name absolute in DNS.
+    /// Returns the name that the server's certificate must have: the host without the trailing dot
+    /// of an absolute DNS name.
     pub(crate) fn server_name(&self) -> Result<ServerName<'static>, InvalidDnsNameError> {
         ServerName::try_from(self.host.strip_suffix('.').unwrap_or(&self.host).to_owned())
     }
 
-    /// `host:port`, with brackets around an IPv6 address.
+    /// Returns `host:port`, with brackets around an IPv6 address.
     pub(crate) fn authority(&self) -> String {
         if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between us and an etcd, and what to do about it.
+//! Errors of the etcd client, and how a caller should react to them.
 
 use std::error::Error;
 use std::io;
@@ -9,192 +9,193 @@ use tonic::Code;
 
 use crate::{Endpoint, EtcdClusterId, Revision, TlsRefusal};
 
-/// How much of a key is shown in a message: keys may be as large as a request.
+/// Maximum bytes of a key in a message: keys may be as large as a request.
 const KEY_BYTES_SHOWN_MAX: usize = 256;
 
-/// What the caller has to do about an error.
+/// Reaction that an error requires from the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disposition {
-    /// Open a new connection, with back-off.
+    /// Open a new connection, with backoff.
     Retry,
-    /// The history asked for is not to be had: list anew. The connection is still good.
+    /// The requested history does not exist: list again. The connection is still usable.
     Resync,
-    /// The client file itself is wrong: nothing to retry until it changes.
+    /// The client file itself is wrong: do not retry until it changes.
     Fatal,
 }
 
 /// An error of the etcd client.
 #[derive(Debug, thiserror::Error)]
 pub enum KvstoreError {
-    /// The endpoint in the client file is not one.
+    /// The endpoint in the client file is invalid.
     #[error("endpoint {endpoint:?} cannot be used: {reason}")]
     InvalidEndpoint {
-        /// The endpoint, which shows no credentials.
+        /// The endpoint. Its text hides credentials.
         endpoint: Endpoint,
-        /// What is wrong with it.
+        /// Reason.
         reason: &'static str,
     },
     /// A certificate or key cannot be used.
     #[error("{} cannot be used: {reason}", path.display())]
     UnusableFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it; never its content.
+        /// Reason. Never contains the file's content.
         reason: String,
     },
     /// The system has no CA certificates and the client file names none.
     #[error("this system has no CA certificates: set trusted-ca-file ({reason})")]
     NoSystemRoots {
-        /// What the search for them said.
+        /// Error of the search for certificates.
         reason: String,
     },
-    /// No TCP connection.
+    /// The TCP connection failed.
     #[error("cannot connect to {authority}: {cause}")]
     Connect {
         /// The host and port.
         authority: String,
-        /// The system's error.
+        /// Error of the system.
         cause: io::Error,
     },
-    /// No TLS connection.
+    /// The TLS handshake failed.
     #[error("TLS with {authority} failed: {refusal}")]
     Tls {
         /// The host and port.
         authority: String,
-        /// Why, such as an unknown issuer, and what to do.
+        /// Reason, such as an unknown issuer, and advice.
         refusal: TlsRefusal,
     },
-    /// Something took too long.
+    /// An operation took too long.
     #[error("{what} took longer than {limit:?}")]
     Timeout {
-        /// What was being done.
+        /// Operation that took too long.
         what: String,
-        /// How long it might have taken.
+        /// Time limit that was exceeded.
         limit: Duration,
     },
     /// etcd refused the user or the password.
     #[error("etcd refuses the username or password of the client file: {message}")]
     Authentication {
-        /// etcd's words.
+        /// Message of etcd.
         message: String,
     },
-    /// The user may not read this.
+    /// The user has no permission for the request.
     #[error("{what}: permission denied by etcd")]
     PermissionDenied {
-        /// What was asked for.
+        /// Description of the request.
         what: String,
     },
     /// A reply came from another etcd than the first one.
     #[error("etcd cluster id changed from {expected} to {found}")]
     ClusterIdChanged {
-        /// The id of the first reply.
+        /// Cluster id of the first reply.
         expected: EtcdClusterId,
-        /// The id of this one.
+        /// Cluster id of this reply.
         found: EtcdClusterId,
     },
-    /// A reply does not say which etcd it comes from.
+    /// A reply has no header with the etcd's id.
     #[error("reply without header")]
     MissingHeader,
-    /// The history that was asked for is compacted away.
+    /// The requested revision was compacted.
     #[error("{what}: the revision is compacted{}", compacted_up_to(*compact_revision))]
     Compacted {
-        /// What was asked for.
+        /// Description of the request.
         what: String,
-        /// The oldest revision that can still be had, where etcd says it.
+        /// Oldest revision that still exists, if etcd reports it.
         compact_revision: Option<Revision>,
     },
-    /// The revision asked for has not happened yet: this is another history.
+    /// The requested revision is in the future, so this is another history.
     #[error("{what}: the revision is in the future")]
     FutureRevision {
-        /// What was asked for.
+        /// Description of the request.
         what: String,
     },
-    /// More keys than there are, by what the server itself says or by what Cilium writes: they would come without end.
+    /// More keys than the server counted or Cilium ever writes. Reading them might never end.
     #[error("etcd sent what makes no sense: {reason}")]
     TooManyKeys {
-        /// What has how many.
+        /// Description of the range and its limit.
         reason: String,
     },
-    /// A reply is older than one before it.
+    /// A reply is older than an earlier one.
     #[error("{what}: etcd went back from revision {from} to {to}: it was restored from a snapshot, or several share one address")]
     WentBack {
-        /// What was asked for.
+        /// Description of the request.
         what: String,
-        /// The revision of the reply before.
+        /// Revision of the earlier reply.
         from: Revision,
-        /// That of this one.
+        /// Revision of this reply.
         to: Revision,
     },
-    /// A single reply that cannot be made smaller is over the limit.
+    /// A single reply that cannot be split is over the limit.
     #[error("{what}: more than {bytes_max} bytes in one message")]
     TooLarge {
-        /// What was asked for.
+        /// Description of the request.
         what: String,
-        /// The limit, in bytes.
+        /// Limit in bytes.
         bytes_max: usize,
     },
-    /// Changes that belong together are over the limit; a list gets there in pages.
+    /// Changes of one revision are over the limit. A list can read the same keys in pages.
     #[error("{what}: more than {bytes_max} bytes of changes that belong together")]
     BatchTooLarge {
-        /// What was watched.
+        /// Description of the watch.
         what: String,
-        /// The limit, in bytes.
+        /// Limit in bytes.
         bytes_max: usize,
     },
     /// The server ended the watch.
     #[error("{what}: cancelled by etcd: {reason}")]
     WatchCancelled {
-        /// What was watched.
+        /// Description of the watch.
         what: String,
-        /// etcd's words.
+        /// Reason that etcd gave.
         reason: String,
     },
-    /// The watch stream ended without a word.
+    /// The watch stream ended without a reason.
     #[error("{what}: the stream ended")]
     WatchEnded {
-        /// What was watched.
+        /// Description of the watch.
         what: String,
     },
     /// etcd or the connection to it failed.
     #[error("{what}: {message} ({code:?})")]
     Rpc {
-        /// What was asked for.
+        /// Description of the request.
         what: String,
-        /// The gRPC status.
+        /// gRPC status code.
         code: Code,
-        /// Its message and causes.
+        /// Message of the status, and of its causes.
         message: String,
     },
-    /// The lock that an operation was under is not held any more.
+    /// The lock of an operation is no longer held.
     #[error("{what}: transaction did not succeed: lock lease expired")]
     LockLost {
-        /// What was to be done under which lock.
+        /// Description of the operation and its lock.
         what: String,
     },
-    /// There is no connection, and there was none for as long as a call may take.
+    /// There was no connection for the whole time limit of a call.
     #[error("{what}: not connected to etcd{}", because(cause.as_ref()))]
     NotConnected {
-        /// What was to be done.
+        /// Description of the operation.
         what: String,
-        /// Why the last attempt to connect failed.
+        /// Error of the last attempt to connect.
         cause: Option<String>,
     },
     /// The session was closed.
     #[error("{what}: the session with etcd is closed")]
     Closed {
-        /// What was to be done.
+        /// Description of the operation.
         what: String,
     },
-    /// A reply that no etcd gives.
+    /// A reply that no correct etcd sends.
     #[error("etcd sent what makes no sense: {reason}")]
     Malformed {
-        /// What it is.
+        /// Description of the mistake.
         reason: String,
     },
 }
 
 impl KvstoreError {
-    /// What to do about it. Files and users that do not work are retried: they can be mended without a new client file.
+    /// Returns the reaction that the error requires. Unusable files and refused users are retried:
+    /// they can be repaired without a new client file.
     #[must_use]
     pub fn disposition(&self) -> Disposition {
         match self {
@@ -222,7 +223,8 @@ impl KvstoreError {
         }
     }
 
-    /// What whoever runs this can do about it, where more can be said than what failed (Cilium's `Hint` has the first of these).
+    /// Returns advice for the operator, if there is more to say than the error itself (Cilium's
+    /// `Hint` has the first of these).
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -243,35 +245,37 @@ impl KvstoreError {
         }
     }
 
-    /// Whether the lease that a put named is gone.
+    /// Returns whether the lease of a put no longer exists.
     pub(crate) fn is_about_a_lost_lease(&self) -> bool {
         matches!(self, Self::Rpc { code: Code::NotFound, message, .. } if message.contains("lease not found"))
     }
 
-    /// Whether a new token might help.
+    /// Returns whether a new token might help.
     pub(crate) fn is_about_the_token(&self) -> bool {
-        // a watch with an old token is cancelled for "invalid auth token", by older etcds (3.5.1) for "permission denied"
+        // etcd cancels a watch with an old token with "invalid auth token", older releases (3.5.1)
+        // with "permission denied"
         let cancelled =
             matches!(self, Self::WatchCancelled { reason, .. } if reason.contains("auth") || reason.contains("permission denied"));
         cancelled || matches!(self, Self::PermissionDenied { .. } | Self::Rpc { code: Code::Unauthenticated, .. })
     }
 
-    /// Whether the server does not know the call.
+    /// Returns whether the server does not implement the call.
     pub(crate) fn is_about_a_missing_call(&self) -> bool {
         matches!(self, Self::Rpc { code: Code::Unimplemented, .. })
     }
 
-    /// Whether the server does not offer the call, or not to this user.
+    /// Returns whether the server does not offer the call, or not to this user.
     pub(crate) fn is_about_a_refused_call(&self) -> bool {
         self.is_about_a_missing_call() || matches!(self, Self::PermissionDenied { .. })
     }
 
-    /// Whether etcd refused the call, or could not carry it out.
+    /// Returns whether etcd refused the call, or could not execute it.
     pub(crate) fn is_a_failed_call(&self) -> bool {
         matches!(self, Self::Rpc { .. } | Self::PermissionDenied { .. })
     }
 
-    /// Reads an error of the client crate. The messages are etcd's (`api/v3rpc/rpctypes/error.go`) and tonic's.
+    /// Converts an error of the client crate. The messages are etcd's
+    /// (`api/v3rpc/rpctypes/error.go`) and tonic's.
     pub(crate) fn from_call(what: String, bytes_max: usize, error: &etcd_client::Error) -> Self {
         let etcd_client::Error::GRpcStatus(status) = error else {
             return Self::Rpc { what, code: Code::Unknown, message: error.to_string() };
@@ -288,7 +292,7 @@ impl KvstoreError {
     }
 }
 
-/// An error's message followed by those of its causes, each once.
+/// Joins an error's message with those of its causes, each once.
 pub(crate) fn with_causes(message: &str, error: &dyn Error) -> String {
     let mut text = message.to_owned();
     let mut cause = error.source();
@@ -302,7 +306,7 @@ pub(crate) fn with_causes(message: &str, error: &dyn Error) -> String {
     text
 }
 
-/// A key as text for messages, cut if long.
+/// Returns a key as text for messages, truncated if long.
 pub(crate) fn printable(key: &[u8]) -> String {
     let shown = &key[..key.len().min(KEY_BYTES_SHOWN_MAX)];
     let dots = if shown.len() < key.len() { "…" } else { "" };

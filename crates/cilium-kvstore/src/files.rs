@@ -1,5 +1,5 @@
-//! Reads files that somebody else may have written: regular files only, up to a maximum size. A FIFO would block its reader
-//! for ever, and a device such as `/dev/zero` never ends.
+//! Reads files from untrusted writers: regular files only, up to a maximum size. A FIFO would block
+//! its reader forever, and a device such as `/dev/zero` never ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -8,14 +8,16 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Reads a regular file of at most `max` bytes; links are followed. Blocks, though never for a writer.
+/// Reads a regular file of at most `max` bytes. Follows links. Blocks on the file system, but never
+/// waits for a writer.
 ///
 /// # Errors
-/// Those of the file system; [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidInput`] for what is no regular file.
+/// Errors of the file system; [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidInput`] if
+/// it is not a regular file.
 pub fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path)?;
     let too_large = || io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} bytes"));
-    // a sparse file of a terabyte is refused unread
+    // refuses a sparse file of a terabyte before reading it
     if file.metadata()?.len() > max {
         return Err(too_large());
     }
@@ -24,7 +26,8 @@ pub fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     if u64::try_from(bytes.len()).is_ok_and(|length| length <= max) { Ok(bytes) } else { Err(too_large()) }
 }
 
-/// The type is that of the open file, so that nothing can be put in its place between a check and the opening.
+/// Opens a file and checks the type of the open file, so that it cannot be replaced between a check
+/// and the opening.
 fn open_regular(path: &Path) -> io::Result<File> {
     let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
     let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;

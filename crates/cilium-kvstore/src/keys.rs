@@ -1,26 +1,27 @@
-//! The names that all of Cilium's keys begin with, and how keys are put together (`pkg/kvstore/kvstore.go`).
+//! Prefixes of Cilium's keys, and functions that build and classify keys
+//! (`pkg/kvstore/kvstore.go`).
 
 use std::time::Duration;
 
-/// What all keys begin with.
+/// Prefix of all keys.
 pub const BASE_PREFIX: &str = "cilium";
-/// What a cluster says of itself.
+/// Prefix of a cluster's own state.
 pub const STATE_PREFIX: &str = "cilium/state";
-/// What was copied from another kvstore (KVStoreMesh).
+/// Prefix of copies from other kvstores (KVStoreMesh).
 pub const CACHE_PREFIX: &str = "cilium/cache";
-/// Cluster configs, one for each cluster.
+/// Prefix of the cluster configs, one per cluster.
 pub const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config";
-/// Canaries: what was written whole, by cluster and prefix.
+/// Prefix of the canaries, by cluster and the prefix that is complete.
 pub const SYNCED_PREFIX: &str = "cilium/synced";
-/// The heartbeat, written each minute.
+/// Key of the heartbeat, which is written every minute.
 pub const HEARTBEAT_PATH: &str = "cilium/.heartbeat";
 /// Interval at which Cilium's operator writes the heartbeat.
 pub const HEARTBEAT_WRITE_INTERVAL: Duration = Duration::from_secs(60);
-/// Locks that are taken for a moment, to see whether etcd can still agree on something.
+/// Path of locks that are held for a moment, to check whether etcd has a quorum.
 pub const INIT_LOCK_PATH: &str = "cilium/.initlock";
 
-/// Joins the parts of a key with `/` as Cilium's `JoinKey` does (v1.20): empty parts are left out, several slashes in a row become one, those
-/// at the end go; `.` and `..` stay what they are.
+/// Joins the parts of a key with `/` as Cilium's `JoinKey` does (v1.20): empty parts are skipped,
+/// repeated slashes become one, and trailing slashes are removed. `.` and `..` are kept.
 #[must_use]
 pub fn join(parts: &[&[u8]]) -> Vec<u8> {
     let mut key: Vec<u8> = Vec::with_capacity(parts.iter().map(|part| part.len() + 1).sum());
@@ -37,14 +38,16 @@ pub fn join(parts: &[&[u8]]) -> Vec<u8> {
     key
 }
 
-/// The prefix of what is copied of a prefix below `cilium/state`; any other prefix stays what it is.
+/// Converts a prefix below `cilium/state` to that of its copies; any other prefix is returned
+/// unchanged.
 #[must_use]
 pub fn state_to_cache(prefix: &str) -> String {
     prefix.strip_prefix(STATE_PREFIX).map_or_else(|| prefix.to_owned(), |rest| format!("{CACHE_PREFIX}{rest}"))
 }
 
-/// What a key is about, in a few bounded words: `nodes/v1` of `cilium/state/nodes/v1/…`, `heartbeat`, `synced/nodes/v1` of a canary, `other` of what
-/// is none of Cilium's (`GetScopeFromKey`).
+/// Classifies a key in a bounded number of words: `nodes/v1` for `cilium/state/nodes/v1/…`,
+/// `heartbeat`, `synced/nodes/v1` for a canary, `other` for keys that are not Cilium's
+/// (`GetScopeFromKey`).
 #[must_use]
 pub fn scope_of(key: &str) -> String {
     scope_in(key).unwrap_or_else(|| "other".to_owned())

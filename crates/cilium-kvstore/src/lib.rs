@@ -58,8 +58,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # List and watch
-//! The events begin with all keys of the prefix. A watch that ends begins again with a new list, and
+//! The events begin with all keys of the prefix. When a watch ends, the session lists again and
+//! reports keys that this list lacks as deleted.
 //! keys that this list lacks are reported as deleted.
 //!
 //! ```
@@ -78,10 +78,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # One connection
 //! Every reply of a [`Connection`] comes from the process that gave the first one. A broken
-//! connection stays broken: a wiped etcd can come back with the same cluster id, so that a reader
-//! could not notice a silent reconnect.
+//! connection stays broken: a wiped etcd can return with the same cluster id, so a reader could not
+//! notice a silent reconnect.
 //!
 //! ```
 //! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
@@ -104,9 +103,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What to do about an error
-//! [`KvstoreError::disposition`] says whether to try again, to list again or to wait for another
-//! configuration. [`KvstoreError::hint`] says what the operator can do.
+//! [`KvstoreError::disposition`] returns whether to retry, to list again or to wait for another
+//! configuration. [`KvstoreError::hint`] returns advice for the operator.
 
 pub mod allocator;
 mod backoff;
@@ -141,7 +139,7 @@ pub use session::{
 pub use tls::{CertificateFacts, CertificateFile, TlsRefusal};
 pub use values::{Event, KeyValue, prefix_end};
 
-/// The example of the README, as a doc test.
+/// Runs the example of the README as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

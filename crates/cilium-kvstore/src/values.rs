@@ -1,4 +1,4 @@
-//! Keys, values and events as etcd gives them, in types that outlive the client crate.
+//! Keys, values and events of etcd, in types that do not depend on the client crate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ pub(crate) const EVENT_TYPE_PUT: i32 = 0;
 /// `mvccpb.Event.EventType`: a key was deleted, or its lease expired.
 pub(crate) const EVENT_TYPE_DELETE: i32 = 1;
 
-/// One key at one revision. `Debug` shows key and value as text, cut if long.
+/// One key at one revision. `Debug` shows key and value as text and truncates long ones.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
     /// The key.
     pub key: Vec<u8>,
     /// Its value.
     pub value: Arc<[u8]>,
-    /// The revision at which it was created, after its last deletion.
+    /// Revision at which the key was created after its last deletion.
     pub create_revision: Revision,
-    /// The revision of its last put.
+    /// Revision of the last put.
     pub mod_revision: Revision,
-    /// How many puts since it was created, starting with 1.
+    /// Number of puts since the key was created, starting with 1.
     pub version: i64,
-    /// The lease that it hangs on; 0 is none.
+    /// Lease that the key is attached to; 0 means none.
     pub lease: LeaseId,
 }
 
@@ -35,17 +35,17 @@ pub struct KeyValue {
 pub enum Event {
     /// The key was created or changed.
     Put(KeyValue),
-    /// The key is gone.
+    /// The key was deleted, or its lease expired.
     Delete {
         /// The key.
         key: Vec<u8>,
-        /// The revision of the deletion.
+        /// Revision of the deletion.
         mod_revision: Revision,
     },
 }
 
 impl Event {
-    /// The revision of the change.
+    /// Returns the revision of the change.
     #[must_use]
     pub fn mod_revision(&self) -> Revision {
         match self {
@@ -79,7 +79,8 @@ impl From<PbKeyValue> for KeyValue {
 impl TryFrom<PbEvent> for Event {
     type Error = KvstoreError;
 
-    /// Reads the type by number: the client crate's own accessor panics on one that it does not know.
+    /// Converts the event type by its number: the client crate's own accessor panics on an unknown
+    /// one.
     fn try_from(raw: PbEvent) -> Result<Self, KvstoreError> {
         let Some(key_value) = raw.kv else {
             return Err(KvstoreError::Malformed { reason: "a watch event without a key".into() });
@@ -94,8 +95,8 @@ impl TryFrom<PbEvent> for Event {
     }
 }
 
-/// The end of the range of all keys with a prefix: the prefix with its last byte raised, `\0` ("to the end") where no byte
-/// can be (etcd's `clientv3.GetPrefixRangeEnd`).
+/// Returns the end of the range of all keys with a prefix: the prefix with its last byte
+/// incremented, or `\0` ("to the end") if no byte can be (etcd's `clientv3.GetPrefixRangeEnd`).
 #[must_use]
 pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     match prefix.iter().rposition(|byte| *byte < 0xff) {

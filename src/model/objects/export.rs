@@ -50,7 +50,8 @@ pub struct ExportPort {
     pub port: u16,
 }
 
-/// A part of a service's endpoints, from Cilium's `pkg/clustermesh/types/endpointslice/endpointslice.go`.
+/// A part of a service's endpoints, from Cilium's
+/// `pkg/clustermesh/types/endpointslice/endpointslice.go`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EndpointSlice {
     /// Kubernetes namespace.

@@ -1,4 +1,5 @@
-//! What an allocator asks of a store: numbers with their keys, each node's references to them, and locks (`Backend`, `pkg/allocator`).
+//! Store that an allocator works over: numbers with their keys, each node's references to them, and
+//! locks (`Backend`, `pkg/allocator`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -11,17 +12,17 @@ use tokio_util::sync::CancellationToken;
 use super::key::AllocatorKey;
 use crate::{KvstoreError, LeaseId, Revision};
 
-/// A number that is allocated; 0 is none.
+/// Allocated number. Never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(NonZeroU64);
 
 impl Id {
-    /// The lowest.
+    /// Lowest number.
     pub const MIN: Self = Self(NonZeroU64::MIN);
-    /// The highest.
+    /// Highest number.
     pub const MAX: Self = Self(NonZeroU64::MAX);
 
-    /// A number that is not 0.
+    /// Wraps a number; `None` for 0.
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
         match NonZeroU64::new(number) {
@@ -30,13 +31,13 @@ impl Id {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0.get()
     }
 
-    /// Reads decimal digits, as `strconv.ParseUint` does.
+    /// Parses decimal digits, as `strconv.ParseUint` does.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -50,7 +51,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// The numbers from one to another, both included.
+/// Inclusive range of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdRange {
     min: Id,
@@ -58,68 +59,69 @@ pub struct IdRange {
 }
 
 impl IdRange {
-    /// Every number.
+    /// All numbers.
     pub const ALL: Self = Self { min: Id::MIN, max: Id::MAX };
 
-    /// A range; `None` if it has not two numbers at least, as Cilium demands.
+    /// Creates a range; `None` if it has fewer than two numbers, which Cilium requires.
     #[must_use]
     pub fn new(min: u64, max: u64) -> Option<Self> {
         let (min, max) = (Id::new(min)?, Id::new(max)?);
         (min < max).then_some(Self { min, max })
     }
 
-    /// The lowest number.
+    /// Returns the lowest number.
     #[must_use]
     pub const fn min(self) -> Id {
         self.min
     }
 
-    /// The highest number.
+    /// Returns the highest number.
     #[must_use]
     pub const fn max(self) -> Id {
         self.max
     }
 
-    /// Whether a number is of the range.
+    /// Returns whether a number is in the range.
     #[must_use]
     pub fn contains(self, id: Id) -> bool {
         (self.min..=self.max).contains(&id)
     }
 }
 
-/// What a store says to a copy of its numbers.
+/// Change of a store that a copy of its numbers applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mutation {
-    /// The first list is complete; comes once.
+    /// The first list is complete. Sent once.
     ListDone,
-    /// Everything is listed anew: until that is over, what changes comes in any order.
+    /// Everything is being listed again. Until [`Mutation::Relisted`], changes come in any order.
     Relisting,
-    /// The new list is over.
+    /// The new list is complete.
     Relisted,
-    /// A number and its key are there, since a revision.
+    /// A number has this key since this revision.
     Upsert(Id, AllocatorKey, Revision),
-    /// A number has gone.
+    /// A number was deleted.
     Delete(Id),
 }
 
-/// What became of a node's claim to a number, looked at again.
+/// Result of checking a node's claim to a number again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restored {
-    /// It was all there.
+    /// Entry and reference existed.
     Standing,
-    /// The number's entry or the node's reference was missing, and is there again.
+    /// The number's entry or the node's reference was missing and was written again.
     Written,
-    /// The number is another key's by now, or the key has another number: who used it must allocate anew.
+    /// The number belongs to another key now, or the key has another number. Users of the key must
+    /// allocate again.
     Lost,
 }
 
-/// Why a store does not do what it is asked.
+/// Error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// The lock was lost meanwhile: nothing was done.
+    /// The lock was lost meanwhile. Nothing was written.
     #[error("the lock of the key was lost: its lease has expired")]
     LockLost,
-    /// The store itself.
+    /// Error of the kvstore.
     #[error(transparent)]
     Kvstore(#[from] KvstoreError),
 }
@@ -127,66 +129,67 @@ pub enum BackendError {
 /// Unused numbers of a round of collection, with the revisions of their entries.
 pub type StaleIds = HashMap<Id, Revision>;
 
-/// Locks of a round, by key, with their revisions and leases.
+/// Locks of a round by their etcd keys, with their revisions and leases.
 pub type StaleLocks = BTreeMap<Vec<u8>, (Revision, LeaseId)>;
 
-/// What a round of collection may do.
+/// Limits of a round of collection.
 #[derive(Debug, Clone, Copy)]
 pub struct Collected {
-    /// Numbers outside of it are left alone.
+    /// Range of the numbers that may be collected.
     pub range: IdRange,
-    /// How many entries may be deleted in a minute (`--identity-gc-rate-limit`, Cilium's operator: 2,500).
+    /// Maximum deletions per minute (`--identity-gc-rate-limit`, Cilium's operator: 2,500).
     pub deletes_per_minute: NonZeroU32,
 }
 
-/// What a round of collection did.
+/// Result of a round of collection.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CollectionRound {
-    /// Unused now: the next round deletes those of them that stay so.
+    /// Numbers that are unused now. The next round deletes those that are still unused.
     pub stale: StaleIds,
-    /// How many numbers of the range there are.
+    /// Number of existing numbers in the range.
     pub alive: usize,
-    /// Those that are not any more.
+    /// Numbers that were deleted.
     pub deleted: Vec<Id>,
 }
 
-/// What a round over the locks did.
+/// Result of a round over the locks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LockCollection {
-    /// Held now: the next round takes those of them that are held by the same holder still.
+    /// Locks that are held now. The next round deletes those that still have the same holder.
     pub held: StaleLocks,
-    /// How many were taken from their holders.
+    /// Number of locks that were deleted.
     pub deleted: usize,
 }
 
-/// The lock of a key, which no other allocator over the same store has at the same time.
+/// Lock of a key, which only one allocator over a store can hold at a time.
 pub trait Locker: Send + Sync + 'static {
-    /// Gives it back. A lock that is dropped instead is given back in its own time.
+    /// Releases the lock. A lock that is dropped instead is released later, in the background.
     fn unlock(self) -> impl Future<Output = ()> + Send;
 }
 
-/// A store of numbers.
+/// Store of numbers.
 pub trait Backend: Send + Sync + 'static {
-    /// What holds the lock of a key.
+    /// Guard of a key's lock.
     type Lock: Locker;
 
     /// Waits for the lock of a key.
     fn lock(&self, key: &AllocatorKey) -> impl Future<Output = Result<Self::Lock, BackendError>> + Send;
 
-    /// The number of a key that any node uses.
+    /// Returns the number of a key that any node uses.
     fn get(&self, key: &AllocatorKey) -> impl Future<Output = Result<Option<Id>, BackendError>> + Send;
 
-    /// The number of a key that any node uses, asked while the lock of the key is held.
+    /// Returns the number of a key that any node uses, read while the lock of the key is held.
     fn get_if_locked(&self, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<Option<Id>, BackendError>> + Send;
 
-    /// The key of a number.
+    /// Returns the key of a number.
     fn get_by_id(&self, id: Id) -> impl Future<Output = Result<Option<AllocatorKey>, BackendError>> + Send;
 
-    /// Gives a number that is nobody's to a key, to be referred to. False: the number is somebody's.
+    /// Writes the entry of a free number for a key, so that it can be referred to. Returns false if
+    /// the number is taken.
     fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<bool, BackendError>> + Send;
 
-    /// Gives a number that is nobody's to a key that has none, and refers to it from this node, at once or not at all. False: the number is
-    /// somebody's.
+    /// Writes the entry of a free number for a key that has none, and this node's reference to it,
+    /// in one transaction. Returns false if the number is taken.
     fn allocate_id_if_locked(
         &self,
         id: Id,
@@ -194,33 +197,38 @@ pub trait Backend: Send + Sync + 'static {
         lock: &Self::Lock,
     ) -> impl Future<Output = Result<bool, BackendError>> + Send;
 
-    /// Deletes a number's entry if it is this key's; who calls has seen to it that nobody refers to it.
+    /// Deletes a number's entry if it belongs to this key. The caller has made sure that no node
+    /// refers to it.
     fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// Refers from this node to a number, provided that it is this key's at that moment. False: it is not, or not any more.
+    /// Writes this node's reference to a number, if the number belongs to this key at that moment.
+    /// Returns false if it does not.
     fn acquire_reference(&self, id: Id, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<bool, BackendError>> + Send;
 
-    /// Makes sure that a number and this node's reference to it are there, and writes what is missing.
+    /// Makes sure that a number's entry and this node's reference to it exist, and writes what is
+    /// missing.
     fn update_key(&self, id: Id, key: &AllocatorKey) -> impl Future<Output = Result<Restored, BackendError>> + Send;
 
-    /// This node does not use the number of a key any more.
+    /// Deletes this node's reference to the number of a key.
     fn release(&self, id: Id, key: &AllocatorKey) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// Returns when references of this node may have been lost, from now on.
+    /// Returns when references of this node may have been lost after this call.
     fn references_lost(&self) -> impl Future<Output = ()> + Send;
 
-    /// Tells all numbers and what becomes of them, in that order but for lists, until `stop` is cancelled or nobody listens.
+    /// Sends all numbers and then their changes, in order except during lists, until `stop` is
+    /// cancelled or the receiver is dropped.
     fn list_and_watch(&self, mutations: mpsc::Sender<Mutation>, stop: CancellationToken) -> impl Future<Output = ()> + Send;
 
-    /// One round of collection: deletes what was unused in the last round, has not been written since and is unused now.
+    /// Runs one round of collection: deletes the numbers that were unused in the last round, have
+    /// not been written since, and are unused now.
     fn run_gc(&self, last_round: &StaleIds, what: &Collected) -> impl Future<Output = Result<CollectionRound, BackendError>> + Send;
 
-    /// One round over the locks: takes those away that had the same holder in the last round.
+    /// Runs one round over the locks: deletes those that had the same holder in the last round.
     fn run_locks_gc(&self, last_round: &StaleLocks) -> impl Future<Output = Result<LockCollection, BackendError>> + Send;
 
-    /// Deletes everything; for tests.
+    /// Deletes everything. For tests.
     fn delete_all_keys(&self) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// How the store is, for people.
+    /// Returns a human-readable status of the store.
     fn status(&self) -> impl Future<Output = String> + Send;
 }

@@ -1,4 +1,5 @@
-//! A copy of all numbers of a store and their keys, which follows it (`pkg/allocator/cache.go`). Pure.
+//! Copy of all numbers of a store and their keys, which follows the store
+//! (`pkg/allocator/cache.go`). No IO.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,23 +7,24 @@ use super::backend::Id;
 use super::key::AllocatorKey;
 use crate::Revision;
 
-/// The revision of what the store has not told of.
+/// Revision of entries that the store has not reported yet.
 const UNTOLD: Revision = Revision(i64::MAX);
 
-/// The copy. While a list is read it fills beside the one that answers, and takes its place when the list is complete.
+/// The copy. While a list is read, a second copy is filled next to the one that answers, and
+/// replaces it when the list is complete.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     live: Entries,
-    /// While a list is read.
+    /// Copy that the current list fills.
     next: Option<Entries>,
 }
 
-/// Numbers and keys, in both directions.
+/// Numbers and keys, indexed in both directions.
 #[derive(Debug, Default)]
 struct Entries {
     by_id: HashMap<Id, (AllocatorKey, Revision)>,
-    /// A key may have several numbers for a while: a node that died between its two writes left one, which the collector takes. The key's is
-    /// the one that was there first.
+    /// A key may temporarily have several numbers: a node that died between its two writes left
+    /// one, which the collector deletes. The key's number is the oldest one.
     by_key: BTreeSet<(AllocatorKey, Revision, Id)>,
 }
 
@@ -44,12 +46,12 @@ impl Entries {
 }
 
 impl Cache {
-    /// A list begins: what stands keeps answering until it is complete.
+    /// Starts a list. The current entries keep answering until it is complete.
     pub(super) fn begin_list(&mut self) {
         self.next = Some(Entries::default());
     }
 
-    /// The list is complete; returns what it did not have any more.
+    /// Completes the list. Returns the entries that it no longer has.
     pub(super) fn finish_list(&mut self) -> Vec<(Id, AllocatorKey)> {
         let Some(next) = self.next.take() else { return Vec::new() };
         let gone = self.live.by_id.iter().filter(|(id, _)| !next.by_id.contains_key(id)).map(|(id, (key, _))| (*id, key.clone())).collect();
@@ -57,13 +59,13 @@ impl Cache {
         gone
     }
 
-    /// The list ended before it was complete; returns what it had brought and did not stand before.
+    /// Aborts the list. Returns the entries that were new in it.
     pub(super) fn abort_list(&mut self) -> Vec<(Id, AllocatorKey)> {
         let next = self.next.take().unwrap_or_default();
         next.by_id.into_iter().filter(|(id, _)| !self.live.by_id.contains_key(id)).map(|(id, (key, _))| (id, key)).collect()
     }
 
-    /// A number and its key were seen; returns the key that it had before.
+    /// Inserts a number and its key. Returns the key that the number had before.
     pub(super) fn insert(&mut self, id: Id, key: &AllocatorKey, revision: Revision) -> Option<AllocatorKey> {
         match &mut self.next {
             None => self.live.insert(id, key, revision),
@@ -71,19 +73,20 @@ impl Cache {
         }
     }
 
-    /// A number is a key's although the store has not told of it yet: it stands behind all of which it has.
+    /// Inserts a number that the store has not reported yet. It sorts after all reported numbers of
+    /// the key.
     pub(super) fn insert_untold(&mut self, id: Id, key: &AllocatorKey) {
         if self.key(id) != Some(key) {
             self.insert(id, key, UNTOLD);
         }
     }
 
-    /// Whether the store has told that a number is a key's.
+    /// Returns whether the store has reported that a number belongs to a key.
     pub(super) fn is_told(&self, id: Id, key: &AllocatorKey) -> bool {
         self.live.by_id.get(&id).is_some_and(|(known, revision)| known == key && *revision != UNTOLD)
     }
 
-    /// A number has gone; returns its key.
+    /// Removes a number. Returns its key.
     pub(super) fn remove(&mut self, id: Id) -> Option<AllocatorKey> {
         match &mut self.next {
             None => self.live.remove(id),
@@ -91,28 +94,28 @@ impl Cache {
         }
     }
 
-    /// The number of a key, the first if there are several.
+    /// Returns the number of a key: the oldest if there are several.
     pub(super) fn id(&self, key: &AllocatorKey) -> Option<Id> {
         self.ids(key).next()
     }
 
-    /// The numbers of a key, in the order in which they came.
+    /// Iterates over the numbers of a key, oldest first.
     pub(super) fn ids(&self, key: &AllocatorKey) -> impl Iterator<Item = Id> {
         let all = (key.clone(), Revision(i64::MIN), Id::MIN)..=(key.clone(), UNTOLD, Id::MAX);
         self.live.by_key.range(all).map(|(_, _, id)| *id)
     }
 
-    /// The key of a number.
+    /// Returns the key of a number.
     pub(super) fn key(&self, id: Id) -> Option<&AllocatorKey> {
         self.live.by_id.get(&id).map(|(key, _)| key)
     }
 
-    /// Every number with its key.
+    /// Iterates over all numbers with their keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Id, &AllocatorKey)> {
         self.live.by_id.iter().map(|(id, (key, _))| (*id, key))
     }
 
-    /// How many numbers there are.
+    /// Returns the number of entries.
     pub(super) fn len(&self) -> usize {
         self.live.by_id.len()
     }

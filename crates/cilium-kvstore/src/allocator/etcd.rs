@@ -1,10 +1,14 @@
-//! Numbers in an etcd, below a base such as `cilium/state/identities/v1` (`pkg/kvstore/allocator`).
+//! Backend that stores numbers in an etcd, below a base path such as `cilium/state/identities/v1`
+//! (`pkg/kvstore/allocator`).
 //!
-//! A number's entry is `id/<number>` with its labels, and lasts until it is collected. A node's reference is `value/<labels>/<node>` with the
-//! number, and hangs on the node's lease. Locks are below `locks/`: that of a key is another one than that of a number, which collectors take.
-//! All keys are Cilium's. What is looked at and written at once is more than Cilium does: a reference is written only to an entry that has its
-//! labels, and a number is collected only if no reference names it at that moment. So a collector of ours needs no luck beside our allocators, and
-//! beside Cilium's it is not worse than Cilium's own.
+//! A number's entry is `id/<number>` with its labels, and stays until it is collected. A node's
+//! reference is `value/<labels>/<node>` with the number, and is attached to the node's lease. Locks
+//! are below `locks/`; allocations lock the labels, collectors lock the number.
+//!
+//! All keys are Cilium's. The transactions check more than Cilium's do: a reference is written only
+//! if the entry has its labels, and a number is deleted only if no reference names it at that
+//! moment. Our collector is therefore safe with our allocators, and with Cilium's it is no worse
+//! than Cilium's own.
 
 mod collect;
 mod names;
@@ -21,20 +25,21 @@ use super::backend::{
 use super::key::AllocatorKey;
 use crate::{Condition, EventKind, KeyValue, KeyValueEvent, KvLocker, KvstoreError, Life, Session, Write};
 
-/// How many changes of an etcd wait to be read: a page of a list (`etcd.limit`, 256).
+/// Capacity of the queue of etcd events: one page of a list (`etcd.limit`, 256).
 const EVENTS_MAX: usize = 256;
 
 /// An etcd as a store of numbers, for one node.
 pub struct EtcdBackend {
     session: Session,
     names: Names,
-    /// Counts how often references were lost with their lease.
+    /// Counts the losses of references with their lease.
     lost: Arc<watch::Sender<u64>>,
 }
 
 impl EtcdBackend {
-    /// Numbers below a base path. The node's name ends its references; Cilium's is its address. One session serves one backend with the same
-    /// base: it is the session that is told of lost leases.
+    /// Creates a backend for numbers below a base path. The node's name ends its references; Cilium
+    /// uses the node's address. One session can serve only one backend per base path, because the
+    /// session has one observer of lost leases per prefix.
     #[must_use]
     pub fn new(session: Session, base: &str, node: &str) -> Self {
         let names = Names::new(base, node);
@@ -44,7 +49,7 @@ impl EtcdBackend {
         Self { session, names, lost }
     }
 
-    /// Takes this node's reference to a key away; false where it has none.
+    /// Deletes this node's reference to a key. Returns false if it has none.
     ///
     /// # Errors
     /// [`BackendError`].
@@ -52,7 +57,8 @@ impl EtcdBackend {
         Ok(self.session.delete(&self.names.reference(key)).await?)
     }
 
-    /// The number that one of these references names; those of keys that only begin alike are left out.
+    /// Returns the number that one of the references names. References to longer keys with the same
+    /// prefix are ignored.
     fn referred(&self, key: &AllocatorKey, found: impl IntoIterator<Item = KeyValue>) -> Option<Id> {
         found.into_iter().find_map(|found| self.reference_to(key, &found))
     }
@@ -62,7 +68,7 @@ impl EtcdBackend {
         if node.is_empty() || node.contains(&b'/') { None } else { Id::parse(str::from_utf8(&found.value).ok()?) }
     }
 
-    /// What a change of an entry means.
+    /// Converts an event of an entry.
     fn mutation(&self, event: &KeyValueEvent) -> Option<Mutation> {
         match event.kind {
             EventKind::ListDone => return Some(Mutation::ListDone),
@@ -85,7 +91,8 @@ impl EtcdBackend {
         Some(Mutation::Upsert(id, AllocatorKey::from_text(&String::from_utf8_lossy(&event.value)), event.mod_revision))
     }
 
-    /// Whether a write under a lock was refused because of the lock: the others of its conditions were looked at and hold.
+    /// Returns `written`, or an error if a write was refused because the lock is lost. The caller
+    /// has checked the write's other conditions, which hold.
     async fn if_still_locked(&self, lock: &KvLocker, written: bool) -> Result<bool, BackendError> {
         if !written && self.session.get_if_locked(&self.names.locks(), lock).await.is_err_and(|error| is_lock_lost(&error)) {
             return Err(BackendError::LockLost);
@@ -98,7 +105,7 @@ fn is_lock_lost(error: &KvstoreError) -> bool {
     matches!(error, KvstoreError::LockLost { .. })
 }
 
-/// An operation under a lock.
+/// Converts the result of an operation under a lock.
 fn locked<T>(result: Result<T, KvstoreError>) -> Result<T, BackendError> {
     result.map_err(|error| if is_lock_lost(&error) { BackendError::LockLost } else { error.into() })
 }
@@ -120,7 +127,7 @@ impl Backend for EtcdBackend {
 
     async fn get(&self, key: &AllocatorKey) -> Result<Option<Id>, BackendError> {
         let prefix = self.names.references_to(key);
-        // one is enough, as a rule
+        // usually one is enough
         let first = self.session.get_prefix(&prefix).await?;
         match first.as_ref().map(|first| self.reference_to(key, first)) {
             None => Ok(None),
@@ -234,7 +241,8 @@ impl Backend for EtcdBackend {
 }
 
 impl EtcdBackend {
-    /// Writes a number's entry and this node's reference again, unless one of the two is not the key's any more.
+    /// Writes a number's entry and this node's reference again, unless one of the two no longer
+    /// belongs to the key.
     async fn write_anew(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<Restored, BackendError> {
         let own = self.names.reference(key);
         let users = locked(self.session.list_prefix_if_locked(&self.names.references_to(key), lock).await)?;

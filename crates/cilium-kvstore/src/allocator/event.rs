@@ -1,29 +1,29 @@
-//! What an allocator tells of the numbers that come and go.
+//! Events about numbers that an allocator sends to its caller.
 
 use super::backend::Id;
 use super::key::AllocatorKey;
 
-/// What came or went (`AllocatorEvent`).
+/// Change of a number (`AllocatorEvent`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Which of the two.
+    /// Kind of the change.
     pub kind: EventKind,
     /// The number.
     pub id: Id,
-    /// Its key.
+    /// Key of the number.
     pub key: AllocatorKey,
 }
 
-/// What became of a number.
+/// Kind of a change of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// It is new.
+    /// The number is new.
     Create,
-    /// It was written again, perhaps with another key.
+    /// The number was written again, possibly with another key.
     Modify,
-    /// It has gone.
+    /// The number was deleted.
     Delete,
-    /// It was used here and cannot be had any more: its references expired, and it was given away before they could be written again. Who
-    /// uses its key must allocate that anew.
+    /// A number in use here was lost: its references expired, and it was given to another key
+    /// before they could be written again. Users of the key must allocate it again.
     Lost,
 }

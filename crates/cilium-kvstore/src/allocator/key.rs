@@ -1,17 +1,18 @@
-//! What a number is allocated for: a set of labels in its one form of text.
+//! Keys of the allocator: sets of labels in a canonical text form.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A set of labels as Cilium writes it into etcd: `<source>:<key>=<value>;` for each, in the order of keys, whatever their sources
-/// (`SortedList`, `pkg/labels`). Nothing is escaped. Cheap to clone.
+/// Set of labels as Cilium writes it into etcd: `<source>:<key>=<value>;` for each label, sorted by
+/// key, regardless of the source (`SortedList`, `pkg/labels`). Nothing is escaped. Clones are
+/// cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocatorKey(Arc<str>);
 
 impl AllocatorKey {
-    /// Labels by `source:key`, for instance `k8s:app`. Of two labels with the same key and different sources the last one counts: Cilium
-    /// holds labels by key alone.
+    /// Creates a key from labels by `source:key`, for instance `k8s:app`. If two labels have the
+    /// same key and different sources, the last one counts: Cilium stores labels by key alone.
     pub fn from_labels<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut by_key = BTreeMap::new();
         for (name, value) in labels {
@@ -27,20 +28,21 @@ impl AllocatorKey {
         Self(text.into())
     }
 
-    /// The text as it stands in a store, taken as it is.
+    /// Wraps a text from a store without changing it.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The labels, by `source:key`. The first `:` ends the source and the first `=` behind it the key; one without a source is `unspec`, a
-    /// part without a key none (`ParseLabel`, `pkg/labels`).
+    /// Iterates over the labels, by `source:key`. The first `:` ends the source, and the first `=`
+    /// after it the key. A label without a source has `unspec`; a part without a key is skipped
+    /// (`ParseLabel`, `pkg/labels`).
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.split(';').filter_map(|label| {
             let (name, value) = label.split_once('=').unwrap_or((label, ""));
@@ -49,7 +51,7 @@ impl AllocatorKey {
         })
     }
 
-    /// The value of a label, by `source:key`.
+    /// Returns the value of a label, by `source:key`.
     #[must_use]
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels().find(|(other, _)| *other == name).map(|(_, value)| value)

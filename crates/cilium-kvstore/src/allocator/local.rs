@@ -1,36 +1,36 @@
-//! What this node uses: each key with its number and how often (`pkg/allocator/localkeys.go`). Pure.
+//! Keys in use on this node, each with its number and its number of uses
+//! (`pkg/allocator/localkeys.go`). No IO.
 
 use std::collections::HashMap;
 
 use super::backend::Id;
 use super::key::AllocatorKey;
 
-/// The keys in use here.
 #[derive(Debug, Default)]
 pub(super) struct LocalKeys {
     by_key: HashMap<AllocatorKey, LocalKey>,
     by_id: HashMap<Id, AllocatorKey>,
 }
 
-/// One key in use.
 #[derive(Debug)]
 struct LocalKey {
     id: Id,
     use_count: u64,
-    /// Whether the store is known to have this node's reference. Before that the number is fixed, but nobody else may use it yet.
+    /// Whether the store is known to have this node's reference. Until then the number is fixed,
+    /// but other tasks must not use it yet.
     verified: bool,
 }
 
-/// Why a key cannot be used with a number.
+/// Reason why a key cannot be used with a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Conflict {
-    /// The key has another number here.
+    /// The key is in use here with this other number.
     OtherId(Id),
-    /// The number is another key's here.
+    /// Another key is in use here with the number.
     OtherKey,
 }
 
-/// What giving up a use led to.
+/// Result of releasing a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Given {
     pub(super) id: Id,
@@ -38,14 +38,14 @@ pub(super) struct Given {
 }
 
 impl LocalKeys {
-    /// One more use of a key whose reference is in the store.
+    /// Adds a use of a key whose reference is in the store.
     pub(super) fn reuse(&mut self, key: &AllocatorKey) -> Option<Id> {
         let local = self.by_key.get_mut(key).filter(|local| local.verified)?;
         local.use_count += 1;
         Some(local.id)
     }
 
-    /// One more use of a key whose reference is about to be written.
+    /// Adds a use of a key whose reference is about to be written.
     pub(super) fn reserve(&mut self, key: &AllocatorKey, id: Id) -> Result<(), Conflict> {
         if let Some(local) = self.by_key.get_mut(key) {
             if local.id != id {
@@ -62,7 +62,7 @@ impl LocalKeys {
         Ok(())
     }
 
-    /// The reference of a reserved key is in the store.
+    /// Marks a reserved key's reference as written.
     pub(super) fn verify(&mut self, key: &AllocatorKey) {
         let local = self.by_key.get_mut(key);
         assert!(local.is_some(), "a key is verified only while it is reserved");
@@ -71,7 +71,7 @@ impl LocalKeys {
         }
     }
 
-    /// Gives up one use; `None` for a key that is not in use.
+    /// Releases one use; `None` for a key that is not in use.
     pub(super) fn release(&mut self, key: &AllocatorKey) -> Option<Given> {
         let local = self.by_key.get_mut(key)?;
         local.use_count -= 1;
@@ -82,24 +82,24 @@ impl LocalKeys {
         Some(given)
     }
 
-    /// Gives up all uses.
+    /// Releases all uses.
     pub(super) fn forget(&mut self, key: &AllocatorKey) {
         if let Some(local) = self.by_key.remove(key) {
             self.by_id.remove(&local.id);
         }
     }
 
-    /// The number of a key in use.
+    /// Returns the number of a key in use.
     pub(super) fn id(&self, key: &AllocatorKey) -> Option<Id> {
         self.by_key.get(key).map(|local| local.id)
     }
 
-    /// The key that uses a number.
+    /// Returns the key that uses a number.
     pub(super) fn key(&self, id: Id) -> Option<&AllocatorKey> {
         self.by_id.get(&id)
     }
 
-    /// What is in the store of this node.
+    /// Returns the keys whose references the store has.
     pub(super) fn verified(&self) -> Vec<(Id, AllocatorKey)> {
         let verified = self.by_key.iter().filter(|(_, local)| local.verified);
         verified.map(|(key, local)| (local.id, key.clone())).collect()

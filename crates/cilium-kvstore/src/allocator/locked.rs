@@ -1,13 +1,20 @@
-//! Allocating and releasing a key in its turn: what is written into the store (`lockedAllocate`, `pkg/allocator/allocator.go`).
+//! Allocation and release under a key's mutex and lock: the writes into the store
+//! (`lockedAllocate`, `pkg/allocator/allocator.go`).
 //!
-//! Cilium believes its copy where that names a number for the key. Here it is a hint: the reference is written only if the store has the
-//! number's entry with this key at that moment, and a number that other nodes use comes before one that is only left over. So a collector
-//! may take any number at any time, and two nodes never find two numbers for a key.
+//! Cilium trusts its copy if that has a number for the key. Here the copy is only a hint. A
+//! reference is written only if the store's entry of the number has this key at that moment, and a
+//! number that other nodes use is preferred to one without references. A collector may therefore
+//! delete any unused number at any time, and two nodes never use two numbers for a key.
 //!
-//! A copy may lag behind the store, as after a restart of an etcd, when all is listed anew, and a node whose lease just ended refers to nothing
-//! for a moment although it uses its numbers. So a new number's entry is written first, and referred to only once the store has told of it, as it
-//! tells of all entries in their order: then the copy has every number that the key had under an earlier lock, and if there is one the key keeps
-//! that. A reference is never to a number that is not settled in this way, so whoever finds one may believe it. The copy can be deceived only where it
+//! A copy may lag behind the store, for instance after a restart of an etcd, when everything is
+//! listed again. A node whose lease just expired has no references for a moment, although it uses
+//! its numbers. A new number's entry is therefore written first, and referred to only once the
+//! store has reported it. The store reports all entries in order, so by then the copy has every
+//! number that the key got under an earlier lock, and the key keeps that one if it exists.
+//!
+//! Every reference is to a number that was confirmed in this way, so a reader may trust any
+//! reference. The copy can be wrong only if it lags by the whole life of the chosen number with
+//! this key: two rounds of a collector.
 //! lags by a whole life of the number that was chosen, with this key: two rounds of a collector.
 
 use tokio::time::timeout;
@@ -17,12 +24,12 @@ use super::key::AllocatorKey;
 use super::serve::{AllocateError, Allocation, Released};
 use super::shared::Shared;
 
-/// How many free numbers are tried under one lock. That all of them are taken means that the range is nearly full and others allocate at
-/// the same time: the attempts that follow wait first.
+/// Number of free numbers that are tried under one lock. If all of them are taken, the range is
+/// nearly full and other nodes allocate at the same time, so the next attempts wait first.
 const CHOICES_MAX: usize = 16;
 
 impl<B: Backend> Shared<B> {
-    /// Allocates a key that is not in use here yet.
+    /// Allocates a key that may not be in use here yet.
     pub(super) async fn allocate_in_turn(&self, key: &AllocatorKey) -> Result<Allocation, AllocateError> {
         let _turn = self.turn(key).lock().await;
         if let Some(id) = self.state().local.reuse(key) {
@@ -45,13 +52,14 @@ impl<B: Backend> Shared<B> {
         self.choose(key, lock).await
     }
 
-    /// Refers to a number that is the key's by what is known. False: it is not any more, and nobody uses it.
+    /// Writes a reference to a number that the key probably has. Returns false if it no longer has
+    /// it and no node uses it.
     async fn refer(&self, id: Id, key: &AllocatorKey, lock: &B::Lock, used: bool) -> Result<bool, AllocateError> {
         if self.state().local.reserve(key, id).is_err() {
             return Err(AllocateError::Contested { id });
         }
         let referred = match self.backend.acquire_reference(id, key, lock).await {
-            // those who use it have lost its entry: it is as well written by us
+            // the nodes that use the number have lost its entry, so we may write it
             Ok(false) if used => self.backend.allocate_id_if_locked(id, key, lock).await,
             referred => referred,
         };
@@ -66,7 +74,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Gives a free number to a key that has none.
+    /// Allocates a free number for a key that has none.
     async fn choose(&self, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let mut taken = Vec::new();
         let result = loop {
@@ -93,20 +101,21 @@ impl<B: Backend> Shared<B> {
                 }
             }
         };
-        // only now: each choice was another one
+        // only now, so that each choice was a different number
         let mut state = self.state();
         taken.into_iter().for_each(|chosen| state.pool.release(chosen));
         result
     }
 
-    /// Refers to a number whose entry was just written, or to one that the key had before as it turns out.
+    /// Refers to a number whose entry was just written, or to an older number if the key turns out
+    /// to have one.
     async fn settle_on(&self, id: Id, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let limit = self.options.operation_max;
         let earlier = timeout(limit, self.earlier_ids(id, key)).await.map_err(|_| AllocateError::Untold { id, limit })?;
         for first in earlier {
             if self.refer(first, key, lock, false).await? {
                 tracing::debug!(%key, %id, %first, "a key that was about to get a number had one already");
-                // nobody refers to it: else the collector takes it
+                // without references, a collector deletes it later if this fails
                 if let Err(error) = self.backend.delete_id_if_locked(id, key, lock).await {
                     tracing::debug!(%id, %error, "a number that nobody needs stays until it is collected");
                 }
@@ -116,12 +125,12 @@ impl<B: Backend> Shared<B> {
         if self.refer(id, key, lock, false).await? {
             Ok(Allocation { id, is_new: true, first_use: true })
         } else {
-            // somebody deleted it
+            // another process deleted the entry
             Err(AllocateError::Taken { tries: 1 })
         }
     }
 
-    /// Waits until the store has told of an entry; returns the numbers that its key had before.
+    /// Waits until the store has reported an entry. Returns the numbers that its key had before.
     async fn earlier_ids(&self, id: Id, key: &AllocatorKey) -> Vec<Id> {
         loop {
             let mut told = std::pin::pin!(self.told.notified());
@@ -133,7 +142,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// The reference is in the store.
+    /// Records that the reference is in the store.
     fn verify(&self, id: Id, key: &AllocatorKey) {
         let mut state = self.state();
         state.local.verify(key);
@@ -144,14 +153,15 @@ impl<B: Backend> Shared<B> {
         self.state().release(key, &self.options);
     }
 
-    /// A write failed: it may have been done all the same, so that the reference is to be taken back if nobody uses the key.
+    /// Records a failed write. The store may have executed it, so the reference must be deleted if
+    /// the key is unused.
     fn doubt(&self, id: Id, key: &AllocatorKey) {
         let mut state = self.state();
         state.release(key, &self.options);
         state.doubtful.insert(key.clone(), id);
     }
 
-    /// Gives up one use of a key.
+    /// Releases one use of a key.
     pub(super) async fn release_in_turn(&self, key: &AllocatorKey) -> Result<Released, AllocateError> {
         let _turn = self.turn(key).lock().await;
         let given = self.state().release(key, &self.options).ok_or(AllocateError::NotInUse)?;
@@ -164,7 +174,7 @@ impl<B: Backend> Shared<B> {
         Ok(Released { id: given.id, last_use: given.last_use })
     }
 
-    /// Takes back a reference that may have been left in the store, unless the key is in use again.
+    /// Deletes a reference that the store may still have, unless the key is in use again.
     pub(super) async fn settle(&self, id: Id, key: &AllocatorKey) -> Result<(), BackendError> {
         let _turn = self.turn(key).lock().await;
         if self.state().local.id(key).is_none() {

@@ -1,11 +1,11 @@
-//! The allocator of identities: many nodes that share a store give each set of labels one number, and
-//! each number to one set of labels (Cilium's `pkg/allocator` and `pkg/kvstore/allocator`).
+//! Allocator of identities: nodes that share a store assign each set of labels one number, and each
+//! number to one set of labels (Cilium's `pkg/allocator` and `pkg/kvstore/allocator`).
 //!
-//! An [`Allocator`] keeps a copy of all numbers, counts the uses of this node, and writes again what
-//! the store loses of them. It works over a [`Backend`]; [`EtcdBackend`] is the one over an etcd. A
-//! number is allocated only under the lock of its labels, and a node refers to a number only while the
-//! entry of the number has these labels. So no collector deletes a number between the moment it is found
-//! and the moment it is used.
+//! An [`Allocator`] keeps a copy of all numbers, counts the uses of this node, and restores the
+//! entries and references of used numbers that the store loses. It works over a [`Backend`];
+//! [`EtcdBackend`] is the one for etcd. A number is allocated only under the lock of its labels,
+//! and a node refers to a number only while the number's entry has these labels. No collector can
+//! therefore delete a number between its lookup and its use.
 //!
 //! ```
 //! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
@@ -35,8 +35,8 @@
 //! ```
 //!
 //! # Garbage collection
-//! A round of the collector deletes the numbers that no node refers to and that were unused in the
-//! round before too. Cilium's operator runs one every 15 minutes.
+//! A round of the collector deletes the numbers that no node refers to now and that the previous
+//! round found unused too. Cilium's operator runs one every 15 minutes.
 //!
 //! ```
 //! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }

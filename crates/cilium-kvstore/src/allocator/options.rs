@@ -1,4 +1,4 @@
-//! The options of an allocator, with Cilium's defaults (`pkg/allocator`, `AllocatorOption`).
+//! Options of an allocator, with Cilium's defaults (`pkg/allocator`, `AllocatorOption`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use super::backend::{Id, IdRange};
 use super::event::Event;
 use super::key::AllocatorKey;
 
-/// Checks a number, and where it comes rather than goes its key too; the reason if it is refused.
+/// Check of a number, and of its key unless the number is deleted. Returns the reason of a refusal.
 #[derive(Clone)]
 pub struct Validator(Arc<Check>);
 
-/// What a validator calls.
 type Check = dyn Fn(Id, Option<&AllocatorKey>) -> Result<(), String> + Send + Sync;
 
 impl Validator {
-    /// A check of one's own.
+    /// Creates a validator from a function.
     pub fn new(check: impl Fn(Id, Option<&AllocatorKey>) -> Result<(), String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(check))
     }
 
-    /// What an agent demands of a remote cluster's numbers: that they are of its range, and that their labels name it
+    /// Creates the validator that agents use for a remote cluster's numbers: a number must be in
+    /// the cluster's range, and its labels must name the cluster
     /// (`pkg/identity/cache/allocator.go`).
     #[must_use]
     pub fn remote(range: IdRange, label: &'static str, cluster: String) -> Self {
@@ -51,31 +51,35 @@ impl fmt::Debug for Validator {
     }
 }
 
-/// How an allocator works.
+/// Options of an [`Allocator`](super::Allocator).
 #[derive(Debug, Clone)]
 pub struct AllocatorOptions {
-    /// The numbers to choose from (`WithMin`, `WithMax`).
+    /// Range of the numbers to choose from (`WithMin`, `WithMax`).
     pub range: IdRange,
-    /// Bits that every chosen number gets (`WithPrefixMask`). An agent's are those of its cluster's id, which the numbers of its range
-    /// have anyway.
+    /// Bits that are set in every chosen number (`WithPrefixMask`). An agent's are those of its
+    /// cluster's id, which all numbers of its range contain anyway.
     pub prefix_mask: u64,
-    /// Whether a number that goes from the store while it is used here is written again at once (`WithMasterKeyProtection`).
+    /// Whether a number that is deleted from the store while it is in use here is written again at
+    /// once (`WithMasterKeyProtection`).
     pub master_key_protection: bool,
-    /// How often all numbers in use are looked at in the store; `None` for never (`WithoutGC`). Lost references are written again without.
-    /// 5 minutes: `--identity-allocation-sync-interval`.
+    /// Interval at which all numbers in use are checked in the store; `None` for never
+    /// (`WithoutGC`). Lost references are written again in either case. Default 5 minutes:
+    /// `--identity-allocation-sync-interval`.
     pub sync_interval: Option<Duration>,
-    /// Who wants to know what comes and goes (`WithEvents`). It must be read, and not by who waits for an allocation: a full channel pauses the copy,
-    /// and a new number waits for it.
+    /// Channel for changes of numbers (`WithEvents`). The receiver must read it, in another task
+    /// than one that waits for an allocation: a full channel pauses the copy, and a new number
+    /// waits for the copy.
     pub events: Option<mpsc::Sender<Event>>,
-    /// What may not enter the copy.
+    /// Check of the numbers that enter the copy.
     pub validator: Option<Validator>,
-    /// How often an allocation is tried (`maxAllocAttempts`).
+    /// Maximum attempts of an allocation (`maxAllocAttempts`).
     pub attempts_max: u32,
-    /// Half of the wait before the second attempt; each further one waits twice as long (`backoffTemplate`).
+    /// Half of the wait before the second attempt. Each further attempt doubles the wait
+    /// (`backoffTemplate`).
     pub backoff: Duration,
-    /// How long an allocation may take with all its attempts (`--identity-allocation-timeout`).
+    /// Maximum time of an allocation with all its attempts (`--identity-allocation-timeout`).
     pub allocation_max: Duration,
-    /// How long one question to the store may take (`pkg/allocator`: the time-out of event handlers).
+    /// Maximum time of one request to the store (`pkg/allocator`: the timeout of event handlers).
     pub operation_max: Duration,
 }
 
@@ -96,7 +100,7 @@ impl Default for AllocatorOptions {
     }
 }
 
-/// Options that contradict each other.
+/// Error for options that contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the mask {mask:#x} would give two of the numbers from {} to {} the same value", range.min(), range.max())]
 pub struct InvalidOptions {
@@ -105,19 +109,20 @@ pub struct InvalidOptions {
 }
 
 impl AllocatorOptions {
-    /// Checks that a mask keeps different numbers different: no bit of it is one that the range's numbers differ in.
+    /// Checks that the mask keeps different numbers different: it must have no bit in which numbers
+    /// of the range differ.
     pub(super) fn check(&self) -> Result<(), InvalidOptions> {
         let differing = self.range.min().number() ^ self.range.max().number();
         let varying = differing.checked_ilog2().map_or(0, |bit| u64::MAX >> (63 - bit));
         if self.prefix_mask & varying == 0 { Ok(()) } else { Err(InvalidOptions { mask: self.prefix_mask, range: self.range }) }
     }
 
-    /// A chosen number with the mask's bits.
+    /// Returns a chosen number with the mask's bits set.
     pub(super) fn masked(&self, chosen: Id) -> Id {
         Id::new(chosen.number() | self.prefix_mask).unwrap_or(chosen)
     }
 
-    /// The number of the range that another was made of.
+    /// Returns the number of the range that a masked number was made from.
     pub(super) fn unmasked(&self, id: Id) -> Id {
         let own = id.number() & self.prefix_mask == self.prefix_mask;
         match Id::new(id.number() & !self.prefix_mask) {

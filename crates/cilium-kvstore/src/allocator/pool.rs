@@ -1,4 +1,5 @@
-//! The numbers that are free, of a range that may have 2⁶⁴ of them: so what is taken is held, and not what is free. Pure.
+//! Free numbers of a range. The range may have 2⁶⁴ numbers, so the pool stores the taken ones. No
+//! IO.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -6,26 +7,28 @@ use rand::Rng;
 
 use super::backend::{Id, IdRange};
 
-/// How many random numbers are tried before the next free one is looked for. With half of the range taken all of them are in vain once in
-/// 65,536 times; only then, or where the range is nearly full, what is taken is walked.
+/// Number of random choices before the pool searches for the next free number. If half of the range
+/// is taken, all choices fail once in 65,536 times. Only then, or if the range is nearly full, are
+/// the taken numbers scanned.
 const RANDOM_TRIES: u32 = 16;
 
-/// The numbers of a range: free, leased (chosen by somebody here who has not written it yet) or used.
+/// Numbers of a range: free, leased (chosen here but not written yet) or used.
 #[derive(Debug)]
 pub(super) struct IdPool {
     range: IdRange,
     leased: HashSet<Id>,
-    /// Leased ones too.
+    /// Used and leased numbers.
     taken: BTreeSet<Id>,
 }
 
 impl IdPool {
-    /// All of the range is free.
+    /// Creates a pool in which the whole range is free.
     pub(super) fn new(range: IdRange) -> Self {
         Self { range, leased: HashSet::new(), taken: BTreeSet::new() }
     }
 
-    /// Chooses a free number at random, so that nodes seldom choose the same, and leases it.
+    /// Leases a random free number. Random choices make it unlikely that two nodes choose the same
+    /// one.
     pub(super) fn lease(&mut self, random: &mut impl Rng) -> Option<Id> {
         let id = (0..RANDOM_TRIES).map(|_| self.random(random)).find(|id| !self.taken.contains(id)).or_else(|| {
             let start = self.random(random);
@@ -36,26 +39,26 @@ impl IdPool {
         Some(id)
     }
 
-    /// A leased number is free again; any other stays as it is.
+    /// Frees a leased number; any other number keeps its state.
     pub(super) fn release(&mut self, id: Id) {
         if self.leased.remove(&id) {
             self.taken.remove(&id);
         }
     }
 
-    /// A leased number was written: it is used.
+    /// Marks a leased number as used, because it was written.
     pub(super) fn use_up(&mut self, id: Id) {
         self.leased.remove(&id);
     }
 
-    /// A number has gone from the store: it is free unless it is leased here.
+    /// Frees a number that was deleted from the store, unless it is leased here.
     pub(super) fn insert(&mut self, id: Id) {
         if !self.leased.contains(&id) {
             self.taken.remove(&id);
         }
     }
 
-    /// A number was seen in the store: it is used.
+    /// Marks a number as used, because the store has it.
     pub(super) fn remove(&mut self, id: Id) {
         if self.range.contains(id) {
             self.leased.remove(&id);
@@ -67,7 +70,7 @@ impl IdPool {
         Id::new(random.random_range(self.range.min().number()..=self.range.max().number())).unwrap_or(self.range.min())
     }
 
-    /// The first free number from one to another, both included.
+    /// Returns the first free number between two numbers, inclusive.
     fn first_free(&self, from: Id, to: Id) -> Option<Id> {
         let mut candidate = from;
         for taken in self.taken.range(from..=to) {

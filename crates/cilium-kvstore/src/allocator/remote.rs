@@ -1,4 +1,5 @@
-//! Copies of the numbers of remote stores, which are found beside the own ones (`RemoteCache`, `pkg/allocator`).
+//! Copies of the numbers of remote stores, which an allocator shows in addition to its own numbers
+//! (`RemoteCache`, `pkg/allocator`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,20 +13,20 @@ use super::key::AllocatorKey;
 use super::options::AllocatorOptions;
 use super::state::accepts;
 
-/// How many changes wait to be taken over: a page of a list (`etcd.limit`, 256).
+/// Capacity of the queue of changes to apply: one page of a list (`etcd.limit`, 256).
 const MUTATIONS_MAX: usize = 256;
 
-/// The copies that an allocator has.
+/// Copies of an allocator.
 #[derive(Clone, Default)]
 pub(super) struct Remotes(Arc<Mutex<Vec<Arc<RemoteCopy>>>>);
 
-/// One copy.
 struct RemoteCopy {
     cache: Mutex<Cache>,
     options: AllocatorOptions,
 }
 
-/// A copy of the numbers of a remote store. Without a connection it stays as it was; dropping it takes it away.
+/// Copy of the numbers of a remote store. It keeps its entries while there is no connection.
+/// Dropping it removes them.
 pub struct RemoteCache {
     copy: Arc<RemoteCopy>,
     remotes: Remotes,
@@ -54,7 +55,7 @@ impl RemoteCopy {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows the store; returns what is to be told.
+    /// Applies a change of the store. Returns the events to publish.
     fn apply(&self, mutation: Mutation) -> Vec<Event> {
         let event = |kind| move |(id, key)| Event { kind, id, key };
         match mutation {
@@ -73,8 +74,9 @@ impl RemoteCopy {
 }
 
 impl RemoteCache {
-    /// Follows a store over one connection, until `stop` is cancelled or the backend has no more to say. What stood before answers until
-    /// the first list is complete; then what that did not have is gone. A list that breaks off leaves nothing.
+    /// Follows a store over one connection, until `stop` is cancelled or the backend ends the
+    /// stream. The earlier entries keep answering until the first list is complete; entries that
+    /// the list lacks are then removed. An aborted list leaves nothing behind.
     pub async fn watch(&self, backend: &impl Backend, stop: CancellationToken) {
         self.copy.cache().begin_list();
         let (sender, mut mutations) = mpsc::channel(MUTATIONS_MAX);
@@ -88,7 +90,7 @@ impl RemoteCache {
         self.tell(dropped.into_iter().map(|(id, key)| Event { kind: EventKind::Delete, id, key }).collect()).await;
     }
 
-    /// How many numbers there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn count(&self) -> usize {
         self.copy.cache().len()
@@ -97,7 +99,7 @@ impl RemoteCache {
     async fn tell(&self, told: Vec<Event>) {
         if let Some(events) = &self.copy.options.events {
             for event in told {
-                // a caller that does not want to know any more has dropped the other end
+                // a receiver that is no longer interested has been dropped
                 let _ = events.send(event).await;
             }
         }

@@ -1,4 +1,4 @@
-//! The face of an allocator: allocating, looking up and releasing.
+//! Public API of an allocator: allocation, lookup and release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::shared::Shared;
 use super::upkeep;
 use crate::Backoff;
 
-/// Gives numbers to keys, over a store that others use for the same.
+/// Assigns numbers to keys, in a store that other nodes share.
 pub struct Allocator<B: Backend> {
     shared: Arc<Shared<B>>,
 }
@@ -25,79 +25,80 @@ impl<B: Backend> Clone for Allocator<B> {
     }
 }
 
-/// A number that is a key's, with a use of it that must be released.
+/// Number of a key, with one use of it that must be released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
     /// The number.
     pub id: Id,
-    /// Whether the key had none before.
+    /// Whether the key had no number before.
     pub is_new: bool,
-    /// Whether nobody used it on this node before.
+    /// Whether the key had no other use on this node.
     pub first_use: bool,
 }
 
-/// What releasing a key led to.
+/// Result of releasing a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Released {
-    /// The number of the key.
+    /// Number of the key.
     pub id: Id,
-    /// Whether nobody uses it on this node any more.
+    /// Whether the key has no more uses on this node.
     pub last_use: bool,
 }
 
-/// Why there is no number for a key, or none to release.
+/// Error of an allocation or a release.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocateError {
-    /// The first list did not come in time.
+    /// The first list did not complete in time.
     #[error("the identities of the store were not read within {0:?}")]
     NotListed(Duration),
-    /// Every number is taken.
+    /// All numbers are taken.
     #[error("no more available identities from {} to {}: all are used or wait for their collection", range.min(), range.max())]
     Exhausted {
-        /// The range that is used up.
+        /// Range without a free number.
         range: IdRange,
     },
-    /// The numbers that were chosen were taken by others meanwhile.
+    /// Other nodes took the chosen numbers in the meantime.
     #[error("{tries} free identities in a row were taken by other nodes")]
     Taken {
-        /// How many were tried.
+        /// Number of choices.
         tries: usize,
     },
-    /// Other nodes use the key with a number that is not, or not any more, the key's.
+    /// Other nodes use the key with a number that does not belong to the key, or no longer does.
     #[error("identity {id} is used for these labels, but stands for others")]
     Contested {
-        /// The number.
+        /// Number that the other nodes use.
         id: Id,
     },
-    /// The store has an entry that was written and does not tell of it, so that nobody knows whether the key had another number before.
+    /// The store has a new entry but does not report it, so it is unknown whether the key had
+    /// another number before.
     #[error("the store did not tell of the new identity {id} within {limit:?}")]
     Untold {
-        /// Its number.
+        /// Number of the entry.
         id: Id,
-        /// How long was waited.
+        /// Time limit that was exceeded.
         limit: Duration,
     },
-    /// The store does not do it.
+    /// The store failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// It took too long; the cause is that of the last attempt.
+    /// The allocation took too long. The cause is that of the last attempt.
     #[error("no identity within {limit:?}{}", last.as_ref().map(|last| format!("; the last attempt: {last}")).unwrap_or_default())]
     Timeout {
-        /// How long it might have taken.
+        /// Time limit that was exceeded.
         limit: Duration,
-        /// Why the last attempt failed.
+        /// Error of the last attempt.
         last: Option<Box<Self>>,
     },
     /// The key is not in use on this node.
     #[error("these labels are not in use on this node")]
     NotInUse,
-    /// The allocator ends.
+    /// The allocator was stopped.
     #[error("the allocator was stopped")]
     Stopped,
 }
 
 impl<B: Backend> Allocator<B> {
-    /// Begins to follow the store.
+    /// Starts to follow the store.
     ///
     /// # Errors
     /// [`InvalidOptions`].
@@ -107,7 +108,8 @@ impl<B: Backend> Allocator<B> {
         Ok(allocator)
     }
 
-    /// One that follows nothing, for [`Allocator::run_gc`] and [`Allocator::run_locks_gc`] alone (`NewAllocatorForGC`).
+    /// Creates an allocator that does not follow the store, only for [`Allocator::run_gc`] and
+    /// [`Allocator::run_locks_gc`] (`NewAllocatorForGC`).
     ///
     /// # Errors
     /// [`InvalidOptions`].
@@ -116,22 +118,23 @@ impl<B: Backend> Allocator<B> {
         Ok(Self { shared: Arc::new(Shared::new(backend, options)) })
     }
 
-    /// Waits until all numbers of the store were read.
+    /// Waits until all numbers of the store have been read.
     ///
     /// # Errors
-    /// [`AllocateError::NotListed`] after that time.
+    /// [`AllocateError::NotListed`] after `limit`.
     pub async fn wait_for_initial_sync(&self, limit: Duration) -> Result<(), AllocateError> {
         let mut listed = self.shared.listed.subscribe();
         let done = timeout(limit, listed.wait_for(|listed| *listed)).await;
         done.map(|_| ()).map_err(|_| AllocateError::NotListed(limit))
     }
 
-    /// The number of a key; it gets one if it has none. Each success counts as one use, to be released. A caller that does not wait for the
-    /// answer leaves nothing behind.
+    /// Returns the number of a key, and allocates one if it has none. Each success counts as one
+    /// use, which must be released. A caller that drops the future leaves no use behind.
     ///
     /// # Errors
-    /// [`AllocateError`], after [`AllocatorOptions::attempts_max`] attempts or [`AllocatorOptions::allocation_max`]; at once where there is
-    /// no free number, as that changes by collection alone.
+    /// [`AllocateError`], after [`AllocatorOptions::attempts_max`] attempts or
+    /// [`AllocatorOptions::allocation_max`]. Fails at once if no number is free, because only a
+    /// collection can change that.
     pub async fn allocate(&self, key: &AllocatorKey) -> Result<Allocation, AllocateError> {
         let limit = self.shared.options.allocation_max;
         let deadline = Instant::now() + limit;
@@ -167,7 +170,7 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// One attempt, in a task of its own: it ends in order also if nobody waits for it any more.
+    /// Runs one attempt in its own task, which ends cleanly even if the caller no longer waits.
     async fn attempt(&self, key: &AllocatorKey) -> Result<Allocation, AllocateError> {
         let (reply, answer) = oneshot::channel();
         let (shared, key) = (Arc::clone(&self.shared), key.clone());
@@ -180,11 +183,11 @@ impl<B: Backend> Allocator<B> {
         answer.await.unwrap_or(Err(AllocateError::Stopped))
     }
 
-    /// Gives up one use of a key. With the last one on this node its reference goes from the store; the number stays until the collector
-    /// takes it.
+    /// Releases one use of a key. The last release on this node deletes its reference from the
+    /// store; the number stays until a collector deletes it.
     ///
     /// # Errors
-    /// [`AllocateError::NotInUse`], and what keeps the list from being complete.
+    /// [`AllocateError::NotInUse`], and errors that keep the list from completing.
     pub async fn release(&self, key: &AllocatorKey) -> Result<Released, AllocateError> {
         self.wait_for_initial_sync(self.shared.options.allocation_max).await?;
         let (reply, answer) = oneshot::channel();
@@ -195,7 +198,7 @@ impl<B: Backend> Allocator<B> {
         answer.await.unwrap_or(Err(AllocateError::Stopped))
     }
 
-    /// The number of a key, by the copy or else by the store.
+    /// Returns the number of a key: from the copy, or otherwise from the store.
     ///
     /// # Errors
     /// [`BackendError`].
@@ -204,7 +207,7 @@ impl<B: Backend> Allocator<B> {
         if known.is_some() { Ok(known) } else { self.get_no_cache(key).await }
     }
 
-    /// The number of a key by the store.
+    /// Returns the number of a key from the store.
     ///
     /// # Errors
     /// [`BackendError`].
@@ -212,7 +215,7 @@ impl<B: Backend> Allocator<B> {
         self.shared.backend.get(key).await
     }
 
-    /// The lock of a key, for [`Allocator::get_if_locked`].
+    /// Locks a key, for [`Allocator::get_if_locked`].
     ///
     /// # Errors
     /// [`BackendError`].
@@ -220,7 +223,8 @@ impl<B: Backend> Allocator<B> {
         self.shared.backend.lock(key).await
     }
 
-    /// The number of a key, by the copy or else by the store while the lock is held.
+    /// Returns the number of a key: from the copy, or otherwise from the store while the lock is
+    /// held.
     ///
     /// # Errors
     /// [`BackendError`].
@@ -229,7 +233,7 @@ impl<B: Backend> Allocator<B> {
         if known.is_some() { Ok(known) } else { self.shared.backend.get_if_locked(key, lock).await }
     }
 
-    /// The key of a number, by the copy or else by the store.
+    /// Returns the key of a number: from the copy, or otherwise from the store.
     ///
     /// # Errors
     /// [`BackendError`].
@@ -238,41 +242,43 @@ impl<B: Backend> Allocator<B> {
         if known.is_some() { Ok(known) } else { self.shared.backend.get_by_id(id).await }
     }
 
-    /// Shows every number of the copy and of those of remote stores. The copy waits meanwhile.
+    /// Calls `show` with every number of the own copy and of the copies of remote stores. The own
+    /// copy is locked during the call.
     pub fn for_each(&self, mut show: impl FnMut(Id, &AllocatorKey)) {
         self.shared.state().cache.iter().for_each(|(id, key)| show(id, key));
         self.shared.remotes.for_each(&mut show);
     }
 
-    /// How many numbers the own copy has.
+    /// Returns the number of entries in the own copy.
     #[must_use]
     pub fn count(&self) -> usize {
         self.shared.state().cache.len()
     }
 
-    /// A place for the numbers of a remote store, which from now on are found here too (`WatchRemoteKVStore`).
+    /// Adds a copy of a remote store's numbers, which [`Allocator::for_each`] shows too
+    /// (`WatchRemoteKVStore`).
     #[must_use]
     pub fn watch_remote(&self, options: AllocatorOptions) -> RemoteCache {
         self.shared.remotes.add(options)
     }
 
-    /// One round of the collection of numbers that nobody uses.
+    /// Runs one round of the collection of unused numbers.
     ///
     /// # Errors
-    /// [`BackendError`]: what the last round found still holds.
+    /// [`BackendError`]; the result of the last round remains valid.
     pub async fn run_gc(&self, last_round: &StaleIds, what: &Collected) -> Result<CollectionRound, BackendError> {
         self.shared.backend.run_gc(last_round, what).await
     }
 
-    /// One round of the collection of locks whose holders are stuck.
+    /// Runs one round of the collection of locks whose holders are stuck.
     ///
     /// # Errors
-    /// [`BackendError`]: what the last round found still holds.
+    /// [`BackendError`]; the result of the last round remains valid.
     pub async fn run_locks_gc(&self, last_round: &StaleLocks) -> Result<LockCollection, BackendError> {
         self.shared.backend.run_locks_gc(last_round).await
     }
 
-    /// Deletes all numbers, references and locks of the store; for tests.
+    /// Deletes all numbers, references and locks of the store. For tests.
     ///
     /// # Errors
     /// [`BackendError`].
@@ -280,22 +286,24 @@ impl<B: Backend> Allocator<B> {
         self.shared.backend.delete_all_keys().await
     }
 
-    /// Makes sure now that all that is used here is in the store, as happens from time to time; false if that cannot be said.
+    /// Checks now that the store has everything in use here, as the regular sync does. Returns
+    /// false if that cannot be confirmed.
     pub async fn look_at_all(&self) -> bool {
         upkeep::look_at_all(&self.shared).await
     }
 
-    /// How the store is, for people.
+    /// Returns a human-readable status of the store.
     pub async fn status(&self) -> String {
         self.shared.backend.status().await
     }
 
-    /// Has its tasks end soon.
+    /// Signals the tasks to stop.
     pub fn stop(&self) {
         self.shared.stop.cancel();
     }
 
-    /// Ends its tasks (`Delete`). What is in the store stays: references end with their leases.
+    /// Stops the tasks and waits for them (`Delete`). The store keeps its content: references
+    /// expire with their leases.
     pub async fn delete(&self) {
         self.stop();
         self.shared.tasks.close();

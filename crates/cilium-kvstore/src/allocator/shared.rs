@@ -1,4 +1,4 @@
-//! What an allocator and its tasks share: the store, what is held of it, and whose turn it is.
+//! State that an allocator and its tasks share: the store, the copy of it, and the per-key mutexes.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,21 +13,21 @@ use super::options::AllocatorOptions;
 use super::remote::Remotes;
 use super::state::State;
 
-/// How many turns there are: one for each key would grow without bound, and keys that share one wait for each other for no reason. With 16
-/// tasks at work the chance that a task waits in vain is 15 in 256.
+/// Number of mutexes for keys. One per key would grow without bound, and keys that share one
+/// sometimes wait for each other needlessly. With 16 active tasks the chance of that is 15 in 256.
 const TURNS: usize = 256;
 
-/// What an allocator and its tasks share.
 pub(super) struct Shared<B> {
     pub(super) backend: B,
     pub(super) options: AllocatorOptions,
     state: Mutex<State>,
-    /// Who writes for a key waits for its turn: locks of the store are of the whole process, and giving up a key must not meet taking it.
+    /// Mutexes that serialize the writes for a key. The store's locks belong to the whole process,
+    /// and releasing a key must not overlap with allocating it.
     turns: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
     /// Whether the first list is complete.
     pub(super) listed: watch::Sender<bool>,
-    /// Told of each change of the copy.
+    /// Notified after each change of the copy.
     pub(super) told: Notify,
     pub(super) remotes: Remotes,
     pub(super) tasks: TaskTracker,
@@ -54,13 +54,13 @@ impl<B> Shared<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whose turn it is with a key.
+    /// Returns the mutex of a key.
     pub(super) fn turn(&self, key: &AllocatorKey) -> &tokio::sync::Mutex<()> {
         let hash = usize::try_from(self.hasher.hash_one(key) % TURNS as u64).unwrap_or_default();
         &self.turns[hash]
     }
 
-    /// One more use of a key that is in use here.
+    /// Adds a use of a key that is in use here.
     pub(super) fn reuse(&self, key: &AllocatorKey) -> Option<Id> {
         let mut state = self.state();
         let id = state.local.reuse(key)?;

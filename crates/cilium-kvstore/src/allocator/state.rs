@@ -1,4 +1,4 @@
-//! All that an allocator holds, and what a change of the store does to it. Pure.
+//! State of an allocator, and the effects of changes in the store on it. No IO.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,25 +10,26 @@ use super::local::{Given, LocalKeys};
 use super::options::{AllocatorOptions, Validator};
 use super::pool::IdPool;
 
-/// What an allocator holds.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) cache: Cache,
     pub(super) local: LocalKeys,
     pub(super) pool: IdPool,
-    /// References that may stand in the store although nobody here uses the key, because an answer of the store did not come.
+    /// References that the store may have although no key here uses them, because a response of the
+    /// store did not arrive.
     pub(super) doubtful: HashMap<AllocatorKey, Id>,
     /// Numbers that are being written into the store again.
     pub(super) restoring: HashSet<Id>,
-    /// Everything is being listed anew: of what was written before an entry that is told of, some may not be told of yet.
+    /// Whether everything is being listed again. Until the list is complete, the copy may lack
+    /// entries that are older than those it has.
     is_relisting: bool,
 }
 
-/// What a change of the store leads to.
+/// Effects of a change in the store.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Applied {
     pub(super) event: Option<Event>,
-    /// In use here and gone from the store: to be written again.
+    /// Number in use here that was deleted from the store and must be written again.
     pub(super) restore: Option<(Id, AllocatorKey)>,
 }
 
@@ -40,19 +41,21 @@ impl State {
         Self { cache, local, pool, doubtful: HashMap::new(), restoring: HashSet::new(), is_relisting: false }
     }
 
-    /// The number that a key has in the store by the copy, where that is sure to be the one that was there first.
+    /// Returns the number that a key has according to the copy, if it is certain that it is the
+    /// oldest one.
     pub(super) fn left_id(&self, key: &AllocatorKey) -> Option<Id> {
         let first = self.cache.id(key).filter(|_| !self.is_relisting)?;
         self.cache.is_told(first, key).then_some(first)
     }
 
-    /// The numbers of a key that were there before this one of it, once the store has told of this, and so of all that were written before.
+    /// Returns the numbers that a key had before `id`; `None` until the store has reported `id`,
+    /// and with it all earlier entries.
     pub(super) fn earlier_ids(&self, id: Id, key: &AllocatorKey) -> Option<Vec<Id>> {
         let is_told = !self.is_relisting && self.cache.is_told(id, key);
         is_told.then(|| self.cache.ids(key).take_while(|earlier| *earlier != id).collect())
     }
 
-    /// Follows the store.
+    /// Applies a change of the store.
     pub(super) fn apply(&mut self, mutation: Mutation, options: &AllocatorOptions) -> Applied {
         match mutation {
             Mutation::ListDone => {
@@ -94,7 +97,8 @@ impl State {
         Applied { event, restore: None }
     }
 
-    /// Gives up one use of a key; `None` for one that is not in use. A number that went from the store while it was used is free after that.
+    /// Releases one use of a key; `None` for a key that is not in use. If the number was deleted
+    /// from the store while it was in use, the last release makes it free.
     pub(super) fn release(&mut self, key: &AllocatorKey, options: &AllocatorOptions) -> Option<Given> {
         let given = self.local.release(key)?;
         if given.last_use && self.cache.key(given.id).is_none() {
@@ -103,7 +107,8 @@ impl State {
         Some(given)
     }
 
-    /// A key's number was lost to somebody else; says so if it was in use here with this number.
+    /// Forgets a key whose number was given to another key. Returns the event if the key was in use
+    /// here with this number.
     pub(super) fn lose(&mut self, id: Id, key: &AllocatorKey) -> Option<Event> {
         (self.local.id(key) == Some(id)).then(|| {
             self.local.forget(key);
@@ -112,7 +117,7 @@ impl State {
     }
 }
 
-/// Whether a number may enter the copy; says so where not.
+/// Returns whether a number may enter the copy, and logs a refusal.
 pub(super) fn accepts(validator: Option<&Validator>, id: Id, key: Option<&AllocatorKey>) -> bool {
     let refused = validator.and_then(|validator| validator.check(id, key).err());
     if let Some(reason) = &refused {

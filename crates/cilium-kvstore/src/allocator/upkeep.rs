@@ -1,4 +1,5 @@
-//! The tasks of an allocator: following the store, and keeping right there what is used here.
+//! Background tasks of an allocator: following the store, and restoring the numbers that are in use
+//! here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +15,19 @@ use super::key::AllocatorKey;
 use super::shared::Shared;
 use crate::Backoff;
 
-/// How many changes of the store wait to be taken over: a page of a list (`etcd.limit`, 256).
+/// Capacity of the queue of changes to apply: one page of a list (`etcd.limit`, 256).
 const MUTATIONS_MAX: usize = 256;
 
-/// How many numbers are looked at in the store at a time: as many as tasks allocate on a busy node.
+/// Maximum concurrent checks of numbers in the store: as many as tasks allocate on a busy node.
 const LOOKS_MAX: usize = 16;
 
 /// First wait after a failure.
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
 
-/// Longest wait after failures: 30 tries fit into the life of the leases that references are attached to (15 minutes).
+/// Longest wait after failures. 30 attempts fit into the TTL of the leases that references are
+/// attached to (15 minutes).
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-/// Starts the tasks.
 pub(super) fn start<B: Backend>(shared: &Arc<Shared<B>>) {
     shared.tasks.spawn(follow(Arc::clone(shared)));
     shared.tasks.spawn(keep(Arc::clone(shared)));
@@ -44,7 +45,7 @@ async fn follow<B: Backend>(shared: Arc<Shared<B>>) {
     stopped.run_until_cancelled(async { tokio::join!(shared.backend.list_and_watch(sender, shared.stop.clone()), take) }).await;
 }
 
-/// Takes over one change of the store, tells it, and undoes it where it must not be.
+/// Applies one change of the store, publishes it, and undoes it if it must not happen.
 async fn take_over<B: Backend>(shared: &Arc<Shared<B>>, mutation: Mutation) {
     let is_list_done = mutation == Mutation::ListDone;
     let applied = shared.state().apply(mutation, &shared.options);
@@ -62,12 +63,12 @@ async fn take_over<B: Backend>(shared: &Arc<Shared<B>>, mutation: Mutation) {
 
 async fn tell<B>(shared: &Shared<B>, event: Option<Event>) {
     if let (Some(event), Some(events)) = (event, &shared.options.events) {
-        // a caller that does not want to know any more has dropped the other end
+        // a receiver that is no longer interested has been dropped
         let _ = events.send(event).await;
     }
 }
 
-/// Writes a number that is used here into the store again, as long as it is used here.
+/// Writes a number into the store again, as long as it is in use here.
 async fn restore<B: Backend>(shared: Arc<Shared<B>>, id: Id, key: AllocatorKey) {
     let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
     while let Err(reason) = look_at(&shared, id, &key).await {
@@ -77,14 +78,15 @@ async fn restore<B: Backend>(shared: Arc<Shared<B>>, id: Id, key: AllocatorKey) 
         }
     }
     shared.state().restoring.remove(&id);
-    // given up meanwhile: nobody took it out of the copy
+    // released meanwhile: the copy still has it
     if shared.state().local.id(&key).is_none() {
         let applied = shared.state().apply(Mutation::Delete(id), &shared.options);
         tell(&shared, applied.event).await;
     }
 }
 
-/// Looks at everything that is used here from time to time, and at once when references may have been lost.
+/// Checks everything in use here at the sync interval, and at once when references may have been
+/// lost.
 async fn keep<B: Backend>(shared: Arc<Shared<B>>) {
     let mut listed = shared.listed.subscribe();
     let stopped = shared.stop.clone();
@@ -114,7 +116,8 @@ async fn keep<B: Backend>(shared: Arc<Shared<B>>) {
     stopped.run_until_cancelled(work).await;
 }
 
-/// Whether all that is used here is right in the store, and nothing else of this node is there.
+/// Checks everything in use here in the store, and deletes doubtful references. Returns whether all
+/// of that succeeded.
 pub(super) async fn look_at_all<B: Backend>(shared: &Arc<Shared<B>>) -> bool {
     let (used, doubtful) = {
         let state = shared.state();
@@ -137,7 +140,8 @@ pub(super) async fn look_at_all<B: Backend>(shared: &Arc<Shared<B>>) -> bool {
     reason.is_none()
 }
 
-/// Makes sure that a number and this node's reference to it are in the store, if it is used here; the reason if that cannot be said.
+/// Makes sure that the store has a number and this node's reference to it, if the number is in use
+/// here. Returns the reason if that cannot be confirmed.
 async fn look_at<B: Backend>(shared: &Arc<Shared<B>>, id: Id, key: &AllocatorKey) -> Result<(), String> {
     let turn = shared.turn(key).lock().await;
     if shared.state().local.id(key) != Some(id) {

@@ -1,18 +1,21 @@
-//! What an etcd member reports of itself in the `errors` of its status: the alarms `NOSPACE` and `CORRUPT`, and a missing leader.
+//! Errors in the status of an etcd member: the alarms `NOSPACE` and `CORRUPT`, and a missing
+//! leader.
 
 use crate::{Connection, KvstoreError};
 
-/// Maximum errors that are returned. etcd has two kinds of alarms for each member, and a missing leader.
+/// Maximum number of errors that are returned. etcd has two kinds of alarms for each member, and a
+/// missing leader.
 const ERRORS_MAX: usize = 8;
 
-/// Maximum length of an error that is no alarm, in characters. etcd's own texts have below 40.
+/// Maximum characters of an error that is not an alarm. etcd's own texts have fewer than 40.
 const ERROR_LENGTH_MAX: usize = 100;
 
-/// How etcd names an alarm in an error: `memberID:10501334649042878790 alarm:NOSPACE `.
+/// Marker of an alarm in an error: `memberID:10501334649042878790 alarm:NOSPACE `.
 const ALARM_MARK: &str = "alarm:";
 
 impl Connection {
-    /// Returns the errors in the member's status, each alarm by its name: `NOSPACE`, `CORRUPT`. etcd asks for no right to read them.
+    /// Returns the errors in the member's status, alarms by their names: `NOSPACE`, `CORRUPT`. etcd
+    /// requires no permission to read them.
     ///
     /// # Errors
     /// [`KvstoreError`].

@@ -1,4 +1,4 @@
-//! Dialling: one TCP connection, by TLS where asked for, made into a gRPC channel that can never dial again.
+//! Dialling: turns one TCP or TLS connection into a gRPC channel that never dials again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,10 +16,12 @@ use crate::error::with_causes;
 use crate::tls::ClientTls;
 use crate::{ClientOptions, Endpoint, EtcdConfig, KvstoreError};
 
-/// How much one stream may have on the way to us: etcd's largest message (1.5 MiB, `--max-request-bytes`) takes two round trips.
+/// HTTP/2 receive window of one stream: etcd's largest message (1.5 MiB, `--max-request-bytes`)
+/// needs two round trips.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
-/// How much all streams together may: a watch stream that nobody reads, and still room for lists of ten kinds.
+/// HTTP/2 receive window of the connection: enough for a watch stream that is not read and lists of
+/// ten kinds.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 /// A TCP or TLS stream.
@@ -29,7 +31,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 type BoxedStream = Box<dyn Stream>;
 
-/// Opens the one connection and makes a channel of it.
+/// Opens the connection and creates its channel.
 pub(crate) async fn dial(file: &EtcdConfig, address: &Address, options: &ClientOptions) -> Result<Channel, KvstoreError> {
     let authority = address.authority();
     let limit = options.connect_timeout;
@@ -40,13 +42,14 @@ pub(crate) async fn dial(file: &EtcdConfig, address: &Address, options: &ClientO
     timeout(limit, opening).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: format!("connecting to {authority}"), limit }))
 }
 
-/// After a TLS connection failed without a reason: whether the server refuses our certificate, or that we have none. In
-/// TLS 1.3 it says so only after the handshake, and what we write meanwhile can break the connection before we have read
-/// it. So this asks again over a second connection, and only listens.
+/// Checks, after a TLS connection failed without a reason, whether the server refuses our
+/// certificate or requires one. In TLS 1.3 it reports that only after the handshake, and our own
+/// writes can break the connection before we have read it. This therefore opens a second connection
+/// and only reads.
 pub(crate) async fn tls_refusal(file: &EtcdConfig, address: &Address, options: &ClientOptions) -> Option<KvstoreError> {
     let listening = async {
         let (mut stream, tls) = open_stream(file, address).await.ok()?;
-        // tokio-rustls gives TLS errors this kind; any other says nothing new
+        // tokio-rustls gives TLS errors this kind; any other kind tells nothing new
         let error = stream.read_u8().await.err().filter(|error| error.kind() == io::ErrorKind::InvalidData)?;
         Some(tls?.refusal(&error))
     };
@@ -54,10 +57,10 @@ pub(crate) async fn tls_refusal(file: &EtcdConfig, address: &Address, options: &
     Some(KvstoreError::Tls { authority: address.authority(), refusal })
 }
 
-/// The stream, and what explains its errors if it is one of TLS.
+/// Opens the stream. With TLS, also returns the object that explains its errors.
 async fn open_stream(file: &EtcdConfig, address: &Address) -> Result<(BoxedStream, Option<ClientTls>), KvstoreError> {
     let authority = address.authority();
-    // the files first: a missing certificate is better news than a refused connection
+    // the files first: a missing certificate is a more useful error than a refused connection
     let connect = |cause| KvstoreError::Connect { authority: authority.clone(), cause };
     let tls = if address.secure { Some(read_tls(file).await.map_err(connect)??) } else { None };
     let addresses = resolve(file, address).await.map_err(connect)?;
@@ -77,7 +80,8 @@ async fn open_stream(file: &EtcdConfig, address: &Address) -> Result<(BoxedStrea
     }
 }
 
-/// The addresses that the name of an endpoint stands for: those that the client file gives for it, else those that the system knows.
+/// Resolves the name of an endpoint: with the aliases of the client file, otherwise with the
+/// system's resolver.
 pub(crate) async fn resolve(file: &EtcdConfig, address: &Address) -> io::Result<Vec<SocketAddr>> {
     if let Some(ips) = file.host_aliases.addresses(&address.host) {
         return Ok(ips.iter().map(|ip| SocketAddr::new(*ip, address.port)).collect());
@@ -85,18 +89,20 @@ pub(crate) async fn resolve(file: &EtcdConfig, address: &Address) -> io::Result<
     Ok(lookup_host((address.host.as_str(), address.port)).await?.collect())
 }
 
-/// The outer error is that of the blocking thread, which ends early only with the runtime.
+/// Reads the TLS files on a blocking thread. The outer error is that of the thread, which ends
+/// early only with the runtime.
 async fn read_tls(file: &EtcdConfig) -> io::Result<Result<ClientTls, KvstoreError>> {
     let file = file.clone();
     Ok(tokio::task::spawn_blocking(move || ClientTls::read(&file)).await?)
 }
 
-/// Hands the stream to tonic once. When it breaks, tonic asks for another and gets an error, now and ever after.
+/// Passes the stream to tonic once. When it breaks, each further connection attempt of tonic fails.
 async fn into_channel(stream: BoxedStream, address: &Address, options: &ClientOptions) -> Result<Channel, KvstoreError> {
     let authority = address.authority();
     let invalid = || KvstoreError::InvalidEndpoint { endpoint: Endpoint::new(&authority), reason: "not of the form https://host:port" };
     let uri = |scheme: &str| format!("{scheme}://{authority}").parse::<Uri>().map_err(|_| invalid());
-    // tonic itself must not add TLS to what we hand it, so it gets http://; requests name the true scheme
+    // tonic itself must not add TLS to our stream, so it gets http://; requests name the true
+    // scheme
     let origin = uri(if address.secure { "https" } else { "http" })?;
     let endpoint = transport::Endpoint::from(uri("http")?)
         .origin(origin)
@@ -104,7 +110,8 @@ async fn into_channel(stream: BoxedStream, address: &Address, options: &ClientOp
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keep_alive_interval(options.keepalive_heartbeat)
         .keep_alive_timeout(options.keepalive_timeout)
-        // etcd closes connections that ping without an open call ("too_many_pings": its PermitWithoutStream is off)
+        // etcd closes connections that ping without an open call ("too_many_pings": its
+        // PermitWithoutStream is off)
         .keep_alive_while_idle(false);
     let slot = Arc::new(Mutex::new(Some(TokioIo::new(stream))));
     let connector = tower::service_fn(move |_: Uri| {

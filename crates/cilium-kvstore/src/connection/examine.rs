@@ -1,7 +1,7 @@
-//! Looking at one endpoint from below, one step after the other, as a person would with `dig`, `nc`, `openssl s_client` and `curl`; after Cilium's
-//! `pkg/kvstore/etcd_debug.go`.
+//! Diagnosis of one endpoint, step by step from the bottom up, as a person would do it with `dig`,
+//! `nc`, `openssl s_client` and `curl`. Modelled on Cilium's `pkg/kvstore/etcd_debug.go`.
 //!
-//! Owns: connections of its own, each used once, which mirror nothing. Emits: an [`Examination`]. Deliberately lacks: what to do about it.
+//! It opens its own connections, each used once, and returns an [`Examination`] without advice.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,54 +28,56 @@ use crate::endpoint::Address;
 use crate::tls::{ClientTls, ServerVerifier, tls_error};
 use crate::{CertificateFacts, ClientOptions, Endpoint, EtcdConfig, KvstoreError, TlsRefusal};
 
-/// etcd's answer to `/version` has some 60 bytes.
+/// Maximum bytes of the response to `/version`. etcd's has some 60.
 const VERSION_BYTES_MAX: usize = 4096;
 
-/// What was found at an endpoint, as far as it was reached: a step that failed has no successors.
+/// Results of the steps at an endpoint. The steps after a failed one are `None`.
 #[derive(Debug, Clone, Default)]
 pub struct Examination {
-    /// The name or address of the endpoint.
+    /// Name or address of the endpoint.
     pub host: String,
-    /// The addresses that the name stands for, or why it stands for none.
+    /// Addresses that the name resolves to, or the error.
     pub addresses: Option<Result<Vec<SocketAddr>, String>>,
-    /// Which address took the connection, and how soon; or why none did.
+    /// Address that accepted the connection and the time that took, or the error.
     pub connected: Option<Result<(SocketAddr, Duration), String>>,
-    /// The handshake, where the endpoint is spoken to by TLS.
+    /// TLS handshake, if the endpoint uses TLS.
     pub handshake: Option<Handshake>,
-    /// What the server says of itself.
+    /// Facts that the server reports about itself, or the error.
     pub server: Option<Result<ServerFacts, String>>,
 }
 
-/// What a TLS handshake showed, also one that failed.
+/// Observations during a TLS handshake, even a failed one.
 #[derive(Debug, Clone, Default)]
 pub struct Handshake {
-    /// Version and cipher suite.
+    /// TLS version and cipher suite.
     pub protocol: Option<String>,
-    /// The server's certificates, its own first.
+    /// Certificates of the server, its own first.
     pub chain: Vec<CertificateFacts>,
-    /// Why the server's certificate is not trusted.
+    /// Reason why the server's certificate is not trusted.
     pub untrusted: Option<TlsRefusal>,
-    /// The authorities whose client certificates the server takes; `None` if it asked for no certificate.
+    /// Authorities whose client certificates the server accepts; `None` if it requested no
+    /// certificate.
     pub acceptable_authorities: Option<Vec<String>>,
-    /// The client's certificate and those that were sent with it, if the server asked for one.
+    /// Certificate of the client and those that were sent with it, if the server requested one.
     pub client_chain: Vec<CertificateFacts>,
-    /// Why the handshake failed.
+    /// Reason why the handshake failed.
     pub error: Option<TlsRefusal>,
 }
 
-/// What a server says of itself at `/version`.
+/// Facts from a server's response to `/version`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFacts {
-    /// Its release, such as `3.5.21`.
+    /// Version of etcd, such as `3.5.21`.
     pub version: String,
-    /// By how many seconds its clock is ahead of ours, to the second or so; `None` if it does not say.
+    /// Seconds by which its clock is ahead of ours, to about a second; `None` if it does not report
+    /// its time.
     pub clock_ahead_seconds: Option<i64>,
 }
 
-/// Takes the steps: name, TCP, TLS, `/version`. Each may take the time given.
+/// Runs the steps: name resolution, TCP, TLS, `/version`. Each step may take up to `step_max`.
 ///
 /// # Errors
-/// When the endpoint or a file of the client's cannot be used.
+/// [`KvstoreError`] if the endpoint or a file of the client cannot be used.
 pub async fn examine(file: &EtcdConfig, endpoint: &Endpoint, step_max: Duration) -> Result<Examination, KvstoreError> {
     let address = Address::parse(endpoint, file.insecure_transport)?;
     let mut found = Examination { host: address.host.clone(), ..Examination::default() };
@@ -108,7 +110,7 @@ pub async fn examine(file: &EtcdConfig, endpoint: &Endpoint, step_max: Duration)
                 Err(Unanswered { text, refusal }) => {
                     handshake.error = match refusal {
                         Some(refusal) => Some(refusal),
-                        // what was written can break the connection before the alert is read
+                        // our own write can break the connection before the alert is read
                         None => listen_for_refusal(file, &address, step_max).await,
                     };
                     found.server = if handshake.error.is_none() { Some(Err(text)) } else { None };
@@ -121,7 +123,7 @@ pub async fn examine(file: &EtcdConfig, endpoint: &Endpoint, step_max: Duration)
     Ok(found)
 }
 
-/// Why the server ends a second connection on which nothing is written, if it does.
+/// Returns why the server ends a second connection, on which nothing is written, if it does.
 async fn listen_for_refusal(file: &EtcdConfig, address: &Address, step_max: Duration) -> Option<TlsRefusal> {
     let options = ClientOptions { connect_timeout: step_max, ..ClientOptions::default() };
     match tls_refusal(file, address, &options).await? {
@@ -130,7 +132,7 @@ async fn listen_for_refusal(file: &EtcdConfig, address: &Address, step_max: Dura
     }
 }
 
-/// The answer, or that there was none in time.
+/// Returns the result of a step, or a timeout message.
 async fn within<T, E: From<String>>(limit: Duration, step: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     timeout(limit, step).await.unwrap_or_else(|_| Err(silence(limit).into()))
 }
@@ -144,7 +146,7 @@ async fn addresses(file: &EtcdConfig, address: &Address) -> Result<Vec<SocketAdd
     if found.is_empty() { Err("the name has no address".to_owned()) } else { Ok(found) }
 }
 
-/// The first address that takes the connection.
+/// Connects to the first address that accepts the connection.
 async fn connect(addresses: &[SocketAddr], step_max: Duration) -> Result<(TcpStream, SocketAddr, Duration), String> {
     let mut last = String::new();
     for address in addresses {
@@ -172,10 +174,10 @@ async fn shake_hands(
     timeout(limit, connecting).await.unwrap_or_else(|_| Err(late())).map_err(|error| tls.refusal(&error))
 }
 
-/// Why `/version` was not answered.
+/// Reason why `/version` was not answered.
 struct Unanswered {
     text: String,
-    /// The reason in TLS, where it is one.
+    /// Error of TLS, if that was the reason.
     refusal: Option<TlsRefusal>,
 }
 
@@ -201,7 +203,8 @@ impl Unanswered {
     }
 }
 
-/// `GET /version`. In TLS 1.3 a server that refuses our certificate says so only in place of this answer.
+/// Requests `GET /version`. In TLS 1.3 a server that refuses our certificate reports that only
+/// instead of this response.
 async fn ask_version(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     address: &Address,
@@ -225,7 +228,8 @@ async fn ask_version(
         answer = asking.as_mut() => return answer,
         ended = connection => ended,
     };
-    // a server that closes the connection behind its answer (`Connection: close`) has answered all the same
+    // a server that closes the connection after its response (`Connection: close`) has still
+    // answered
     match (asking.await, ended) {
         (Ok(facts), _) => Ok(facts),
         (Err(_), Err(error)) => Err(shown(error)),
@@ -233,13 +237,13 @@ async fn ask_version(
     }
 }
 
-/// An HTTP date (RFC 9110, 5.6.7), in seconds since 1970.
+/// Parses an HTTP date (RFC 9110, 5.6.7) into seconds since 1970.
 fn seconds_of(date: &str) -> Option<i64> {
     jiff::fmt::rfc2822::parse(date).ok().map(|time| time.timestamp().as_second())
 }
 
-/// The client's TLS configuration, with everything that the server shows written down, and its certificate taken whatever it is: this connection
-/// carries nothing.
+/// Returns the client's TLS configuration, which records everything that the server presents and
+/// accepts any certificate: no data is sent over this connection.
 fn recording(file: &EtcdConfig, recorder: &Arc<Recorder>) -> Result<ClientTls, KvstoreError> {
     let mut tls = ClientTls::read(file)?;
     let config = &mut tls.config;
@@ -251,7 +255,7 @@ fn recording(file: &EtcdConfig, recorder: &Arc<Recorder>) -> Result<ClientTls, K
     Ok(tls)
 }
 
-/// What a handshake showed so far.
+/// Record of a handshake in progress.
 #[derive(Debug, Default)]
 struct Recorder(Mutex<Handshake>);
 
@@ -265,7 +269,7 @@ impl Recorder {
     }
 }
 
-/// Notes the server's certificates and whether they are trusted.
+/// Records the server's certificates and whether they are trusted.
 #[derive(Debug)]
 struct RecordServer {
     recorder: Arc<Recorder>,
@@ -312,7 +316,7 @@ impl ServerCertVerifier for RecordServer {
     }
 }
 
-/// Notes that the server asked for a certificate, and whose it takes.
+/// Records that the server requested a certificate, and from which authorities.
 #[derive(Debug)]
 struct RecordRequest {
     recorder: Arc<Recorder>,
@@ -331,7 +335,7 @@ impl ResolvesClientCert for RecordRequest {
     }
 
     fn has_certs(&self) -> bool {
-        // asked also without one, so that what the server wants is seen
+        // true even without a certificate, so that the server's request is recorded
         true
     }
 }
@@ -342,7 +346,8 @@ mod tests {
 
     use super::*;
 
-    /// What comes of `/version` of a server that sends this and closes the connection.
+    /// Returns the result of `/version` for a server that sends this answer and closes the
+    /// connection.
     async fn version_of(answer: &'static str) -> Result<ServerFacts, String> {
         let (client, mut server) = duplex(4096);
         let serving = async move {
@@ -359,7 +364,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_closes_the_connection_behind_its_answer_has_answered() {
         let expected = Ok(ServerFacts { version: "3.5.21".to_owned(), clock_ahead_seconds: None });
-        // which of the two is seen first is a matter of chance
+        // it is random which of the two is seen first
         for _ in 0..100 {
             let body = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 23\r\n\r\n{\"etcdserver\":\"3.5.21\"}";
             assert_eq!(version_of(body).await, expected);

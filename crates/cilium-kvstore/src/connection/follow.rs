@@ -1,7 +1,9 @@
-//! A short range that is read and then watched for as long as its connection lasts: heartbeat, cluster config, canaries.
+//! Short ranges that are read once and then watched for as long as the connection lasts: heartbeat,
+//! cluster config, canaries.
 //!
-//! Where etcd compacts the history that its watch needs, it is read anew and watched from there, over the same connection: a caller that follows it
-//! hears of what changed meanwhile as of any change. Deliberately lacks: ranges of entries, whose reading anew is a matter of the resync.
+//! If etcd compacts the history that the watch needs, the range is read again and watched from
+//! there, over the same connection. The caller receives the difference as ordinary changes. Ranges
+//! of entries are not followed this way: the resync reads those again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,26 +13,26 @@ use etcd_client::GetOptions;
 use crate::error::printable;
 use crate::{Connection, Disposition, Event, KeyValue, KvstoreError, Revision, Watch, WatchMessage};
 
-/// How many keys a short range may have: Cilium has one heartbeat and one config, and a canary for each of its seven kinds of objects, to
-/// which releases add one now and then.
+/// Maximum number of keys in a short range. Cilium has one heartbeat, one config, and one canary
+/// for each of its seven kinds of objects; releases sometimes add a kind.
 const KEYS_MAX: i64 = 64;
 
-/// A short range, followed. Dropping it ends the watch at the server too.
+/// Short range that is followed. Dropping it also ends the watch at the server.
 pub struct Follow {
     connection: Connection,
     key: Vec<u8>,
     range_end: Option<Vec<u8>>,
-    /// Which keys there are, each with the revision of its last put.
+    /// Existing keys, each with the revision of its last put.
     known: BTreeMap<Vec<u8>, Revision>,
-    /// `None` after a compaction, until the range is read anew.
+    /// `None` after a compaction, until the range is read again.
     watch: Option<Watch>,
-    /// How long the stream had been listened to when this watch began.
+    /// Listening time of the stream when this watch started.
     listened_before_watch: Duration,
-    /// How long it was listened to for the watches before.
+    /// Listening time of the earlier watches.
     listened: Duration,
 }
 
-/// The range as it was read, and a watch on it.
+/// Result of reading the range, and a watch on it.
 struct Reading {
     found: Vec<KeyValue>,
     revision: Revision,
@@ -38,10 +40,10 @@ struct Reading {
 }
 
 impl Connection {
-    /// Reads a key, or the range `[key, range_end)`, of few keys, and watches it from there.
+    /// Reads a key, or the short range `[key, range_end)`, and watches it from there.
     ///
     /// # Errors
-    /// [`KvstoreError`]; `TooManyKeys` if there are more keys than Cilium ever writes there.
+    /// [`KvstoreError`]; `TooManyKeys` if the range has more keys than Cilium ever writes there.
     pub async fn follow(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<(Vec<KeyValue>, Follow), KvstoreError> {
         let Reading { found, watch, .. } = self.read_and_watch(key, range_end).await?;
         let follow = Follow {
@@ -56,7 +58,8 @@ impl Connection {
         Ok((found, follow))
     }
 
-    /// Reads again for as long as etcd compacts in between, which takes a turn of a list and one of a watch each time.
+    /// Reads again as long as etcd compacts the history before the watch starts. Each attempt is
+    /// paced like a list and a watch.
     async fn read_and_watch(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<Reading, KvstoreError> {
         loop {
             let (found, revision) = self.read_short(key, range_end).await?;
@@ -82,10 +85,10 @@ impl Connection {
 }
 
 impl Follow {
-    /// The next changes; none if the server only said that it is there. May be dropped while waiting without losing anything.
+    /// Returns the next changes; empty if the server only reported its progress. Cancel-safe.
     ///
     /// # Errors
-    /// [`KvstoreError`], but for lost history.
+    /// [`KvstoreError`], except for compacted history.
     pub async fn next(&mut self) -> Result<Vec<Event>, KvstoreError> {
         let Some(watch) = &mut self.watch else { return self.read_anew().await };
         match watch.next().await {
@@ -103,14 +106,16 @@ impl Follow {
         }
     }
 
-    /// How long the range has been listened to, in all: like [`Watch::listened`], over all of its watches.
+    /// Returns the total time for which the range has been listened to: like [`Watch::listened`],
+    /// summed over all its watches.
     #[must_use]
     pub fn listened(&self) -> Duration {
         let by_watch = self.watch.as_ref().map_or(Duration::ZERO, |watch| watch.listened().saturating_sub(self.listened_before_watch));
         self.listened + by_watch
     }
 
-    /// What changed since the last watch, as its events would have told it but for what changed twice.
+    /// Returns the changes since the last watch as its events would have reported them, except that
+    /// repeated changes of a key are merged.
     async fn read_anew(&mut self) -> Result<Vec<Event>, KvstoreError> {
         let Reading { found, revision, watch } = self.connection.read_and_watch(&self.key, self.range_end.as_deref()).await?;
         let now = revisions(&found);

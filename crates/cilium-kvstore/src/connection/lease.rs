@@ -1,28 +1,30 @@
-//! How long a lease still lives. Cilium hangs everything that it writes on leases; this asks, and keeps none alive.
+//! Remaining life of leases. Cilium attaches all its keys to leases; this module reads their life
+//! and renews none.
 
 use std::time::Duration;
 
 use crate::{Connection, KvstoreError, LeaseId};
 
-/// What etcd says of a lease.
+/// Remaining life of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseLife {
-    /// It is alive.
+    /// The lease exists.
     Alive {
-        /// The life that it was granted.
+        /// TTL that was granted.
         granted: Duration,
-        /// How much of it is left, in whole seconds.
+        /// Remaining time, in whole seconds.
         remaining: Duration,
     },
-    /// It has expired, was revoked, or never was.
+    /// The lease has expired, was revoked, or never existed.
     Gone,
-    /// The server has no leases, the user may not ask for them, or there is no lease to ask for.
+    /// The server has no lease service, the user may not use it, or the lease id is 0.
     Unknown,
 }
 
 impl Connection {
-    /// Asks for the life of a lease, not for its keys: that needs no permission in releases of etcd before and after
-    /// CVE-2023-28235. The answer is `Unknown` where it is denied nevertheless, and where the server has no lease service.
+    /// Requests the life of a lease, without its keys: that needs no permission in releases of etcd
+    /// before and after CVE-2023-28235. Returns `Unknown` if it is refused nevertheless, or if the
+    /// server has no lease service.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -35,7 +37,8 @@ impl Connection {
             Err(error) if error.is_about_a_refused_call() => return Ok(LeaseLife::Unknown),
             Err(error) => return Err(error),
         };
-        // etcd's lease server answers -1 for a lease that it does not have; one that is about to be revoked is at or below 0
+        // etcd's lease server answers -1 for a lease that it does not have; a lease that is about
+        // to be revoked has 0 or less
         let seconds = |seconds: i64| u64::try_from(seconds).map(Duration::from_secs).ok();
         Ok(match (seconds(reply.granted_ttl), seconds(reply.ttl)) {
             (Some(granted), Some(remaining)) if !granted.is_zero() => LeaseLife::Alive { granted, remaining },

@@ -1,41 +1,45 @@
-//! The bounds of a connection: time, sizes and pace.
+//! Limits of a connection: time, sizes and pace.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The limits of one connection. The defaults are Cilium's where Cilium has one (`pkg/kvstore/etcd.go`, `pkg/defaults`).
+/// Limits of one connection. The defaults are Cilium's if Cilium has one (`pkg/kvstore/etcd.go`,
+/// `pkg/defaults`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// How long the server may be silent on an open watch or call before it is pinged. Cilium: 15 s.
+    /// Maximum silence of the server on an open watch or call before it is pinged. Cilium: 15 s.
     pub keepalive_heartbeat: Duration,
-    /// How long the answer to a ping may take before the connection counts as broken. Cilium: 25 s.
+    /// Maximum time of the response to a ping before the connection counts as broken. Cilium: 25 s.
     pub keepalive_timeout: Duration,
-    /// How long opening may take until the HTTP/2 connection stands: name, TCP and TLS. Default 10 s: three SYNs
-    /// (at 0, 1 and 3 s) have been lost by then, and Cilium gives its status checks as long.
+    /// Maximum time to open the connection: name resolution, TCP, TLS and HTTP/2. Default 10 s:
+    /// three SYNs (at 0, 1 and 3 s) have been lost by then, and Cilium gives its status checks the
+    /// same time.
     pub connect_timeout: Duration,
-    /// How long one reply may take. Default 30 s: the largest allowed message in 27 s over 10 Mbit/s, and etcd with a
-    /// million keys needs 6 to 9 s after a restart.
+    /// Maximum time of one reply. Default 30 s: the largest allowed message needs 27 s over 10
+    /// Mbit/s, and etcd with a million keys needs 6 to 9 s after a restart.
     pub request_timeout: Duration,
-    /// How often the watch stream is asked how far it is, and so what ages are exact to. Default 10 s: a few bytes, and short beside the
-    /// minute between heartbeats.
+    /// Interval of progress requests on the watch stream, which limits the precision of ages.
+    /// Default 10 s: a request has a few bytes, and 10 s is short compared with the minute between
+    /// heartbeats.
     pub progress_interval: Duration,
-    /// Keys per page of a list; 0 is unlimited. Cilium (`etcd.limit`): 256.
+    /// Keys per page of a list; 0 means unlimited. Cilium (`etcd.limit`): 256.
     pub page_limit: i64,
-    /// Whether lists come as a stream where the server has it (etcd 3.7, `KV/RangeStream`): pages make etcd count the rest of the range for
-    /// each, a stream once.
+    /// Whether lists come as a stream if the server supports it (etcd 3.7, `KV/RangeStream`). For
+    /// each page etcd counts the rest of the range, for a stream only once.
     pub range_stream: bool,
-    /// Lists and new watches per second, with a burst of as many. Cilium (`etcd.qps`): 20.
+    /// Lists and new watches per second, and also the size of a burst. Cilium (`etcd.qps`): 20.
     pub requests_per_second_max: u32,
-    /// Lists and new watches per second until the caller has listed everything once; `None` for no
-    /// other rate than the usual one. Cilium's `etcd.bootstrapQps`.
+    /// Lists and new watches per second until the caller has listed everything once; `None` for the
+    /// usual rate. Cilium's `etcd.bootstrapQps`.
     pub bootstrap_requests_per_second_max: Option<u32>,
-    /// Calls waiting for their reply at once. Cilium (`etcd.maxInflight`): as many as `etcd.qps`.
+    /// Maximum concurrent calls. Cilium (`etcd.maxInflight`): the same as `etcd.qps`.
     pub requests_in_flight_max: usize,
-    /// The largest message that is accepted, and so what one reply may cost in memory. Default 32 MiB: etcd takes
-    /// requests of up to 1.5 MiB by default and warns from 10 MiB up (`embed.recommendedMaxRequestBytes`), so that the
-    /// largest value of any reasonable server fits three times over.
+    /// Maximum size of a message, and therefore the memory that one reply may use. Default 32 MiB:
+    /// etcd accepts requests of up to 1.5 MiB by default and warns from 10 MiB up
+    /// (`embed.recommendedMaxRequestBytes`), so the largest value of any reasonable server fits
+    /// three times over.
     pub message_bytes_max: usize,
 }
 
@@ -57,9 +61,10 @@ impl Default for ClientOptions {
     }
 }
 
-/// A token bucket: so many a second, a burst of as many.
+/// Token bucket with a rate per second and a burst of the same size.
 ///
-/// Until it is told that all is read there may be more a second, though in bursts as large as later (Cilium's `pkg/kvstore/etcd.go`).
+/// The rate may be higher until [`Pace::caught_up`] is called, but the burst is always the usual
+/// one (Cilium's `pkg/kvstore/etcd.go`).
 #[derive(Debug)]
 pub(crate) struct Pace {
     burst: u32,
@@ -69,18 +74,18 @@ pub(crate) struct Pace {
 #[derive(Debug)]
 struct Bucket {
     interval: Duration,
-    /// When the next token would be due if tokens came one by one.
+    /// Time when the next token would be due if tokens came one by one.
     next_due: Instant,
 }
 
 impl Pace {
-    /// At least one a second, whatever is asked for: zero would be a standstill.
+    /// Creates a bucket. The rate is at least one per second: with zero no call would ever run.
     pub(crate) fn new(per_second_max: u32, bootstrap: Option<u32>) -> Self {
         let interval = Duration::from_secs(1) / bootstrap.unwrap_or(per_second_max).max(1);
         Self { burst: per_second_max.max(1), bucket: Mutex::new(Bucket { interval, next_due: Instant::now() }) }
     }
 
-    /// From now on the usual pace.
+    /// Sets the usual rate.
     pub(crate) fn caught_up(&self) {
         self.bucket().interval = Duration::from_secs(1) / self.burst;
     }
@@ -89,7 +94,7 @@ impl Pace {
         self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a token, waiting for it if need be, in the order of asking.
+    /// Waits for a token, in the order of the calls.
     pub(crate) async fn take(&self) {
         tokio::time::sleep_until(self.reserve()).await;
     }
@@ -99,7 +104,7 @@ impl Pace {
         let mut bucket = self.bucket();
         let start = bucket.next_due.max(now);
         bucket.next_due = start + bucket.interval;
-        // the first of a burst are not made to wait for the moment when they would be due one by one
+        // the first calls of a burst do not wait until their tokens would be due one by one
         start.checked_sub(bucket.interval * (self.burst - 1)).map_or(now, |earliest| earliest.max(now))
     }
 }
@@ -119,7 +124,7 @@ mod tests {
         }
         let mut expected = vec![0; 20];
         expected.extend([50, 100, 150]);
-        // tokio's clock steps in milliseconds, and its timers may be one late
+        // tokio's clock has steps of a millisecond, and its timers may be one late
         let rounded: Vec<u128> = waits.iter().map(|wait| wait / 10 * 10).collect();
         assert_eq!(rounded, expected);
         tokio::time::sleep(Duration::from_secs(5)).await;

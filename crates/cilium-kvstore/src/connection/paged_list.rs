@@ -1,4 +1,5 @@
-//! A list in pages, all of one revision: each asked for, or all but the first as a stream where the server has it (etcd 3.7).
+//! Lists in pages, all as of one revision. Each page is requested, or all but the first come as a
+//! stream if the server supports it (etcd 3.7).
 
 use etcd_client::proto::PbRangeResponse;
 use etcd_client::{GetOptions, GetStreamResponse};
@@ -7,34 +8,36 @@ use super::tally::Tally;
 use crate::error::printable;
 use crate::{Connection, KeyValue, KvstoreError, Revision, prefix_end};
 
-/// The limit to begin halving from where none was set: 16 of Cilium's pages.
+/// Page size from which halving starts if no limit was set: 16 of Cilium's pages.
 const PAGE_LIMIT_WHERE_UNLIMITED: i64 = 4096;
 
-/// How many changed keys one answer may have: 16 of Cilium's pages. Where more changed, a full list costs little more.
+/// Maximum number of changed keys in one reply: 16 of Cilium's pages. Above that, a full list costs
+/// little more.
 const CHANGED_KEYS_MAX: i64 = 4096;
 
-/// A list under way. Pages come in ascending order of keys, all as of the revision of the first.
+/// List in progress. Its pages have ascending keys, and all have the revision of the first page.
 pub struct PagedList {
     connection: Connection,
     start: Vec<u8>,
     end: Vec<u8>,
-    /// Keys per page at present; less than asked for while values are large. 0 is unlimited.
+    /// Current number of keys per page; smaller than `asked` while values are large. 0 means
+    /// unlimited.
     limit: i64,
-    /// Keys per page as asked for.
+    /// Requested number of keys per page.
     asked: i64,
-    /// Without values.
+    /// Whether values are left out.
     keys_only: bool,
-    /// Answered by the member that is asked, which may be behind the others.
+    /// Whether the connected member answers alone. It may be behind the others.
     serializable: bool,
-    /// The revision to be read, where it is not the newest.
+    /// Revision to read; `None` for the newest.
     at: Option<Revision>,
-    /// Set by the first page, unless the list is of an older revision.
+    /// Set by the first page, unless the list has an older revision.
     tally: Option<Tally>,
-    /// The rest of the list, where it comes as a stream.
+    /// Stream with the remaining keys, if the server supports it.
     stream: Option<GetStreamResponse>,
-    /// The rest has to be asked for page by page.
+    /// Whether the remaining keys must be requested page by page.
     in_pages: bool,
-    /// The first page has been asked for.
+    /// Whether the first page has been requested.
     begun: bool,
     done: bool,
 }
@@ -42,28 +45,30 @@ pub struct PagedList {
 /// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// The revision of the whole list: a watch goes on after it.
+    /// Revision of the whole list. A watch continues after it.
     pub revision: Revision,
-    /// Keys and values, ascending.
+    /// Keys and values, ascending by key.
     pub key_values: Vec<KeyValue>,
-    /// How many keys the whole list has.
+    /// Number of keys in the whole list.
     pub total_count: u64,
 }
 
-/// What was put below a prefix after a revision, and how much there is in all: the differential list.
+/// Differential list: the keys that were put below a prefix after a revision, and the number of all
+/// keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedKeys {
-    /// The revision of the answer.
+    /// Revision of the reply.
     pub revision: Revision,
-    /// Keys and values that were put, ascending by key.
+    /// Keys that were put, with their values, ascending by key.
     pub puts: Vec<KeyValue>,
-    /// How many keys the whole prefix has.
+    /// Number of keys with the prefix.
     pub total_count: u64,
 }
 
 impl Connection {
-    /// What was put below a prefix after a revision; `None` if it is too much for one answer. Needs no history, so it works
-    /// after a compaction too. etcd reads the whole prefix for it, so it takes one turn of a list.
+    /// Returns the keys that were put below a prefix after a revision; `None` if they are too many
+    /// for one reply. Needs no history, so it works even after a compaction. etcd reads the whole
+    /// prefix for it, so it is paced like a list.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -80,7 +85,7 @@ impl Connection {
         Ok((!reply.more).then_some(ChangedKeys { revision, puts, total_count }))
     }
 
-    /// The keys below a prefix, without values, as of the revision of a differential list.
+    /// Lists the keys below a prefix, without values, as of the revision of a differential list.
     #[must_use]
     pub fn list_keys(&self, prefix: &[u8], changed: &ChangedKeys) -> PagedList {
         PagedList::of_keys(self.clone(), prefix, changed)
@@ -89,7 +94,7 @@ impl Connection {
 
 impl PagedList {
     pub(crate) fn new(connection: Connection, prefix: &[u8]) -> Self {
-        // etcd refuses an empty key; the first of all is \0
+        // etcd refuses an empty key; the lowest key is \0
         let start = if prefix.is_empty() { vec![0] } else { prefix.to_vec() };
         let limit = connection.options().page_limit.max(0);
         Self {
@@ -109,35 +114,36 @@ impl PagedList {
         }
     }
 
-    /// A list of keys without values, as of a revision that is known to have this many keys.
+    /// Creates a list of keys without values, as of a revision that is known to have this many
+    /// keys.
     pub(crate) fn of_keys(connection: Connection, prefix: &[u8], changed: &ChangedKeys) -> Self {
         let list = Self::new(connection, prefix);
         let tally = Tally::new(list.start.clone(), list.end.clone(), changed.revision, changed.total_count);
         Self { keys_only: true, tally: Some(tally), ..list }
     }
 
-    /// How many keys come in a page; 0 is all of them.
+    /// Sets the number of keys per page; 0 means all.
     pub(crate) fn with_page_limit(self, limit: i64) -> Self {
         Self { limit, asked: limit, ..self }
     }
 
-    /// Whether the member that is asked may answer alone.
+    /// Sets whether the connected member may answer alone.
     pub(crate) fn serializable(self, serializable: bool) -> Self {
-        // a stream is asked for without this option
+        // a stream does not support this option
         Self { serializable, in_pages: serializable || self.in_pages, ..self }
     }
 
-    /// Without values, as they were at a revision.
+    /// Leaves out values, and reads the keys as of a revision.
     pub(crate) fn keys_at(self, at: Revision) -> Self {
         Self { keys_only: true, at: Some(at), ..self }
     }
 
-    /// The next page, or `None` after the last. The first page comes even if it is empty. A page that is too large for one
-    /// message is asked for again with half as many keys.
+    /// Returns the next page, or `None` after the last one. The first page comes even if it is
+    /// empty. A page that is too large for one message is requested again with half as many keys.
     ///
     /// # Errors
-    /// [`KvstoreError`]; `Compacted` if the list took longer than etcd keeps history; `TooLarge` if a single value is over
-    /// the limit. The same page can be asked for again.
+    /// [`KvstoreError`]; `Compacted` if the list took longer than etcd keeps history; `TooLarge` if
+    /// a single value is over the limit. The call can be repeated for the same page.
     pub async fn next_page(&mut self) -> Result<Option<Page>, KvstoreError> {
         if self.done {
             return Ok(None);
@@ -168,7 +174,8 @@ impl PagedList {
         }
     }
 
-    /// The next part of the stream, once it is known that there is more than a page; `None` where it has to be asked for as a page.
+    /// Returns the next part of the stream, once the list is known to have more than one page;
+    /// `None` if the part must be requested as a page.
     async fn next_of_stream(&mut self) -> Result<Option<Page>, KvstoreError> {
         if self.in_pages || self.tally.is_none() || !self.connection.has_range_stream() {
             return Ok(None);
@@ -177,7 +184,8 @@ impl PagedList {
         match self.next_part().await {
             Ok(page) => return Ok(Some(page)),
             Err(error) if is_new && error.is_about_a_missing_call() => self.connection.lacks_range_stream(),
-            // a part may be larger than a page; and of a new stream the page says what is wrong, or renews the token
+            // A part may be larger than a page. For a new stream, the page request reports the
+            // error or renews the token.
             Err(error) if matches!(error, KvstoreError::TooLarge { .. }) || (is_new && error.is_a_failed_call()) => {
                 self.in_pages = true;
             }
@@ -217,7 +225,7 @@ impl PagedList {
         tally.take(reply.kvs, self.done)
     }
 
-    /// Doubles a halved limit again where twice the page just read would fill at most half a message.
+    /// Doubles a halved limit again if twice the last page would fill at most half a message.
     fn grow(&mut self, reply: &PbRangeResponse) {
         let asked = self.asked;
         let halved = self.limit != asked;

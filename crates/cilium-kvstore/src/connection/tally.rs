@@ -1,5 +1,5 @@
-//! What has come of a list, checked against what the server said of it: a list that is cut short would take for deleted what it lacks, and one
-//! without end would fill memory. No IO.
+//! Consistency checks of a list against the server's count of keys. A truncated list would make the
+//! missing keys look deleted, and an endless one would fill the memory. No IO.
 
 use etcd_client::proto::PbKeyValue;
 
@@ -7,36 +7,36 @@ use super::check_keys;
 use crate::error::printable;
 use crate::{KeyValue, KvstoreError, Page, Revision};
 
-/// A list under way: the keys of a range as of one revision, ascending.
+/// Progress of a list: the keys of a range as of one revision, ascending.
 pub(crate) struct Tally {
-    /// The first key that has not been read.
+    /// First key that has not been read.
     next: Vec<u8>,
-    /// The end of the range; `\0` is the end of all keys.
+    /// End of the range; `\0` is the end of all keys.
     end: Vec<u8>,
     revision: Revision,
-    /// How many keys the server counted.
+    /// Number of keys that the server counted.
     total_count: u64,
-    /// How many have come.
+    /// Number of keys that have been received.
     come: u64,
 }
 
 impl Tally {
-    /// Nothing has come yet.
+    /// Creates the tally of a list before its first page.
     pub(crate) fn new(start: Vec<u8>, end: Vec<u8>, revision: Revision, total_count: u64) -> Self {
         Self { next: start, end, revision, total_count, come: 0 }
     }
 
-    /// The first key that has not been read.
+    /// Returns the first key that has not been read.
     pub(crate) fn next(&self) -> &[u8] {
         &self.next
     }
 
-    /// The revision of the whole list.
+    /// Returns the revision of the whole list.
     pub(crate) fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// Takes what came next.
+    /// Checks and adds the next keys. Returns them as a page.
     pub(crate) fn take(&mut self, found: Vec<PbKeyValue>, is_last: bool) -> Result<Page, KvstoreError> {
         check_keys(&found, self.revision)?;
         let mut after: Option<&[u8]> = None;
@@ -49,7 +49,7 @@ impl Tally {
         }
         self.come += found.len() as u64;
         if found.is_empty() && !is_last {
-            // would be the same page for ever
+            // the same page would be requested forever
             return Err(malformed("an empty page that is not the last of a list".into()));
         }
         if self.come > self.total_count || (is_last && self.come < self.total_count) {

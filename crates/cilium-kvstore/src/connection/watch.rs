@@ -1,4 +1,4 @@
-//! A watch: the changes of a key or a range after a revision, complete revision by complete revision.
+//! Watches: the changes of a key or a range after a revision, in complete revisions.
 
 #[cfg(feature = "test-util")]
 mod scripted;
@@ -17,82 +17,87 @@ use crate::{Connection, EtcdClusterId, Event, KvstoreError, Revision};
 #[cfg(feature = "test-util")]
 pub use self::scripted::ScriptedWatch;
 
-/// How many of the largest messages the changes of one revision, and one fragment besides, may fill: a lease or a range
-/// ends with all its keys in a single revision (1,000,000 deletions of keys of 100 bytes take some 200 MB). Past that a
-/// list is the better way.
+/// Maximum size of the changes of one revision plus one fragment, in multiples of the largest
+/// message. When a lease or a range ends, all its keys are deleted in a single revision (1,000,000
+/// deletions of keys of 100 bytes use some 200 MB). Above this limit a list is the better way.
 const BATCH_MESSAGES_MAX: usize = 8;
 
-/// The revision of an etcd in which nothing was ever put (`server/storage/mvcc/kvstore.go`).
+/// Revision of an etcd that has never had a put (`server/storage/mvcc/kvstore.go`).
 const FIRST_REVISION: Revision = Revision(1);
 
-/// A watch under way. Dropping it ends it at the server too.
+/// Watch in progress. Dropping it also ends it at the server.
 pub struct Watch {
     subscription: Subscription,
-    /// The answer to the creation, not yet handed out.
+    /// Revision of the response to the creation, until it is returned.
     created: Option<Revision>,
     assembly: Assembly,
 }
 
-/// Makes whole revisions of the responses of one watch. No IO.
+/// Combines the responses of one watch into complete revisions. No IO.
 struct Assembly {
     expected: EtcdClusterId,
     what: String,
     message_bytes_max: usize,
-    /// Everything up to and including this revision was read before the watch. What comes of it all the same is dropped: the watch begins
-    /// at it, and older etcds send old events besides (etcd #20221).
+    /// Revision of the read before the watch. Events up to and including it are dropped: the watch
+    /// starts at it, and older etcds send additional old events (etcd #20221).
     read: Revision,
-    /// The revision of the newest change that was handed out; that of the reading before any was.
+    /// Revision of the newest event that was returned; initially that of the read.
     handed_out: Revision,
-    /// The part that has come of a revision that is not complete yet. Never of more than one revision between calls.
+    /// Received events of a revision that is not complete yet. Between calls they belong to at most
+    /// one revision.
     pending: Vec<Event>,
 }
 
-/// What a watch says.
+/// Message of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchMessage {
-    /// The watch stands; always the first message.
+    /// The watch was created. Always the first message.
     Created {
-        /// etcd's newest revision at that moment. Not a position: what lies between it and the watch's start still comes.
+        /// etcd's newest revision at that moment. Not a position: events between the watch's start
+        /// and this revision are still to come.
         revision: Revision,
     },
-    /// Changes, in order, whole revisions only.
+    /// Ordered events of complete revisions.
     Events {
-        /// The revision of the last of them: a later watch goes on after it. (The header's own revision may be ahead of changes
-        /// not delivered yet.)
+        /// Revision of the last event, after which a later watch continues. (The revision in the
+        /// header may be ahead of events that were not delivered yet.)
         revision: Revision,
-        /// The changes.
+        /// Events in order.
         events: Vec<Event>,
     },
-    /// Nothing new. The revision that etcd says with it goes nowhere: before 3.4.25 and 3.5.8 it may be ahead of events that still come
-    /// (etcd #15220).
+    /// Progress without events. Its revision is ignored: before 3.4.25 and 3.5.8 it may be ahead of
+    /// events that are still to come (etcd #15220).
     Progress,
 }
 
 impl Connection {
-    /// Watches what comes of a key, or of the range `[key, range_end)`, after a revision that was read, and waits until the watch stands.
-    /// If the token has run out, logs in again, once.
+    /// Watches a key, or the range `[key, range_end)`, after a revision that was read, and waits
+    /// until the watch is created. If the token has expired, logs in again once.
     ///
-    /// etcd is asked for that revision too, and what comes of it is dropped here: of a watch from the revision above, which by then is
-    /// compacted and was a delete, etcd before 3.4.36 and 3.5.18 says nothing at all (etcd #18089, #19179). So it says that history is lost.
-    /// A watch from a revision that is itself the compacted one is not refused, so that an etcd at rest is read once.
+    /// The request starts at the read revision itself, whose events are dropped here. If a watch
+    /// starts one later, and that revision was a delete and is compacted, etcd before 3.4.36 and
+    /// 3.5.18 sends nothing at all (etcd #18089, #19179); this way it reports the compaction. A
+    /// watch that starts exactly at the compacted revision is not refused, so an idle etcd is read
+    /// only once.
     ///
     /// # Errors
-    /// [`KvstoreError`]. `Compacted` may also come as the first error of [`Watch::next`]. `WentBack` where the revision is in the future.
+    /// [`KvstoreError`]. `Compacted` may also be the first error of [`Watch::next`]. `WentBack` if
+    /// the revision is in the future.
     pub async fn watch(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
         self.pace().await;
         self.watch_at_once(key, range_end, after).await
     }
 
-    /// Watches the deletes of a key or range alone.
+    /// Watches only the deletes of a key or range.
     ///
     /// # Errors
-    /// As [`Connection::watch`].
+    /// Those of [`Connection::watch`].
     pub(crate) async fn watch_deletes(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
         self.pace().await;
         self.begin_watch(key, range_end, after, &[WatchFilterType::NoPut]).await
     }
 
-    /// Watches a key or range without waiting for a turn, as locks do.
+    /// Watches a key or range without waiting for the pace, for locks.
     pub(crate) async fn watch_at_once(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
         self.begin_watch(key, range_end, after, &[]).await
     }
@@ -141,10 +146,10 @@ impl Connection {
 }
 
 impl Watch {
-    /// The next message. May be dropped while waiting without losing anything.
+    /// Returns the next message. Cancel-safe.
     ///
     /// # Errors
-    /// [`KvstoreError`]; the watch is of no use after any.
+    /// [`KvstoreError`]; the watch is unusable after any error.
     pub async fn next(&mut self) -> Result<WatchMessage, KvstoreError> {
         if let Some(revision) = self.created.take() {
             return Ok(WatchMessage::Created { revision });
@@ -157,27 +162,30 @@ impl Watch {
         }
     }
 
-    /// How long the stream that this watch shares with the others of its connection has said nothing, not even how far it is, which it
-    /// is asked in each [`ClientOptions::progress_interval`](crate::ClientOptions::progress_interval).
+    /// Returns how long the stream, which this watch shares with the others of its connection, has
+    /// sent nothing. etcd is asked for progress at each
+    /// [`ClientOptions::progress_interval`](crate::ClientOptions::progress_interval), so a healthy
+    /// stream is never silent for long.
     #[must_use]
     pub fn silence(&self) -> Duration {
         self.subscription.silence()
     }
 
-    /// How long that stream has been listened to, in all: time in which a watch that was not read held it up does not count. What has to
-    /// come within a time has to come within so much of this.
+    /// Returns the total time for which that stream has been listened to. Time in which an unread
+    /// watch blocked it does not count. Use it as the clock for timeouts of expected events.
     #[must_use]
     pub fn listened(&self) -> Duration {
         self.subscription.listened()
     }
 
-    /// How often that stream was held up for so long that changes may be lost on their way, whatever held it up (etcd #17529).
+    /// Returns how often that stream was blocked for so long that changes may be lost in etcd,
+    /// whatever the cause (etcd #17529).
     #[must_use]
     pub fn stalls(&self) -> u64 {
         self.subscription.stalls()
     }
 
-    /// Takes in the answer to the creation.
+    /// Processes the response to the creation.
     fn begin(&mut self, first: Option<PbWatchResponse>) -> Result<(), KvstoreError> {
         let response = first.ok_or_else(|| self.ended())?;
         let revision = self.assembly.check(&response).inspect_err(|error| {
@@ -195,19 +203,21 @@ impl Watch {
         Ok(())
     }
 
-    /// Why there are no more responses.
+    /// Returns why there are no more responses.
     fn ended(&self) -> KvstoreError {
         let what = self.assembly.what.clone();
         let Some(error) = self.subscription.end() else { return KvstoreError::WatchEnded { what } };
         match KvstoreError::from_call(what, self.assembly.message_bytes_max, error) {
-            // which watch's it was cannot be told: it was never read. It would come again; a list gets past it in pages
+            // The message was never read, so its watch is unknown. etcd would send it again; a list
+            // avoids it with pages.
             KvstoreError::TooLarge { what, bytes_max } => KvstoreError::BatchTooLarge { what, bytes_max },
             error => error,
         }
     }
 }
 
-/// What etcd is asked for: the revision that was read, and never 0, which means from now on.
+/// Returns the start revision of the request: the revision that was read, and never 0, which means
+/// from now on.
 fn start_revision(after: Revision) -> Revision {
     after.max(FIRST_REVISION)
 }
@@ -217,7 +227,7 @@ impl Assembly {
         Self { expected, what, message_bytes_max, read: after, handed_out: after, pending: Vec::new() }
     }
 
-    /// Takes one response; `None` while it is only a part of a message.
+    /// Processes one response; `None` while it is only a part of a message.
     fn accept(&mut self, response: PbWatchResponse) -> Result<Option<WatchMessage>, KvstoreError> {
         let header_revision = self.check(&response)?;
         if response.watch_id == WATCH_ID_OF_STREAM {
@@ -237,7 +247,8 @@ impl Assembly {
         Ok(says_nothing.then_some(WatchMessage::Progress))
     }
 
-    /// Of a response in fragments, all but its newest revision so far: that one may go on in the next fragment.
+    /// Returns all events of a response in fragments except those of its newest revision, which may
+    /// continue in the next fragment.
     fn take_complete_revisions(&mut self) -> Vec<Event> {
         let newest = self.pending.last().map(Event::mod_revision);
         let unfinished = self.pending.iter().position(|event| Some(event.mod_revision()) == newest).unwrap_or(0);
@@ -245,8 +256,9 @@ impl Assembly {
         std::mem::replace(&mut self.pending, rest)
     }
 
-    /// Of the headers only this much is certain: one is never older than its own events. Of a watch that is behind they go up and down
-    /// (`moveVictims` in etcd's `watchable_store.go`).
+    /// Appends events. A header is never older than its own events, and nothing else about it is
+    /// certain: for a watch that is behind, the header revisions go up and down (`moveVictims` in
+    /// etcd's `watchable_store.go`).
     fn append(&mut self, events: Vec<PbEvent>, header_revision: Revision) -> Result<(), KvstoreError> {
         let bytes_max = self.message_bytes_max.saturating_mul(BATCH_MESSAGES_MAX);
         let mut bytes: usize = self.pending.iter().map(size).sum();
@@ -272,8 +284,8 @@ impl Assembly {
         Ok(())
     }
 
-    /// Checks where a response comes from and that it does not end the watch; returns the revision of its header. etcd
-    /// gives no reason with a compaction, and no revision with anything else.
+    /// Checks the origin of a response and whether it ends the watch. Returns the revision of its
+    /// header. etcd gives no reason with a compaction, and no revision with any other end.
     fn check(&self, response: &PbWatchResponse) -> Result<Revision, KvstoreError> {
         let (_, revision) = check_header(Some(self.expected), response.header.as_ref())?;
         let what = || self.what.clone();
@@ -287,7 +299,7 @@ impl Assembly {
     }
 }
 
-/// What an event costs in memory.
+/// Returns the memory that an event uses, in bytes.
 fn size(event: &Event) -> usize {
     let content = match event {
         Event::Put(key_value) => key_value.key.len() + key_value.value.len(),
@@ -347,14 +359,16 @@ mod tests {
         assert_eq!(assembly.accept(response(9, &[])).unwrap(), Some(WatchMessage::Progress));
     }
 
-    /// The watch begins at the revision that was read, and etcd before 3.4.38 and 3.5.22 sends old events to one from the future.
+    /// The watch starts at the revision that was read, and etcd before 3.4.38 and 3.5.22 sends old
+    /// events to a watch that starts at a future revision.
     #[test]
     fn what_was_read_before_is_dropped_and_progress_moves_nothing() {
         let mut assembly = assembly_after(5);
         assert_eq!(assembly.accept(response(5, &[("a", 5)])).unwrap(), None);
         assert_eq!(assembly.accept(response(9, &[("a", 4), ("b", 5), ("c", 6)])).unwrap(), events(&[("c", 6)]));
         assert_eq!(assembly.accept(response(9, &[("a", 3)])).unwrap(), None);
-        // etcd before 3.4.25 and 3.5.8: a notification ahead of the events that it is about
+        // etcd before 3.4.25 and 3.5.8 sends a progress notification ahead of the events that it
+        // covers
         for watch_id in [0, WATCH_ID_OF_STREAM] {
             let ahead = PbWatchResponse { watch_id, ..response(30, &[]) };
             assert_eq!(assembly.accept(ahead).unwrap(), Some(WatchMessage::Progress));

@@ -1,9 +1,11 @@
-//! The stream that the watches of one connection share, as in etcd's own client (`clientv3/watch.go`): a stream costs some 25 KB here (two
-//! buffers of tonic's, three tasks) and several goroutines there, and a mesh has ten watches for each of up to 511 clusters.
+//! Stream that all watches of a connection share, as in etcd's own client (`clientv3/watch.go`). A
+//! stream costs some 25 KB here (two buffers of tonic's, three tasks) and several goroutines in
+//! etcd, and a mesh has ten watches for each of up to 511 clusters.
 //!
-//! Owns: the stream and the task that reads it. Receives: watches to create and signs of those that were dropped. Emits: to each watch its
-//! own responses, and to all of them why the stream ended. Invariant: nothing is lost, and no more than one response waits for each watch: one
-//! that is not read holds up the others of its connection, and with them etcd.
+//! One task reads the stream. It creates the requested watches, cancels those that were dropped,
+//! passes each response to its watch, and reports to all watches why the stream ended. No response
+//! is lost, and at most one is buffered per watch. A watch that is not read therefore blocks the
+//! other watches of its connection, and in the end etcd.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -16,40 +18,45 @@ use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-/// After so many questions for progress without an answer it is told: six take a minute, and etcd answers while its watches are behind only once they
-/// have caught up.
+/// Number of unanswered progress requests from which the stream is reported. Six take a minute.
+/// While watches are behind, etcd answers only once they have caught up.
 const UNANSWERED_MAX: u32 = 6;
 
-/// The watch id of what concerns no single watch (etcd's `clientv3.InvalidWatchID`): answers to a progress request, and refusals to create one.
+/// Watch id of responses that concern no single watch (etcd's `clientv3.InvalidWatchID`): answers
+/// to a progress request, and refusals to create a watch.
 pub(crate) const WATCH_ID_OF_STREAM: i64 = -1;
 
-/// How many responses may wait for one watch: one, while the one before it is worked on. Each may be of `message_bytes_max`.
+/// Maximum number of buffered responses per watch: one, while the previous one is processed. Each
+/// may have up to `message_bytes_max` bytes.
 const RESPONSES_WAITING_MAX: usize = 1;
 
-/// The id of a stream's first watch. Ids are ours, and never 0: an etcd that refuses a watch without an id (3.5.1) does so in the name of 0,
-/// and then sends nothing more to the watch that it gave that id.
+/// Id of a stream's first watch. The client chooses the ids, and never 0: an etcd that refuses a
+/// watch without an id (3.5.1) does so with the id 0, and then sends nothing more to the watch that
+/// it gave that id.
 const FIRST_WATCH_ID: i64 = 1;
 
-/// A response that waits so long to be taken is a stall. While the stream is not read etcd fills its own buffers, and then what it sends is late
-/// for the whole stream: where that is compacted meanwhile, releases before 3.4.31 and 3.5.13 leave it out and say nothing (etcd #17529). Shorter
-/// ones are in the buffers of etcd and of the connection: not measured, but a compaction each 5 minutes, the shortest that charts of etcd set, meets
-/// a stall of this length once in sixty.
+/// Minimum delay of a response that counts as a stall. While the stream is not read, etcd fills its
+/// own buffers, and then delays its events for the whole stream. If those are compacted meanwhile,
+/// releases before 3.4.31 and 3.5.13 skip them silently (etcd #17529). Shorter delays fit into the
+/// buffers of etcd and of the connection. The limit was not measured. With a compaction every 5
+/// minutes, the shortest interval in etcd's charts, one in sixty stalls of this length coincides
+/// with one.
 const STALL_MIN: Duration = Duration::from_secs(5);
 
-/// Where the responses of one watch go.
+/// Sender of the responses of one watch.
 type ResponseSender = mpsc::Sender<Box<PbWatchResponse>>;
 
-/// A watch to create.
+/// Request to create a watch.
 #[derive(Clone)]
 pub(crate) struct CreateRequest {
     pub(crate) key: Vec<u8>,
     pub(crate) options: WatchOptions,
 }
 
-/// One watch stream. It ends, at the server too, with the last watch that holds it.
+/// One watch stream. It ends, at the server too, when the last watch that holds it is dropped.
 pub(crate) struct SharedStream {
     shared: Arc<StreamShared>,
-    /// The one task that reads it; dropping this ends it.
+    /// Task that reads the stream. Dropping this aborts it.
     _reader: JoinSet<()>,
 }
 
@@ -59,35 +66,35 @@ pub(crate) struct Subscription {
     responses: mpsc::Receiver<Box<PbWatchResponse>>,
 }
 
-/// What the watches of a stream and its reader share.
+/// State that the watches of a stream and its reader share.
 #[derive(Default)]
 struct StreamShared {
     state: Mutex<StreamState>,
-    /// Something was left for the reader.
+    /// Notified when the reader has a request or a dropped watch to handle.
     notice: Notify,
-    /// Why the stream ended; `None` if etcd gave no reason.
+    /// Reason why the stream ended; `None` if etcd gave none.
     end: OnceLock<Option<etcd_client::Error>>,
 }
 
 #[derive(Default)]
 struct StreamState {
-    /// Whether no more watches are taken: the stream has ended, or its token has.
+    /// Whether no more watches are accepted, because the stream or its token has ended.
     closed: bool,
     requests: VecDeque<(CreateRequest, ResponseSender)>,
-    /// Since when the reader waits for a response; `None` while it hands one over.
+    /// Start of the current wait for a response; `None` while one is handed over.
     listening_since: Option<Instant>,
-    /// How long it has waited for those before.
+    /// Total time of the earlier waits.
     listened: Duration,
-    /// Since when a response waits to be taken.
+    /// Time since which a response waits to be received by its watch.
     held_up_since: Option<Instant>,
-    /// How often one waited for [`STALL_MIN`].
+    /// Number of responses that waited for [`STALL_MIN`] or longer.
     stalls: u64,
-    /// How many questions for progress were sent since one was answered.
+    /// Number of progress requests since the last answer.
     unanswered: u32,
 }
 
 impl SharedStream {
-    /// Opens a stream with its first watch: etcd says nothing at all before one is asked for.
+    /// Opens a stream with its first watch. etcd sends nothing before a watch is requested.
     pub(crate) async fn open(
         mut client: WatchClient,
         first: CreateRequest,
@@ -105,7 +112,7 @@ impl SharedStream {
         Ok((Arc::clone(&stream), Subscription { stream, responses }))
     }
 
-    /// Asks for another watch; `None` if the stream takes no more.
+    /// Requests another watch; `None` if the stream accepts no more.
     pub(crate) fn subscribe(self: &Arc<Self>, request: &CreateRequest) -> Option<Subscription> {
         let (sender, responses) = mpsc::channel(RESPONSES_WAITING_MAX);
         let mut state = self.shared.state();
@@ -118,19 +125,21 @@ impl SharedStream {
         Some(Subscription { stream: Arc::clone(self), responses })
     }
 
-    /// Whether many questions for progress were sent since one was answered, as behind a proxy that keeps what is no change.
+    /// Returns whether many progress requests are unanswered, as behind a proxy that forwards only
+    /// changes.
     pub(crate) fn progress_is_unanswered(&self) -> bool {
         self.shared.state().unanswered >= UNANSWERED_MAX
     }
 }
 
 impl Subscription {
-    /// The next response; `None` once the stream has ended. May be dropped while waiting without losing anything.
+    /// Returns the next response; `None` once the stream has ended. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<PbWatchResponse> {
         self.responses.recv().await.map(|response| *response)
     }
 
-    /// The next response, unless the stream is listened to for so long without it. What watches that are not read hold up does not count.
+    /// Returns the next response, or an error after `limit` of listening time. Time in which an
+    /// unread watch blocks the stream does not count.
     pub(crate) async fn next_within(&mut self, limit: Duration) -> Result<Option<PbWatchResponse>, Elapsed> {
         let begun = self.listened();
         loop {
@@ -142,28 +151,30 @@ impl Subscription {
         }
     }
 
-    /// Why the stream ended, where that is known.
+    /// Returns why the stream ended, if that is known.
     pub(crate) fn end(&self) -> Option<&etcd_client::Error> {
         self.stream.shared.end.get()?.as_ref()
     }
 
-    /// How long the stream has been listened to without a word for any of its watches.
+    /// Returns the time since the last response to any watch of the stream.
     pub(crate) fn silence(&self) -> Duration {
         self.stream.shared.state().listening_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// How long the stream has been listened to, in all.
+    /// Returns the total time for which the stream has been listened to.
     pub(crate) fn listened(&self) -> Duration {
         let state = self.stream.shared.state();
         state.listened + state.listening_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// How often a response of the stream was not taken for so long that others may be lost: what was read so far has to be compared.
+    /// Returns the number of stalls. After each one events may be missing, so the caller must
+    /// compare what it has read.
     pub(crate) fn stalls(&self) -> u64 {
         self.stream.shared.state().stalls
     }
 
-    /// Has the stream take no more watches: it was opened with a token that is no longer good, which does no harm to those that it has.
+    /// Makes the stream accept no more watches, because its token is no longer valid. Existing
+    /// watches are not affected.
     pub(crate) fn retire_stream(&self) {
         self.stream.shared.state().closed = true;
     }
@@ -171,7 +182,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // that it is closed is what the reader looks for
+        // the reader looks for closed receivers
         self.responses.close();
         self.stream.shared.notice.notify_one();
     }
@@ -192,18 +203,19 @@ impl StreamShared {
         state.held_up_since = (!listens).then(Instant::now);
     }
 
-    /// The next watch to create that somebody still waits for.
+    /// Returns the next requested watch whose receiver still exists.
     fn next_request(&self) -> Option<(CreateRequest, ResponseSender)> {
         let mut state = self.state();
         std::iter::from_fn(|| state.requests.pop_front()).find(|(_, sender)| !sender.is_closed())
     }
 }
 
-/// Reads the stream, and is the only one to write to it.
+/// Task state of the only reader and writer of the stream.
 struct Reader {
     shared: Arc<StreamShared>,
     requests: WatchRequestSender,
-    /// Who waits for the creation that was sent last. The next is sent after its answer, because newer etcds refuse without an id.
+    /// Receiver of the watch that is being created. The next request is sent after the response to
+    /// this one, because newer etcds refuse a watch without an id.
     creating: Option<ResponseSender>,
     next_watch_id: i64,
     watches: HashMap<i64, ResponseSender>,
@@ -223,7 +235,7 @@ impl Reader {
         progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.shared.listens(true);
         let end = loop {
-            // a request that cannot be sent only means that the stream is going: it will say so itself
+            // a request fails to be sent only if the stream is ending, which the next read reports
             tokio::select! {
                 response = responses.message() => match response {
                     Ok(Some(response)) => {
@@ -244,7 +256,8 @@ impl Reader {
             self.cancel_dropped().await;
             self.create_next().await;
         };
-        // told before the watches see that there is nothing more, which they do when their senders go with this reader
+        // set before the watches see the end of their channels, which close when this reader is
+        // dropped
         let _ = self.shared.end.set(end);
     }
 
@@ -258,7 +271,7 @@ impl Reader {
         } else if response.watch_id == WATCH_ID_OF_STREAM {
             self.shared.state().unanswered = 0;
             for sender in self.watches.values() {
-                // one that has not taken its last response is to hear of that first
+                // a watch that has not received its last response receives that first
                 let _ = sender.try_send(Box::new(response.clone()));
             }
         } else if let Some(sender) = self.watches.get(&response.watch_id) {
@@ -266,7 +279,8 @@ impl Reader {
         }
     }
 
-    /// Also those that etcd has ended: it keeps a place for one that was compacted away until it is cancelled.
+    /// Cancels dropped watches, even those that etcd has ended: etcd keeps a compacted watch until
+    /// it is cancelled.
     async fn cancel_dropped(&mut self) {
         let dropped: Vec<i64> = self.watches.iter().filter(|(_, sender)| sender.is_closed()).map(|(watch_id, _)| *watch_id).collect();
         for watch_id in dropped {

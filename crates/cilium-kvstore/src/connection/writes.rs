@@ -1,4 +1,5 @@
-//! What is written over a connection: puts, deletes, transactions, leases, users. Each is one call, and none is made twice.
+//! Writes over a connection: puts, deletes, transactions, leases, users. Each is one call that is
+//! not repeated on failure.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::error::printable;
 use crate::{Connection, KvstoreError, LeaseId, Revision};
 
 impl Connection {
-    /// Puts a key; with a lease unless that is 0.
+    /// Puts a key, with a lease unless that is 0.
     pub(crate) async fn put(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<Revision, KvstoreError> {
         let mut kv = self.shared.kv.clone();
         let options = (lease.0 != 0).then(|| PutOptions::new().with_lease(lease.0));
@@ -19,7 +20,7 @@ impl Connection {
         Ok(self.shared.read(|| format!("writing {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?.1)
     }
 
-    /// Deletes a key, or the range `[key, range_end)`; says how many keys that were.
+    /// Deletes a key, or the range `[key, range_end)`. Returns the number of deleted keys.
     pub(crate) async fn delete(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<(u64, Revision), KvstoreError> {
         let mut kv = self.shared.kv.clone();
         let call = Box::pin(kv.delete(key, delete_options(range_end)));
@@ -35,14 +36,14 @@ impl Connection {
         self.transact_at_once(what, txn).await
     }
 
-    /// The transaction of a lock, behind no queue of other calls.
+    /// Runs the transaction of a lock, without waiting for a permit.
     pub(crate) async fn transact_at_once(&self, what: impl Fn() -> String, txn: Txn) -> Result<(PbTxnResponse, Revision), KvstoreError> {
         let mut kv = self.shared.kv.clone();
         let (reply, revision) = self.shared.vital(what, Box::pin(kv.txn(txn)), |reply| reply.0.header.as_ref()).await?;
         Ok((reply.0, revision))
     }
 
-    /// Reads for a lock, behind no queue of other calls.
+    /// Reads for a lock, without waiting for a permit.
     pub(crate) async fn range_at_once(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
         let mut kv = self.shared.kv.clone();
         let call = Box::pin(kv.get(key, Some(options)));
@@ -50,7 +51,7 @@ impl Connection {
         Ok((reply.0, revision))
     }
 
-    /// Deletes the key of a lock, behind no queue of other calls.
+    /// Deletes the key of a lock, without waiting for a permit.
     pub(crate) async fn delete_at_once(&self, key: &[u8]) -> Result<(), KvstoreError> {
         let mut kv = self.shared.kv.clone();
         let call = Box::pin(kv.delete(key, None));
@@ -58,7 +59,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A new lease.
+    /// Grants a lease.
     pub(crate) async fn grant(&self, life: Duration) -> Result<LeaseId, KvstoreError> {
         let mut leases = self.shared.client.lease_client();
         let seconds = i64::try_from(life.as_secs()).unwrap_or(i64::MAX).max(1);
@@ -70,14 +71,15 @@ impl Connection {
         }
     }
 
-    /// Renews a lease; false if etcd has it no more. A stream of one request each time: a lease is renewed every five minutes, and of a
-    /// stream for each lease that waits between, a thousand would stand open.
+    /// Renews a lease. Returns false if etcd no longer has it. Opens a stream for each renewal: a
+    /// lease is renewed every five minutes, and one stream per lease would keep a thousand streams
+    /// open in between.
     pub(crate) async fn keep_alive(&self, lease: LeaseId, limit: Duration) -> Result<bool, KvstoreError> {
         let mut leases = self.shared.client.lease_client();
         let what = || format!("renewing lease {:x}", lease.0);
         match timeout(limit, Box::pin(leases.keep_alive(lease.0))).await {
             Ok(Ok(_)) => Ok(true),
-            // the client crate's word for an answer whose time to live is 0 or less
+            // the client crate's error for a response whose TTL is 0 or less
             Ok(Err(etcd_client::Error::LeaseKeepAliveError(_))) => Ok(false),
             Ok(Err(etcd_client::Error::GRpcStatus(status))) if status.code() == Code::NotFound => Ok(false),
             Ok(Err(error)) => Err(KvstoreError::from_call(what(), self.shared.options.message_bytes_max, &error)),
@@ -85,7 +87,7 @@ impl Connection {
         }
     }
 
-    /// Ends a lease, and with it all keys that hang on it.
+    /// Revokes a lease and thereby deletes all its keys.
     pub(crate) async fn revoke(&self, lease: LeaseId) -> Result<(), KvstoreError> {
         let mut leases = self.shared.client.lease_client();
         let what = || format!("revoking lease {:x}", lease.0);
@@ -95,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// What this member says of itself (`Maintenance/Status`).
+    /// Requests the status of this member (`Maintenance/Status`).
     pub(crate) async fn member_status(&self) -> Result<PbStatusResponse, KvstoreError> {
         let mut maintenance = self.shared.client.maintenance_client();
         let what = || "asking for the member's status".into();
@@ -103,7 +105,8 @@ impl Connection {
         Ok(reply.0)
     }
 
-    /// Adds a user who logs in by a certificate, without a password; false if there is one of that name.
+    /// Adds a user without a password, who authenticates with a certificate. Returns false if the
+    /// name exists.
     pub(crate) async fn add_user(&self, name: &str) -> Result<bool, KvstoreError> {
         let mut users = self.shared.client.auth_client();
         let call = Box::pin(users.user_add(name, "", Some(UserAddOptions::new().with_no_pwd())));
@@ -114,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// The roles of a user.
+    /// Returns the roles of a user.
     pub(crate) async fn roles_of(&self, name: &str) -> Result<Vec<String>, KvstoreError> {
         let mut users = self.shared.client.auth_client();
         let call = Box::pin(users.user_get(name));
@@ -122,7 +125,7 @@ impl Connection {
         Ok(reply.0.roles)
     }
 
-    /// Gives a user a role.
+    /// Grants a role to a user.
     pub(crate) async fn grant_role(&self, name: &str, role: &str) -> Result<(), KvstoreError> {
         let mut users = self.shared.client.auth_client();
         let what = || format!("granting role {role:?} to user {name:?}");
@@ -130,7 +133,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a role from a user.
+    /// Revokes a role from a user.
     pub(crate) async fn revoke_role(&self, name: &str, role: &str) -> Result<(), KvstoreError> {
         let mut users = self.shared.client.auth_client();
         let what = || format!("revoking role {role:?} of user {name:?}");
@@ -138,7 +141,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Deletes a user; false if there is none.
+    /// Deletes a user. Returns false if it does not exist.
     pub(crate) async fn delete_user(&self, name: &str) -> Result<bool, KvstoreError> {
         let mut users = self.shared.client.auth_client();
         let call = Box::pin(users.user_delete(name));
@@ -150,7 +153,7 @@ impl Connection {
     }
 }
 
-/// Of a key alone, or of the range up to an end.
+/// Returns the options for deleting one key, or a range up to an end.
 fn delete_options(range_end: Option<&[u8]>) -> Option<DeleteOptions> {
     range_end.map(|end| DeleteOptions::new().with_range(end))
 }

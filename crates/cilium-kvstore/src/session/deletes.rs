@@ -1,7 +1,9 @@
-//! What is deleted below a prefix, by whomever: for who keeps keys there and would not hear of it otherwise.
+//! Watch on deletes below a prefix, for a process that keeps keys there and must notice if another
+//! process deletes them.
 //!
-//! etcd is asked for deletes alone, so that what is written there costs nothing here. Over changing connections the watch goes on where it was. Where
-//! it cannot, or something may have been missed, that is told too: who is told so compares.
+//! etcd sends only deletes, so that writes below the prefix cost nothing here. A new connection
+//! resumes the watch at the last position. If that is impossible, or deletes may have been missed,
+//! the watcher sends [`Deleted::Unknown`] and the receiver compares the keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,31 +15,32 @@ use super::{Session, SessionState};
 use crate::error::printable;
 use crate::{Backoff, Connection, Disposition, EtcdClusterId, Event, KvstoreError, Revision, WatchMessage, prefix_end};
 
-/// The first wait after a watch that failed.
+/// Wait after the first failed watch.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-/// The longest.
+/// Longest wait.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// After so many failures in a row it is told once.
+/// Number of consecutive failures at which a warning is logged.
 const WARN_FROM: u32 = 5;
 
-/// What is known of deletes.
+/// Event of a [`DeleteWatcher`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deleted {
     /// A key was deleted; it may have been written again since.
     Key(Vec<u8>),
-    /// From now on deletes are told; of what was deleted before nothing is known.
+    /// Deletes are reported from now on. Earlier deletes may have been missed.
     Unknown,
 }
 
-/// Tells of deletes. Dropping it ends that.
+/// Reports deletes until it is dropped.
 pub struct DeleteWatcher {
     deleted: mpsc::Receiver<Deleted>,
     _stop: DropGuard,
 }
 
 impl Session {
-    /// Watches what is deleted below a prefix from now on, in the background; [`Deleted::Unknown`] comes first. As many as given wait to be read; more
-    /// are not read from etcd meanwhile.
+    /// Watches deletes below a prefix from now on, in the background. The first event is
+    /// [`Deleted::Unknown`]. At most `deleted_max` events are buffered; while the buffer is full,
+    /// nothing more is read from etcd.
     #[must_use]
     pub fn watch_deletes(&self, prefix: &[u8], deleted_max: usize) -> DeleteWatcher {
         let (sender, deleted) = mpsc::channel(deleted_max.max(1));
@@ -49,7 +52,7 @@ impl Session {
 }
 
 impl DeleteWatcher {
-    /// The next; `None` once the session is closed.
+    /// Returns the next event; `None` once the session is closed.
     pub async fn next(&mut self) -> Option<Deleted> {
         self.deleted.recv().await
     }
@@ -59,7 +62,7 @@ struct Watching {
     shared: Arc<SessionState>,
     prefix: Vec<u8>,
     sender: mpsc::Sender<Deleted>,
-    /// Up to where everything was told, of which etcd.
+    /// Revision up to which everything was reported, and its etcd.
     at: Option<(EtcdClusterId, Revision)>,
 }
 
@@ -86,7 +89,7 @@ impl Watching {
         }
     }
 
-    /// Watches over one connection. No error: nobody wants to know any more.
+    /// Watches over one connection. Returns `Ok` if the receiver was dropped.
     async fn watch(&mut self, connection: &Connection, backoff: &mut Backoff) -> Result<(), KvstoreError> {
         let id = connection.etcd_cluster_id();
         let known = self.at.filter(|(known, _)| *known == id).map(|(_, revision)| revision);

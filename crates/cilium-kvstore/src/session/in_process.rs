@@ -1,4 +1,5 @@
-//! Locks of paths within this process: etcd's mutex is held by a lease, and all tasks of a session share it.
+//! Locks of paths within this process. etcd's mutex belongs to a lease, and all tasks of a session
+//! share one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Which paths are held. Bounded by how many tasks lock at one time.
+/// Locked paths. Holds at most one entry per task that locks.
 #[derive(Default)]
 pub(super) struct PathLocks {
     held: Mutex<Table>,
@@ -22,17 +23,18 @@ struct Table {
 
 struct Held {
     owner: u64,
-    /// When it was taken; `None` while its owner waits for others, which has a limit of its own.
+    /// Time when the lock was acquired; `None` while the owner waits in etcd, which has its own
+    /// time limit.
     since: Option<Instant>,
-    /// The key in etcd, once it may be there.
+    /// Key in etcd, from the moment when it may exist.
     key: Option<Vec<u8>>,
-    /// Whether it may be held for as long as its owner likes.
+    /// Whether the owner may hold the lock without a time limit.
     for_long: bool,
-    /// Its owner, or the call that takes it from it, is letting go.
+    /// Whether the owner, or the call that takes the lock away, is releasing it.
     ending: bool,
 }
 
-/// A lock that is to be let go of: its key first, then the path.
+/// Lock to release: first its key in etcd, then its path.
 pub(super) struct Leftover {
     pub(super) path: Vec<u8>,
     pub(super) owner: u64,
@@ -40,7 +42,7 @@ pub(super) struct Leftover {
 }
 
 impl PathLocks {
-    /// Waits for a path; returns the owner's number.
+    /// Waits for a path. Returns the owner's number.
     pub(super) async fn lock(&self, path: &[u8], for_long: bool) -> u64 {
         loop {
             let freed = self.freed.notified();
@@ -62,21 +64,22 @@ impl PathLocks {
         Some(owner)
     }
 
-    /// The owner may have this key in etcd from now on, and waits for those before it.
+    /// Records the key that the owner may have in etcd from now on, while it waits for earlier
+    /// keys.
     pub(super) fn set_key(&self, path: &[u8], owner: u64, key: &[u8]) {
         if let Some(held) = self.table().by_path.get_mut(path).filter(|held| held.owner == owner) {
             held.key = Some(key.to_vec());
         }
     }
 
-    /// Nobody is before the owner any more: it holds the lock.
+    /// Records that the owner holds the lock, because no earlier key exists.
     pub(super) fn taken(&self, path: &[u8], owner: u64) {
         if let Some(held) = self.table().by_path.get_mut(path).filter(|held| held.owner == owner) {
             held.since = Some(Instant::now());
         }
     }
 
-    /// The owner begins to let go; false if the lock was taken from it.
+    /// Starts the release by the owner. Returns false if the lock was taken away.
     pub(super) fn begin_unlock(&self, path: &[u8], owner: u64) -> bool {
         match self.table().by_path.get_mut(path) {
             Some(held) if held.owner == owner && !held.ending => {
@@ -87,7 +90,7 @@ impl PathLocks {
         }
     }
 
-    /// Frees a path for the next.
+    /// Unlocks a path for the next task.
     pub(super) fn unlock(&self, path: &[u8], owner: u64) {
         let mut table = self.table();
         if table.by_path.get(path).is_some_and(|held| held.owner == owner) {
@@ -97,7 +100,7 @@ impl PathLocks {
         }
     }
 
-    /// Takes the locks that have been held for longer than this away from their owners.
+    /// Takes away the locks that have been held for longer than `longer_than`.
     pub(super) fn take_stale(&self, longer_than: Duration) -> Vec<Leftover> {
         let now = Instant::now();
         let mut table = self.table();

@@ -1,13 +1,14 @@
-//! How often an etcd is asked how it is (Cilium's `ClusterSizeDependantInterval`).
+//! Interval between status checks of an etcd (Cilium's `ClusterSizeDependantInterval`).
 
 use std::time::Duration;
 
-/// While all endpoints are well.
+/// Base interval while every endpoint is healthy.
 const INTERVAL_WELL: Duration = Duration::from_secs(30);
-/// While one is not.
+/// Base interval while an endpoint is not healthy.
 const INTERVAL_FAILING: Duration = Duration::from_secs(5);
 
-/// 30 s while all is well, else 5 s; in a cluster of n nodes times ln(1 + n), so that all nodes together ask little more often than a few do.
+/// Returns 30 s while every endpoint is healthy, otherwise 5 s. In a cluster of n nodes it is
+/// multiplied by ln(1 + n), so that the load on etcd grows more slowly than the number of nodes.
 ///
 /// | nodes | well | failing |
 /// |---|---|---|
@@ -26,7 +27,7 @@ pub fn status_check_interval(nodes: u64, all_well: bool) -> Duration {
     if nodes == 0 {
         return base;
     }
-    // exact up to 4 billion nodes, which is enough
+    // exact up to 4 billion nodes
     base.mul_f64(f64::from(u32::try_from(nodes).unwrap_or(u32::MAX)).ln_1p())
 }
 
@@ -34,7 +35,7 @@ pub fn status_check_interval(nodes: u64, all_well: bool) -> Duration {
 mod tests {
     use super::*;
 
-    /// The table above, which is that of the field but for its rounding.
+    /// The table above, which equals Cilium's except for rounding.
     #[test]
     fn the_table_holds() {
         let tenths = |nodes, well| (status_check_interval(nodes, well).as_secs_f64() * 10.0).round() / 10.0;

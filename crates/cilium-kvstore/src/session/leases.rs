@@ -1,7 +1,9 @@
-//! Leases: which key hangs on which, how long each still lives, and which observer is called when one is lost (Cilium's `etcd_lease.go`).
+//! Leases: the lease of each key, the remaining life of each lease, and the observers that are
+//! called when a lease is lost (Cilium's `etcd_lease.go`).
 //!
-//! A session has two of these: for keys, and for locks, whose leases are short. Keys are counted by their hash alone, so that a million of them
-//! take some 30 MB: an observer of lost leases holds its keys itself, and asks which of them were on it.
+//! A session has two instances: one for keys, and one for locks, whose leases are short. Only
+//! hashes of keys are stored, so that a million keys use some 30 MB. An observer of lost leases
+//! stores its own keys, and asks which of them were affected.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -16,28 +18,29 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Connection, KvstoreError, LeaseId};
 
-/// How often a renewal that failed is tried again (etcd's client: `retryConnWait`).
+/// Interval between attempts to renew a lease (etcd's client: `retryConnWait`).
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How many leases are renewed at one time: a thousand (a million keys) are renewed within a second over a round trip of 8 ms.
+/// Maximum concurrent renewals. With 8, a thousand leases (a million keys) are renewed within a
+/// second at a round trip of 8 ms.
 const RENEWALS_AT_ONCE: usize = 8;
 
-/// The scope of a key that begins with no observer's prefix.
+/// Scope of a key that matches no observer's prefix.
 const NO_SCOPE: u16 = u16::MAX;
 
-/// Told of a lost lease.
+/// Callback for lost leases.
 type Observer = Arc<dyn Fn(&LostKeys) + Send + Sync>;
 
-/// The keys that hung on a lease that was lost.
+/// Keys whose lease was lost.
 #[derive(Clone)]
 pub struct LostKeys {
     hasher: RandomState,
-    /// Ascending.
+    /// Sorted hashes of the keys.
     hashes: Arc<[u64]>,
 }
 
 impl LostKeys {
-    /// These keys.
+    /// Creates the set of these keys.
     #[cfg(test)]
     pub(crate) fn of<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let hasher = RandomState::new();
@@ -46,48 +49,49 @@ impl LostKeys {
         Self { hasher, hashes: hashes.into() }
     }
 
-    /// Whether this key was among them.
+    /// Returns whether a key is in the set.
     #[must_use]
     pub fn had(&self, key: &[u8]) -> bool {
         self.hashes.binary_search(&self.hasher.hash_one(key)).is_ok()
     }
 
-    /// How many they were.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Whether there were none.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 }
 
-/// The leases of one sort.
+/// Leases for one purpose: keys or locks.
 pub(super) struct Leases {
     life: Duration,
     keys_per_lease_max: u32,
     hasher: RandomState,
     book: Mutex<Book>,
-    /// One lease is asked for at a time; the others wait and choose again.
+    /// Held while a lease is granted, so that only one is requested at a time. The waiting tasks
+    /// then choose again.
     granting: tokio::sync::Mutex<()>,
-    /// There is a new lease, or all have to be renewed.
+    /// Notified when a lease was added, or when all must be renewed.
     changed: Notify,
 }
 
 #[derive(Default)]
 struct Book {
     leases: BTreeMap<u32, Held>,
-    /// Where each lease is.
+    /// Internal number of each lease.
     numbers: HashMap<LeaseId, u32>,
-    /// By the hash of the key.
+    /// Leases of keys, by the hash of the key.
     keys: HashMap<u64, Place>,
-    /// Prefixes and their observers; their places in this list are scopes.
+    /// Prefixes and their observers. The index in this list is the scope.
     observers: Vec<(Vec<u8>, Option<Observer>)>,
     next_number: u32,
-    /// The lease that the next new key gets.
+    /// Lease for the next new key.
     current: Option<u32>,
 }
 
@@ -117,12 +121,14 @@ impl Leases {
         }
     }
 
-    /// The lease that a key hangs on, or is to hang on: the one that it has, else one with room, else a new one. The key is counted from now on.
+    /// Returns the lease for a key: its existing one, otherwise one with capacity, otherwise a new
+    /// one. The key is counted from now on.
     pub(super) async fn lease_for(&self, connection: &Connection, key: &[u8]) -> Result<LeaseId, KvstoreError> {
         if let Some(lease) = self.choose(key) {
             return Ok(lease);
         }
-        // held across the call on purpose: a task that waits chooses again, and mostly finds what was granted
+        // held across the call on purpose: a waiting task chooses again, and usually gets the lease
+        // that was just granted
         let _granting = self.granting.lock().await;
         if let Some(lease) = self.choose(key) {
             return Ok(lease);
@@ -135,8 +141,8 @@ impl Leases {
         Ok(self.choose(key).unwrap_or(id))
     }
 
-    /// A key hangs on a lease that another session was given, and that is renewed from now on as if it were ours. Whether it still lives shows at
-    /// once.
+    /// Attaches a key to a lease of another session, which is renewed from now on like our own. The
+    /// first renewal follows at once and shows whether the lease still exists.
     pub(super) fn adopt(&self, key: &[u8], lease: LeaseId) {
         let hash = self.hasher.hash_one(key);
         let life = self.life;
@@ -150,40 +156,42 @@ impl Leases {
         self.book().choose(hash, key, self.keys_per_lease_max)
     }
 
-    /// The lease that a key is known to hang on.
+    /// Returns the lease that a key is attached to.
     pub(super) fn lease_of(&self, key: &[u8]) -> Option<LeaseId> {
         let book = self.book();
         let place = book.keys.get(&self.hasher.hash_one(key))?;
         book.leases.get(&place.lease).map(|held| held.id)
     }
 
-    /// A key hangs on no lease any more.
+    /// Stops counting a key.
     pub(super) fn release(&self, key: &[u8]) {
         let hash = self.hasher.hash_one(key);
         self.book().release(hash);
     }
 
-    /// Whether any key is counted.
+    /// Returns whether any key is counted.
     pub(super) fn is_in_use(&self) -> bool {
         !self.book().keys.is_empty()
     }
 
-    /// How many leases there are.
+    /// Returns the number of leases.
     pub(super) fn count(&self) -> usize {
         self.book().leases.len()
     }
 
-    /// All leases, to be revoked.
+    /// Returns all leases, to be revoked.
     pub(super) fn ids(&self) -> Vec<LeaseId> {
         self.book().leases.values().map(|held| held.id).collect()
     }
 
-    /// Cancelled once the lease is gone; at once if it is unknown.
+    /// Returns a token that is cancelled once the lease is lost; already cancelled if the lease is
+    /// unknown.
     pub(super) fn gone(&self, lease: LeaseId) -> CancellationToken {
         self.book().held(lease).map_or_else(cancelled, |held| held.gone.clone())
     }
 
-    /// Who is told from now on of lost leases of keys with a prefix; keys that are counted by then stay with whom they had.
+    /// Sets or removes the observer of a prefix. Keys that are counted already keep their
+    /// observer's scope.
     pub(super) fn observe(&self, prefix: &[u8], observer: Option<Observer>) {
         let mut book = self.book();
         match book.observers.iter_mut().find(|(known, _)| known == prefix) {
@@ -192,7 +200,8 @@ impl Leases {
         }
     }
 
-    /// etcd does not have these leases. One look over all keys, however many leases they are: of a wiped etcd it is all of them.
+    /// Handles leases that etcd no longer has. Scans all keys only once for all leases, because a
+    /// wiped etcd loses all of them.
     pub(super) fn lose(&self, leases: &[LeaseId]) {
         let mut book = self.book();
         let lost: BTreeSet<u32> = leases.iter().filter_map(|lease| book.numbers.get(lease).copied()).collect();
@@ -208,19 +217,20 @@ impl Leases {
         }
     }
 
-    /// This is another history: all leases are lost.
+    /// Handles a change of the etcd's history: all leases are lost.
     pub(super) fn lose_all(&self) {
         self.lose(&self.ids());
     }
 
-    /// Renews all leases at once: whether this etcd still has them is not known.
+    /// Renews all leases at once, because this etcd may no longer have them.
     pub(super) fn renew_all(&self) {
         let now = Instant::now();
         self.book().leases.values_mut().for_each(|held| held.renew_at = now);
         self.changed.notify_one();
     }
 
-    /// Renews leases for as long as it is polled: each at a third of its life, again and again where that fails, until its life is over.
+    /// Renews the leases for as long as it is polled: each after a third of its life. Failed
+    /// renewals are repeated until the lease has expired.
     pub(super) async fn keep(&self, connection: impl Fn() -> Option<Connection>) {
         loop {
             let next = self.book().leases.values().map(|held| held.renew_at.min(held.lost_at)).min();
@@ -247,7 +257,7 @@ impl Leases {
             due.into_iter().for_each(|lease| self.retry(lease));
             return;
         };
-        // an answer that takes so long is of no use to the others
+        // a response that takes longer must not delay the other renewals
         let limit = (self.life / 3).min(Duration::from_secs(10));
         let calls = due.into_iter().map(|lease| {
             let connection = connection.clone();
@@ -297,14 +307,14 @@ impl Book {
     fn add(&mut self, id: LeaseId, asked_at: Instant, life: Duration) {
         let number = self.next_number;
         self.next_number = self.next_number.wrapping_add(1);
-        // it is new: a third of its life later is soon enough
+        // a new lease is renewed after a third of its life
         let held = Held { id, keys: 0, renew_at: asked_at + life / 3, lost_at: asked_at + life, gone: CancellationToken::new() };
         self.leases.insert(number, held);
         self.numbers.insert(id, number);
         self.current = Some(number);
     }
 
-    /// Whether the lease is new to us.
+    /// Attaches a key to a lease. Returns whether the lease is new here.
     fn adopt(&mut self, hash: u64, key: &[u8], id: LeaseId, life: Duration) -> bool {
         let known = self.numbers.get(&id).copied();
         let number = known.unwrap_or_else(|| {
@@ -343,7 +353,7 @@ impl Book {
         })
     }
 
-    /// The longest prefix that an observer has asked for.
+    /// Returns the index of the longest observed prefix of a key.
     fn scope(&self, key: &[u8]) -> u16 {
         let matching = self.observers.iter().enumerate().filter(|(_, (prefix, _))| key.starts_with(prefix));
         let longest = matching.max_by_key(|(_, (prefix, _))| prefix.len());
@@ -358,7 +368,7 @@ impl Book {
         }
     }
 
-    /// Forgets leases and their keys; says whom to tell of which.
+    /// Removes leases and their keys. Returns the observers to call, each with its lost keys.
     fn lose(&mut self, leases: &BTreeSet<u32>, hasher: &RandomState) -> Vec<(Observer, LostKeys)> {
         for number in leases {
             if let Some(held) = self.leases.remove(number) {

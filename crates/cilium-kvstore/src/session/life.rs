@@ -1,4 +1,5 @@
-//! The life of a session: connect, watch the heartbeat, check how etcd is, and begin again when that ends.
+//! Life of a session: connect, watch the heartbeat, check the etcd's status, and start again when
+//! the connection ends.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -11,23 +12,24 @@ use super::{EndpointStatus, Link, Session, SessionState, SessionStatus, status_c
 use crate::keys::{HEARTBEAT_PATH, INIT_LOCK_PATH};
 use crate::{Backoff, Connection, Endpoint, EtcdClusterId, Event, Follow, KvstoreError, Revision, prefix_end};
 
-/// The first wait after an attempt that failed: Cilium's own for its lists.
+/// Wait after the first failed attempt. Same as Cilium's for its lists.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-/// The longest: an etcd that comes back is used again within it.
+/// Longest wait: an etcd that recovers is used again within it.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// How long one part of a status check may take (Cilium's `statusCheckTimeout`).
+/// Maximum time of one part of a status check (Cilium's `statusCheckTimeout`).
 const CHECK_MAX: Duration = Duration::from_secs(10);
-/// What a connection must last to make the next attempt the first again.
+/// A connection that lasted this long resets the backoff.
 const LASTING: Duration = Duration::from_secs(10);
 
-/// The etcd of the last connection: what a lease is worth depends on whether it is the same one.
+/// Etcd of the last connection. Leases are valid only if the next connection leads to the same
+/// etcd.
 #[derive(Default)]
 struct History {
     id: Option<EtcdClusterId>,
     revision: Revision,
 }
 
-/// Runs until the session is closed.
+/// Keeps the session connected until it is closed.
 pub(super) async fn run(shared: Arc<SessionState>) {
     let keys = shared.keys.keep(|| shared.link.borrow().connection.clone());
     let locks = shared.locks.keep(|| shared.link.borrow().connection.clone());
@@ -60,7 +62,7 @@ async fn connect_for_ever(shared: &Arc<SessionState>) {
     }
 }
 
-/// One connection, from its opening to its end, which is an error.
+/// Runs one connection from its opening to its end. Returns the error that ended it.
 async fn connect_once(shared: &Arc<SessionState>, endpoint: &Endpoint, history: &mut History) -> KvstoreError {
     match open(shared, endpoint, history).await {
         Ok((connection, follow)) => {
@@ -90,14 +92,15 @@ async fn open(shared: &SessionState, endpoint: &Endpoint, history: &mut History)
         shared.locks.lease_for(&connection, INIT_LOCK_PATH.as_bytes()).await?;
     }
     shared.link.send_replace(Link { connection: Some(connection.clone()), ready: true, cause: None });
-    // an etcd that was wiped has none of them, and says so at once
+    // an etcd that was wiped has none of them, and reports this at once
     shared.keys.renew_all();
     shared.locks.renew_all();
     Ok((connection, follow))
 }
 
 impl History {
-    /// Whether this connection leads to the same history as the last one: if not, all leases are lost.
+    /// Checks whether this connection leads to the history of the last one. If not, all leases are
+    /// lost.
     fn meet(&mut self, shared: &SessionState, connection: &Connection) {
         let (id, revision) = (connection.etcd_cluster_id(), connection.newest_revision());
         if self.id.is_some_and(|known| known != id) || revision < self.revision {
@@ -109,7 +112,7 @@ impl History {
     }
 }
 
-/// Follows the heartbeat, which also tells at once when the connection breaks.
+/// Follows the heartbeat, whose watch also reports a broken connection at once.
 async fn heartbeats(shared: &SessionState, mut follow: Follow, history: &mut History) -> KvstoreError {
     loop {
         match follow.next().await {
@@ -130,7 +133,7 @@ fn note_heartbeat(shared: &SessionState) {
     update(shared, |status| status.heartbeat_at = Some(SystemTime::now()));
 }
 
-/// Checks again and again; returns when the connection is of no use.
+/// Repeats the status checks. Returns when the connection is unusable.
 async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, own: &Endpoint) -> KvstoreError {
     let mut quorum_errors = 0;
     loop {
@@ -157,7 +160,8 @@ async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, own:
     }
 }
 
-/// Asks each endpoint for its status: the one that we are connected to over that connection, any other over one for the moment.
+/// Requests the status of each endpoint: over the existing connection if it leads there, otherwise
+/// over a temporary one.
 async fn ask_endpoints(shared: &SessionState, connection: &Connection, own: &Endpoint) -> Vec<EndpointStatus> {
     let mut all = Vec::new();
     for endpoint in shared.file.endpoints() {
@@ -178,7 +182,8 @@ async fn ask_endpoints(shared: &SessionState, connection: &Connection, own: &End
                 database_bytes: u64::try_from(status.db_size).unwrap_or(0),
                 version: Ok(status.version),
             },
-            // a role that may write keys need not be one that may ask for this: it answered, so it is there
+            // a role that may write keys may lack the right to request the status; the refusal
+            // still proves that the endpoint answers
             Err(KvstoreError::PermissionDenied { .. }) => {
                 EndpointStatus { endpoint, version: Ok("not told".into()), is_leader: false, database_bytes: 0 }
             }
@@ -188,7 +193,8 @@ async fn ask_endpoints(shared: &SessionState, connection: &Connection, own: &End
     all
 }
 
-/// Takes a lock that nobody else wants, and lets go of it: that needs a majority. Where it ends halfway, its key goes as that of any lock.
+/// Locks an unused path and releases the lock, which needs a quorum. If that is interrupted, the
+/// lock's key is deleted like that of any lock.
 async fn check_quorum(shared: &Arc<SessionState>) -> Result<(), String> {
     let path = format!("{INIT_LOCK_PATH}/{:x}", rand::rng().random::<u64>());
     let session = Session { shared: Arc::clone(shared) };

@@ -1,7 +1,9 @@
-//! Locks of paths, over all processes: a lock within this process, then etcd's mutex (Cilium's `lock.go`).
+//! Locks of paths across all processes: first a lock within this process, then etcd's mutex
+//! (Cilium's `lock.go`).
 //!
-//! Whatever happens to the task that holds or waits for one, its key goes before its path is free in this process: the next one here would hold the
-//! lock by the same key.
+//! A path's key in etcd is always deleted before the path is unlocked in this process, even if the
+//! task that holds or waits for the lock is dropped. Otherwise the next task here would hold the
+//! lock with the same key.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,21 +18,22 @@ use super::{Session, SessionState};
 use crate::error::printable;
 use crate::{KvstoreError, LeaseId};
 
-/// How long a lock is waited for (Cilium: 1 min).
+/// Maximum time to wait for a lock (Cilium: 1 min).
 const LOCKING_MAX: Duration = Duration::from_secs(60);
-/// How long a lock of this process may be held before it counts as forgotten (Cilium's `staleLockTimeout`).
+/// Time after which a lock of this process counts as forgotten (Cilium's `staleLockTimeout`).
 const STALE_AFTER: Duration = Duration::from_secs(30);
-/// How often a key that could not be deleted is tried again.
+/// Interval between attempts to delete a key.
 const CLEANING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A lock that is held. Dropping it lets go in the background; [`KvLocker::unlock`] says whether that went well.
+/// Held lock. Dropping it releases the lock in the background; [`KvLocker::unlock`] reports the
+/// result.
 pub struct KvLocker {
     holding: Holding,
     lock: LockKey,
     lease_gone: CancellationToken,
 }
 
-/// A path that is held here, and perhaps a key in etcd.
+/// Path that is locked in this process, with its key in etcd if it may exist.
 struct Holding {
     shared: Arc<SessionState>,
     path: Vec<u8>,
@@ -39,7 +42,7 @@ struct Holding {
     done: bool,
 }
 
-/// Deletes the keys of holders that were dropped without doing so. Bounded by the locks that there are.
+/// Deletes the keys of dropped holders in the background. Holds at most one entry per lock.
 #[derive(Default)]
 pub(super) struct Janitor {
     left: Mutex<Vec<Leftover>>,
@@ -47,7 +50,7 @@ pub(super) struct Janitor {
 }
 
 impl Session {
-    /// Locks a path against everybody: other tasks, other processes. Who holds it for more than 30 s has it taken away.
+    /// Locks a path against other tasks and other processes. The lock is taken away after 30 s.
     ///
     /// # Errors
     /// [`KvstoreError`]; `Timeout` after a minute.
@@ -57,7 +60,8 @@ impl Session {
         timeout(limit, locking).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: format!("locking {}", printable(path)), limit }))
     }
 
-    /// Locks a path, without limits on how long the lock is waited for or held: for leaders, which hold it until they end.
+    /// Locks a path without a time limit for waiting or holding. For leaders, which hold the lock
+    /// until they end.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -79,8 +83,8 @@ impl Session {
         Ok(KvLocker { holding, lock, lease_gone: shared.locks.gone(lease) })
     }
 
-    /// Takes the locks that this process has held for more than 30 s away from holders that forgot them; says how many. A session also does this by
-    /// itself, each 30 s.
+    /// Takes away the locks that this process has held for more than 30 s, because their holders
+    /// forgot them. Returns their number. A session also does this itself every 30 s.
     #[must_use = "how many locks were forgotten is worth a look"]
     pub fn run_locks_gc(&self) -> usize {
         self.shared.sweep_once()
@@ -88,27 +92,29 @@ impl Session {
 }
 
 impl KvLocker {
-    /// What is locked.
+    /// Returns the locked path.
     #[must_use]
     pub fn path(&self) -> &[u8] {
         &self.holding.path
     }
 
-    /// What a transaction compares to be under this lock.
+    /// Returns the key and revision that a transaction compares to be under this lock.
     #[must_use]
     pub fn comparator(&self) -> &LockKey {
         &self.lock
     }
 
-    /// Waits until the lock's lease is lost, and with it the lock. (That its key was deleted is noticed only by operations under it.)
+    /// Waits until the lock's lease is lost, and with it the lock. Only operations under the lock
+    /// notice that its key was deleted.
     pub async fn lost(&self) {
         self.lease_gone.cancelled().await;
     }
 
-    /// Lets go of the lock.
+    /// Releases the lock.
     ///
     /// # Errors
-    /// [`KvstoreError`]; the lock is let go of in the background then. `LockLost` if it had been taken away.
+    /// [`KvstoreError`]; the lock is then released in the background. `LockLost` if it had been
+    /// taken away.
     pub async fn unlock(mut self) -> Result<(), KvstoreError> {
         let (shared, path) = (Arc::clone(&self.holding.shared), self.holding.path.clone());
         let what = || format!("unlocking {}", printable(&path));
@@ -123,7 +129,7 @@ impl KvLocker {
 }
 
 impl Holding {
-    /// The key is gone, or never was.
+    /// Unlocks the path, because its key was deleted or never existed.
     fn finish(&mut self) {
         self.done = true;
         self.shared.locks.release(&self.path);
@@ -153,7 +159,7 @@ impl Janitor {
 }
 
 impl SessionState {
-    /// etcd does not have the lease that a lock was to hang on.
+    /// Forgets the lease of a lock if etcd no longer has it.
     fn note_lost_lock_lease(&self, error: &KvstoreError, lease: LeaseId) {
         if error.is_about_a_lost_lease() {
             self.locks.lose(&[lease]);
@@ -170,7 +176,7 @@ impl SessionState {
         count
     }
 
-    /// Runs for as long as the session.
+    /// Takes away forgotten locks for as long as the session lives.
     pub(super) async fn sweep_locks(&self) {
         loop {
             tokio::time::sleep(STALE_AFTER).await;
@@ -178,7 +184,8 @@ impl SessionState {
         }
     }
 
-    /// Deletes what was left, for as long as the session lives: its lease is renewed until then, so that nobody else would get the lock.
+    /// Deletes the keys of dropped holders for as long as the session lives. Their lease is renewed
+    /// until then, so no other process could get the lock.
     pub(super) async fn clean_locks(&self) {
         loop {
             let Some(connection) = self.connection_at_last().await else { return };
@@ -190,7 +197,7 @@ impl SessionState {
                     None => Ok(()),
                 };
                 match deleted {
-                    // who may not delete it could not write it either
+                    // a user who may not delete the key could not have written it
                     Ok(()) | Err(KvstoreError::PermissionDenied { .. }) => {
                         self.locks.release(&left.path);
                         self.paths.unlock(&left.path, left.owner);

@@ -1,4 +1,4 @@
-//! The operations under a lock: each a transaction that does nothing unless the lock is held.
+//! Operations under a lock: transactions that have no effect unless the lock is held.
 
 use etcd_client::proto::{PbTxnOpResponse, PbTxnResponse};
 use etcd_client::{GetOptions, Txn, TxnOp};
@@ -27,7 +27,7 @@ impl Session {
         self.traced("get_prefix_if_locked", prefix, async { Ok(self.read_locked(prefix, options, lock).await?.into_iter().next()) }).await
     }
 
-    /// [`Session::list_prefix`] under a lock: always in one message.
+    /// [`Session::list_prefix`] under a lock. Always in one message.
     ///
     /// # Errors
     /// [`KvstoreError`]; `LockLost` if the lock is not held.
@@ -61,10 +61,11 @@ impl Session {
         self.traced("update_if_different_if_locked", key, updating).await
     }
 
-    /// [`Session::create_only`] under a lock. Of a key that is there `false`, also where the lock is lost.
+    /// [`Session::create_only`] under a lock. Returns `false` if the key exists, even if the lock
+    /// is lost.
     ///
     /// # Errors
-    /// [`KvstoreError`]; `LockLost` if the key is not there and the lock is not held.
+    /// [`KvstoreError`]; `LockLost` if the key does not exist and the lock is not held.
     pub async fn create_only_if_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<bool, KvstoreError> {
         let creating = async {
             let what = || format!("creating {}", printable(key));
@@ -121,7 +122,7 @@ impl Session {
     }
 }
 
-/// How many keys the first operation of a transaction deleted.
+/// Returns the number of keys that the first operation of a transaction deleted.
 fn deleted(reply: &PbTxnResponse) -> Result<u64, KvstoreError> {
     match reply.responses.first().and_then(|response| response.response.as_ref()) {
         Some(PbTxnOpResponse::ResponseDeleteRange(range)) => Ok(u64::try_from(range.deleted).unwrap_or(0)),

@@ -1,9 +1,12 @@
-//! A session: one etcd for as long as the program wants it, above connections that end.
+//! Sessions: long-lived access to one etcd over connections that end.
 //!
-//! A [`Connection`] is one etcd process and dies with it. A session opens the next one, over the endpoints in turn, and keeps what outlives a
-//! connection: leases and their observers, locks, watches, and whether etcd can still agree on something. Invariant: a lease of a
-//! history that is gone (another cluster id, an older revision) is lost, whatever that etcd says. Deliberately lacks: retries of operations (who
-//! asks knows what to do), any meaning of keys and values.
+//! A [`Connection`] belongs to one etcd process and ends with it. A session then opens the next
+//! one, trying the endpoints in turn, and keeps the state that outlives a connection: leases and
+//! their observers, locks, watches, and the result of the quorum checks.
+//!
+//! If the etcd's history changes (another cluster id, an older revision), all leases count as lost,
+//! regardless of what that etcd reports. Operations are not retried, because the caller knows best
+//! what to do.
 
 mod deletes;
 mod in_process;
@@ -43,32 +46,39 @@ pub use self::status::{EndpointStatus, SessionStatus};
 pub use self::transaction::{Condition, Write};
 pub use self::watcher::{EventKind, KeyValueEvent, Watcher};
 
-/// How many nodes there are, which scales the interval of status checks.
+/// Function that returns the number of nodes, which scales the interval of status checks.
 pub type ClusterSize = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// How a session is kept. The defaults are Cilium's (`pkg/kvstore/etcd.go`, `pkg/kvstore/config.go`).
+/// Options of a session. The defaults are Cilium's (`pkg/kvstore/etcd.go`,
+/// `pkg/kvstore/config.go`).
 #[derive(Clone)]
 pub struct SessionOptions {
-    /// The limits of each connection: pace, calls in flight, pages, times.
+    /// Limits of each connection: pace, calls in flight, page size, timeouts.
     pub client: ClientOptions,
-    /// How long keys live without this session. Cilium (`--kvstore-lease-ttl`): 15 min, from 25 s to 24 h.
+    /// Lifetime of keys after the session ends. Cilium (`--kvstore-lease-ttl`): 15 min, from 25 s
+    /// to 24 h.
     pub lease_ttl: Duration,
-    /// How long locks do. Cilium: 25 s.
+    /// Lifetime of locks after the session ends. Cilium: 25 s.
     pub lock_ttl: Duration,
-    /// How many keys hang on one lease at most: etcd deletes all of an expired one in one go. Cilium: 1,000.
+    /// Maximum number of keys per lease: etcd deletes all keys of an expired lease at once. Cilium:
+    /// 1,000.
     pub keys_per_lease_max: u32,
-    /// Whether a close takes its leases, and with them its keys, away at once (old releases) or lets them run out, so that a restart takes
-    /// nothing from readers (the default, as Cilium's today).
+    /// Whether [`Session::close`] revokes the leases and thereby deletes their keys (old releases).
+    /// By default they expire, as in current Cilium, so that readers do not notice a restart.
     pub revoke_on_close: bool,
-    /// Whether each status check takes a lock for a moment, to see that etcd has a quorum.
+    /// Whether each status check locks a path for a moment, to check that etcd has a quorum.
     pub quorum_check: bool,
-    /// Whether each status check asks each endpoint for its status, and gives the connection up if none answers.
+    /// Whether each status check requests the status of every endpoint, and drops the connection if
+    /// none answers.
     pub endpoint_check: bool,
-    /// How many checks of the quorum in a row may fail before the connection counts as broken. Cilium (`--kvstore-max-consecutive-quorum-errors`): 2.
+    /// Maximum consecutive failures of the quorum check before the connection counts as broken.
+    /// Cilium (`--kvstore-max-consecutive-quorum-errors`): 2.
     pub quorum_errors_max: u32,
-    /// Whether single reads and lists are answered by the member that is asked, without asking the others: they may be old, and cost no quorum.
+    /// Whether the connected member answers single reads and lists alone. The answers may be stale,
+    /// but need no quorum.
     pub serializable_reads: bool,
-    /// The number of nodes, which spreads status checks out; `None`: no spreading, as in KVStoreMesh.
+    /// Number of nodes, which spreads out the status checks. `None`: no spreading, as in
+    /// KVStoreMesh.
     pub cluster_size: Option<ClusterSize>,
 }
 
@@ -95,7 +105,8 @@ impl fmt::Debug for SessionOptions {
     }
 }
 
-/// One etcd, written to and read. Clones share it. [`Session::close`] or its cancellation token end it.
+/// Session with one etcd, for reads and writes. Clones share it. [`Session::close`] or its
+/// cancellation token end it.
 #[derive(Clone)]
 pub struct Session {
     shared: Arc<SessionState>,
@@ -115,18 +126,19 @@ struct SessionState {
     status: Mutex<SessionStatus>,
 }
 
-/// The connection that there is.
+/// State of the current connection.
 #[derive(Clone, Default)]
 struct Link {
     connection: Option<Connection>,
-    /// The heartbeat was listed: operations may count on it.
+    /// Whether the heartbeat was listed, so that operations may use the connection.
     ready: bool,
-    /// Why there is none.
+    /// Reason why there is no connection.
     cause: Option<String>,
 }
 
 impl Session {
-    /// Begins a session, which connects in the background, again and again. Needs a tokio runtime.
+    /// Starts a session, which connects in the background and reconnects after each failure. Needs
+    /// a tokio runtime.
     #[must_use]
     pub fn start(file: EtcdConfig, options: SessionOptions, cancel: CancellationToken) -> Self {
         let keys = Leases::new(options.lease_ttl, options.keys_per_lease_max);
@@ -148,10 +160,11 @@ impl Session {
         Self { shared }
     }
 
-    /// Waits until there is a connection, with its heartbeat's range listed and, unless that is off, a lease for locks.
+    /// Waits until there is a connection, with its heartbeat's range listed and, unless the quorum
+    /// check is off, a lease for locks.
     ///
     /// # Errors
-    /// `Closed`, if the session ends before.
+    /// `Closed` if the session ends before.
     pub async fn connected(&self) -> Result<(), KvstoreError> {
         let mut link = self.shared.link.subscribe();
         tokio::select! {
@@ -161,7 +174,7 @@ impl Session {
         }
     }
 
-    /// Waits until a connection that stood is lost, or the session ends. Begins by waiting for one.
+    /// Waits for a connection, and then until it is lost or the session ends.
     pub async fn disconnected(&self) {
         if self.connected().await.is_err() {
             return;
@@ -173,13 +186,13 @@ impl Session {
         }
     }
 
-    /// Whether there is a connection now.
+    /// Returns whether there is a connection now.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.shared.link.borrow().ready
     }
 
-    /// How the session is.
+    /// Returns the status of the session.
     #[must_use]
     pub fn status(&self) -> SessionStatus {
         let mut status = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -191,7 +204,8 @@ impl Session {
         status
     }
 
-    /// All that was to be done at the start is done: requests are paced as usual from now on, also over later connections.
+    /// Ends the bootstrap phase: requests of this and later connections are paced as usual from now
+    /// on.
     pub fn caught_up(&self) {
         self.shared.caught_up.store(true, Ordering::Relaxed);
         if let Some(connection) = &self.shared.link.borrow().connection {
@@ -199,25 +213,26 @@ impl Session {
         }
     }
 
-    /// Sets the observer that is called when keys with this prefix lose their lease, in place of the one before. It must be quick: leases are not renewed
-    /// meanwhile. Of several prefixes that a key begins with the longest counts.
+    /// Sets the observer that is called when keys with this prefix lose their lease, and replaces
+    /// the prefix's previous observer. It must be fast, because no lease is renewed meanwhile. If
+    /// several prefixes match a key, the longest counts.
     pub fn on_lease_lost(&self, prefix: &[u8], observer: impl Fn(&LostKeys) + Send + Sync + 'static) {
         self.shared.keys.observe(prefix, Some(Arc::new(observer)));
     }
 
-    /// Nobody is told any more.
+    /// Removes the observer of a prefix.
     pub fn forget_lease_observer(&self, prefix: &[u8]) {
         self.shared.keys.observe(prefix, None);
     }
 
-    /// The lease of this session that a key hangs on.
+    /// Returns the lease of this session that a key is attached to.
     #[must_use]
     pub fn lease_of(&self, key: &[u8]) -> Option<LeaseId> {
         self.shared.keys.lease_of(key)
     }
 
-    /// Takes over a key that hangs on the lease of another session: that lease is renewed from now on, and the key counted on it. Where the lease
-    /// is gone, the observers of lost leases are called.
+    /// Adopts a key that is attached to the lease of another session: this session renews the lease
+    /// from now on. If the lease no longer exists, the observers of lost leases are called.
     pub fn adopt(&self, key: &[u8], lease: LeaseId) {
         if lease.0 != 0 {
             self.shared.keys.adopt(key, lease);
@@ -229,7 +244,7 @@ impl Session {
         self.shared.cancel.cancelled().await;
     }
 
-    /// Runs something for as long as the session, or until it is stopped.
+    /// Spawns a future that ends with the session or when `stop` is cancelled.
     pub(crate) fn spawn(&self, stop: CancellationToken, run: impl Future<Output = ()> + Send + 'static) {
         let cancel = self.shared.cancel.clone();
         self.shared.tasks.spawn(async move {
@@ -241,8 +256,8 @@ impl Session {
         });
     }
 
-    /// Ends the session: watches end, operations fail. Its keys stay until their leases run out, unless it is to revoke them, which is tried
-    /// once.
+    /// Closes the session: watches end and operations fail. Its keys stay until their leases
+    /// expire, unless the options ask to revoke the leases, which is attempted once.
     pub async fn close(&self) {
         let connection = self.shared.link.borrow().connection.clone();
         self.shared.cancel.cancel();
@@ -258,7 +273,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// The connection, waited for as long as a call may take.
+    /// Waits for the connection, at most for the request timeout.
     async fn connection(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
         let limit = self.options.client.request_timeout;
         let mut link = self.link.subscribe();
@@ -273,7 +288,7 @@ impl SessionState {
         }
     }
 
-    /// The connection, however long that takes; `None` once the session is closed.
+    /// Waits for the connection without a time limit; `None` once the session is closed.
     async fn connection_at_last(&self) -> Option<Connection> {
         let mut link = self.link.subscribe();
         tokio::select! {

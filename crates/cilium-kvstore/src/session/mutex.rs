@@ -1,4 +1,5 @@
-//! etcd's own mutex (`client/v3/concurrency/mutex.go`): the session that created the first key below a path has the lock.
+//! Etcd's own mutex (`client/v3/concurrency/mutex.go`): the session that created the oldest key
+//! below a path has the lock.
 
 use etcd_client::proto::{PbKeyValue, PbRangeResponse, PbTxnOpResponse, PbTxnResponse};
 use etcd_client::{Compare, CompareOp, GetOptions, SortOrder, SortTarget, Txn, TxnOp};
@@ -6,28 +7,28 @@ use etcd_client::{Compare, CompareOp, GetOptions, SortOrder, SortTarget, Txn, Tx
 use crate::error::printable;
 use crate::{Connection, Disposition, Event, KvstoreError, LeaseId, Revision, WatchMessage, prefix_end};
 
-/// What holds a lock: while this key has this create revision, the lock is held.
+/// Key of a lock. The lock is held while the key has this create revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockKey {
-    /// The path and the lease, in hexadecimal digits.
+    /// Path, `/` and the lease in hexadecimal digits.
     pub key: Vec<u8>,
-    /// The revision at which it was created.
+    /// Revision at which the key was created.
     pub create_revision: Revision,
 }
 
 impl LockKey {
-    /// What a transaction under this lock asks first.
+    /// Returns the condition of a transaction under this lock.
     pub(super) fn comparison(&self) -> Compare {
         Compare::create_revision(&*self.key, CompareOp::Equal, self.create_revision.0)
     }
 }
 
-/// The key that a lease holds a path by.
+/// Returns the key with which a lease holds a path.
 pub(super) fn key_of(path: &[u8], lease: LeaseId) -> Vec<u8> {
     [path, format!("/{:x}", lease.0).as_bytes()].concat()
 }
 
-/// Waits for the lock. Whoever stops waiting, or gets an error, must see that the key is deleted.
+/// Waits for the lock. A caller that stops waiting, or gets an error, must delete the key.
 pub(super) async fn acquire(connection: &Connection, path: &[u8], lease: LeaseId) -> Result<LockKey, KvstoreError> {
     let key = key_of(path, lease);
     let prefix = [path, b"/"].concat();
@@ -45,7 +46,7 @@ pub(super) async fn acquire(connection: &Connection, path: &[u8], lease: LeaseId
         return Ok(LockKey { key, create_revision });
     }
     wait_for_those_before(connection, &prefix, create_revision).await?;
-    // the lease may have ended while others were waited for
+    // the lease may have expired while we waited for others
     let (found, _) = connection.range_at_once(&key, GetOptions::new()).await?;
     match found.kvs.first() {
         Some(found) if found.create_revision == create_revision.0 => Ok(LockKey { key, create_revision }),
@@ -53,7 +54,8 @@ pub(super) async fn acquire(connection: &Connection, path: &[u8], lease: LeaseId
     }
 }
 
-/// Waits until no key below the prefix is older than ours: for the youngest of them, then for the next.
+/// Waits until no key below the prefix is older than ours: for the deletion of the youngest older
+/// key, then of the next.
 async fn wait_for_those_before(connection: &Connection, prefix: &[u8], own: Revision) -> Result<(), KvstoreError> {
     let before = below(prefix).with_sort(SortTarget::Create, SortOrder::Descend).with_limit(1);
     let before = before.with_max_create_revision(own.previous().0);
@@ -61,7 +63,7 @@ async fn wait_for_those_before(connection: &Connection, prefix: &[u8], own: Revi
         let (found, revision) = connection.range_at_once(prefix, before.clone()).await?;
         let Some(holder) = found.kvs.first() else { return Ok(()) };
         match wait_for_delete(connection, &holder.key, revision).await {
-            // compacted meanwhile: look again
+            // compacted meanwhile: read again
             Err(error) if error.disposition() == Disposition::Resync => {}
             result => result?,
         }
@@ -83,7 +85,7 @@ fn below(prefix: &[u8]) -> GetOptions {
     GetOptions::new().with_range(prefix_end(prefix))
 }
 
-/// Our own key, which the transaction found.
+/// Returns our own key from the transaction's reply.
 fn mine(reply: &PbTxnResponse) -> Result<PbKeyValue, KvstoreError> {
     range(reply, 0)?.kvs.first().cloned().ok_or_else(|| malformed("a lock's key that is there and is not"))
 }
@@ -92,7 +94,7 @@ fn created(key_value: &PbKeyValue) -> Result<Revision, KvstoreError> {
     if key_value.create_revision > 0 { Ok(Revision(key_value.create_revision)) } else { Err(malformed("a key that was never created")) }
 }
 
-/// The answer to the read at this place of a transaction.
+/// Returns the reply to the read at index `place` of a transaction.
 pub(super) fn range(reply: &PbTxnResponse, place: usize) -> Result<&PbRangeResponse, KvstoreError> {
     match reply.responses.get(place).and_then(|response| response.response.as_ref()) {
         Some(PbTxnOpResponse::ResponseRange(range)) => Ok(range),

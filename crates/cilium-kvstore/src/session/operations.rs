@@ -1,4 +1,4 @@
-//! What can be asked of an etcd: each operation is one call (or two), takes a turn for each, and is not tried again.
+//! Operations on an etcd. Each is one call (or two), is paced, and is not repeated on failure.
 
 use std::future::Future;
 
@@ -9,12 +9,12 @@ use super::{Session, SessionState};
 use crate::error::printable;
 use crate::{Connection, KeyValue, KvstoreError, LeaseId, PagedList, Revision, keys, prefix_end};
 
-/// How long a key stays.
+/// Lifetime of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// Until it is deleted.
+    /// The key stays until it is deleted.
     Lasting,
-    /// For as long as the session, and its lease's time to live more.
+    /// The key stays until its lease expires, one TTL after the session ends.
     Leased,
 }
 
@@ -36,7 +36,8 @@ impl Session {
         self.traced("get_prefix", prefix, async { Ok(self.read(prefix, options).await?.into_iter().next()) }).await
     }
 
-    /// Reads all keys with a prefix, ascending, in one call: in pages only where they do not fit in one message.
+    /// Reads all keys with a prefix, ascending, in one call. Uses pages only if the keys do not fit
+    /// into one message.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -52,7 +53,7 @@ impl Session {
         self.traced("list_prefix", prefix, listing).await
     }
 
-    /// Lists the keys below a prefix page by page, as of one revision. Takes the turn of one call.
+    /// Lists the keys below a prefix page by page, as of one revision. Paced like one call.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -68,8 +69,8 @@ impl Session {
         self.traced("update", key, self.put(key, value, life)).await
     }
 
-    /// Writes a key unless it has this value already and, where it is to be leased, hangs on this session's lease; says whether it wrote. A read
-    /// that fails is no reason not to write.
+    /// Writes a key, unless it already has this value and, if `life` is [`Life::Leased`], this
+    /// session's lease. Returns whether it wrote. If the read fails, the key is written.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -86,7 +87,7 @@ impl Session {
         self.traced("update_if_different", key, updating).await
     }
 
-    /// Writes a key that is not there; says whether it wrote.
+    /// Writes a key that does not exist. Returns whether it wrote.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -105,7 +106,7 @@ impl Session {
         self.traced("create_only", key, creating).await
     }
 
-    /// Deletes a key; says whether it was there.
+    /// Deletes a key. Returns whether it existed.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -119,7 +120,7 @@ impl Session {
         self.traced("delete", key, deleting).await
     }
 
-    /// Deletes all keys with a prefix; says how many they were.
+    /// Deletes all keys with a prefix. Returns their number.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -146,8 +147,9 @@ impl Session {
         self.shared.noted(result, lease)
     }
 
-    /// Whether nothing needs to be written: the value is there, and hangs on our lease if it is to hang on one. (Cilium takes a key without a
-    /// lease that it does not know for one with ours: 0 is 0.)
+    /// Returns whether no write is needed: the key has the value and, if it needs a lease, our
+    /// lease. (Cilium mistakes a key without a lease, if it does not know the key, for one with its
+    /// own lease: 0 equals 0.)
     pub(super) fn is_as_wanted(&self, found: Option<&KeyValue>, value: &[u8], life: Life) -> bool {
         found.is_some_and(|found| {
             let leased = life == Life::Lasting || self.shared.keys.lease_of(&found.key) == Some(found.lease);
@@ -155,7 +157,7 @@ impl Session {
         })
     }
 
-    /// Runs an operation and says in the log (level trace) what came of it, and how long it took.
+    /// Runs an operation, and logs its result and duration (level trace).
     pub(super) async fn traced<T>(
         &self,
         operation: &'static str,
@@ -174,14 +176,15 @@ impl Session {
 }
 
 impl SessionState {
-    /// A connection, and the turn for one call over it.
+    /// Returns the connection when the pace allows one more call.
     pub(super) async fn turn(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
         let connection = self.connection(what).await?;
         connection.pace().await;
         Ok(connection)
     }
 
-    /// A connection for writing a key, once it is its turn, and the lease of the key, which is chosen before the turn is waited for.
+    /// Returns the connection and the lease for a write. Chooses the lease before it waits for the
+    /// pace.
     pub(super) async fn to_write(&self, key: &[u8], life: Life, what: impl Fn() -> String) -> Result<(Connection, LeaseId), KvstoreError> {
         let connection = self.connection(what).await?;
         let lease = match life {
@@ -192,7 +195,8 @@ impl SessionState {
         Ok((connection, lease))
     }
 
-    /// Forgets a lease that etcd does not have: the operation failed, the next one gets another.
+    /// Forgets a lease that etcd no longer has. The operation failed; the next one gets another
+    /// lease.
     pub(super) fn noted<T>(&self, result: Result<T, KvstoreError>, lease: LeaseId) -> Result<T, KvstoreError> {
         result.inspect_err(|error| {
             if error.is_about_a_lost_lease() {
@@ -201,14 +205,14 @@ impl SessionState {
         })
     }
 
-    /// A key that somebody else has is not ours.
+    /// Stops counting a leased key that another process has.
     pub(super) fn not_written(&self, key: &[u8], life: Life) {
         if life == Life::Leased {
             self.keys.release(key);
         }
     }
 
-    /// How single reads and lists are made.
+    /// Returns the options of single reads and lists.
     pub(super) fn read_options(&self) -> GetOptions {
         let options = GetOptions::new();
         if self.options.serializable_reads { options.with_serializable() } else { options }
@@ -219,8 +223,9 @@ impl SessionState {
         Ok(connection.list(prefix).with_page_limit(0).serializable(self.options.serializable_reads))
     }
 
-    /// Counts the keys of a deleted prefix on no lease any more. Only their hashes are known, so the names are read from the history; where that
-    /// is gone, the counts stay a little high until the leases end.
+    /// Stops counting the keys of a deleted prefix on their leases. Only hashes of keys are stored,
+    /// so the names are read from the history. If that is compacted, the counts stay slightly too
+    /// high until the leases end.
     pub(super) async fn release_deleted(&self, connection: &Connection, prefix: &[u8], count: u64, at: Revision) {
         if count == 0 || !self.keys.is_in_use() {
             return;
@@ -232,12 +237,12 @@ impl SessionState {
     }
 }
 
-/// Whether a key is not there.
+/// Returns the condition that a key does not exist.
 pub(super) fn absent(key: &[u8]) -> Compare {
     Compare::version(key, CompareOp::Equal, 0)
 }
 
-/// A put within a transaction.
+/// Returns a put within a transaction.
 pub(super) fn put_op(key: &[u8], value: &[u8], lease: LeaseId) -> TxnOp {
     TxnOp::put(key, value, (lease.0 != 0).then(|| etcd_client::PutOptions::new().with_lease(lease.0)))
 }

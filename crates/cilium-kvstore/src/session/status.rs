@@ -1,44 +1,45 @@
-//! What a session says of itself.
+//! Status of a session.
 
 use std::fmt;
 use std::time::SystemTime;
 
-/// How a session is.
+/// Status of a session, as of its last checks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionStatus {
     /// Whether there is a connection.
     pub connected: bool,
-    /// Why there is none.
+    /// Reason why there is no connection.
     pub cause: Option<String>,
-    /// What each endpoint said when it was last asked; at most those of the client file.
+    /// Status of each endpoint at the last check; at most as many as the client file has.
     pub endpoints: Vec<EndpointStatus>,
-    /// How many checks of the quorum failed in a row.
+    /// Number of consecutive failures of the quorum check.
     pub quorum_errors: u32,
-    /// What the last one said, if it failed: `lock timeout` and the like.
+    /// Error of the last quorum check, if it failed, such as `lock timeout`.
     pub quorum_error: Option<String>,
-    /// When the heartbeat was last written, by our clock.
+    /// Time of the last heartbeat, by our clock.
     pub heartbeat_at: Option<SystemTime>,
-    /// Leases of keys.
+    /// Number of leases of keys.
     pub leases: usize,
-    /// Leases of locks.
+    /// Number of leases of locks.
     pub lock_leases: usize,
 }
 
-/// What one endpoint said of itself.
+/// Status of one endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointStatus {
-    /// The endpoint, as the client file has it.
+    /// Endpoint as in the client file.
     pub endpoint: String,
-    /// Its release, or why it did not answer.
+    /// Version of etcd, or why the endpoint did not answer.
     pub version: Result<String, String>,
-    /// Whether it leads its cluster.
+    /// Whether the endpoint is the leader of its etcd cluster.
     pub is_leader: bool,
-    /// What is on its disk, in bytes.
+    /// Size of its database on disk, in bytes.
     pub database_bytes: u64,
 }
 
 impl fmt::Display for SessionStatus {
-    /// `etcd: 1/1 connected, leases=3, lock leases=1, has quorum: https://… - 3.5.1 (leader)`, as cilium-dbg says it.
+    /// Writes `etcd: 1/1 connected, leases=3, lock leases=1, has quorum: https://… - 3.5.1
+    /// (leader)`, as cilium-dbg does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let well = self.endpoints.iter().filter(|endpoint| endpoint.version.is_ok()).count();
         write!(f, "etcd: {well}/{} connected", self.endpoints.len())?;

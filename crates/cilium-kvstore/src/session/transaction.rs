@@ -1,4 +1,4 @@
-//! Several conditions and several writes at once, for what the operations that Cilium has cannot do.
+//! Transactions with several conditions and several writes, for tasks beyond Cilium's operations.
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 
@@ -7,27 +7,27 @@ use super::{KvLocker, Life, Session};
 use crate::error::printable;
 use crate::{KvstoreError, LeaseId, Revision, prefix_end};
 
-/// What must be so for a transaction to write.
+/// Condition of a transaction.
 #[derive(Clone, Copy)]
 pub enum Condition<'a> {
-    /// A key is not there.
+    /// The key does not exist.
     Absent(&'a [u8]),
-    /// A key is there with this value.
+    /// The key exists with this value.
     Holds(&'a [u8], &'a [u8]),
-    /// A key was last written at this revision.
+    /// The key was last written at this revision.
     WrittenAt(&'a [u8], Revision),
-    /// No key begins with this prefix.
+    /// No key has this prefix.
     NoneBelow(&'a [u8]),
-    /// Every key that begins with this prefix, of which there is one at least, has another value.
+    /// At least one key has this prefix, and all of them have values other than this one.
     OthersBelow(&'a [u8], &'a [u8]),
-    /// A lock is held.
+    /// The lock is held.
     Locked(&'a KvLocker),
 }
 
-/// What a transaction writes.
+/// Write of a transaction.
 #[derive(Clone, Copy)]
 pub enum Write<'a> {
-    /// A key and its value.
+    /// Puts a key with a value.
     Put(&'a [u8], &'a [u8], Life),
     /// Deletes a key.
     Delete(&'a [u8]),
@@ -47,7 +47,8 @@ impl Condition<'_> {
             Self::Absent(key) => absent(key),
             Self::Holds(key, value) => Compare::value(*key, CompareOp::Equal, *value),
             Self::WrittenAt(key, revision) => Compare::mod_revision(*key, CompareOp::Equal, revision.0),
-            // a range without keys is compared like one key that is not there; a value is then never what is asked for
+            // a range without keys is compared as one key that does not exist, so a value
+            // comparison would never succeed
             Self::NoneBelow(prefix) => Compare::create_revision(*prefix, CompareOp::Equal, 0).with_range(prefix_end(prefix)),
             Self::OthersBelow(prefix, value) => Compare::value(*prefix, CompareOp::NotEqual, *value).with_range(prefix_end(prefix)),
             Self::Locked(lock) => lock.comparator().comparison(),
@@ -56,7 +57,7 @@ impl Condition<'_> {
 }
 
 impl Session {
-    /// Writes all of it if all conditions hold, and nothing otherwise; says whether it wrote.
+    /// Writes everything if all conditions hold, and otherwise nothing. Returns whether it wrote.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -82,7 +83,7 @@ impl Session {
             connection.pace().await;
             let txn = Txn::new().when(conditions.iter().map(Condition::comparison).collect::<Vec<_>>()).and_then(operations);
             let result = connection.transact(what, txn).await;
-            // one lease is lost as a rule; which one, etcd does not say
+            // usually one lease is lost; etcd does not say which one
             let result = leases.into_iter().filter(|lease| lease.0 != 0).fold(result, |result, lease| self.shared.noted(result, lease));
             let (reply, _) = result?;
             for write in writes {

@@ -1,4 +1,5 @@
-//! Users of etcd, who log in by certificates: their name is the certificate's common name (Cilium's `UserEnforcePresence`).
+//! Users of etcd that authenticate with certificates: a user's name is the certificate's common
+//! name (Cilium's `UserEnforcePresence`).
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,8 @@ use super::Session;
 use crate::KvstoreError;
 
 impl Session {
-    /// Sees that a user is there, with these roles and no others. A role that is not there is an error, and the user stays.
+    /// Makes sure that a user exists with exactly these roles. A role that does not exist is an
+    /// error, and the user stays.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -26,7 +28,7 @@ impl Session {
         self.traced("user_enforce_presence", name.as_bytes(), enforcing).await
     }
 
-    /// Sees that there is no such user.
+    /// Makes sure that a user does not exist.
     ///
     /// # Errors
     /// [`KvstoreError`].

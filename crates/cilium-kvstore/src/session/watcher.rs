@@ -1,7 +1,7 @@
 //! List and watch: all keys with a prefix, then every change, for as long as the session lives.
 //!
-//! A watch that ends for whatever reason is begun by a new list. What it does not have any more is told as deleted, so that whoever follows
-//! ends with what is there.
+//! After any watch ends, the watcher lists again and reports keys that the list lacks as deleted.
+//! Its events therefore always lead to the current state.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -16,56 +16,58 @@ use super::{Session, SessionState};
 use crate::error::printable;
 use crate::{Backoff, Connection, Event, KvstoreError, Revision, WatchMessage, prefix_end};
 
-/// The first wait after a list that failed (Cilium's `etcd.go`).
+/// Wait after the first failed list (Cilium's `etcd.go`).
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-/// The longest.
+/// Longest wait.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// A watch that stood so long was a good one: what comes after it begins with the shortest wait again. An etcd that gives lists and refuses watches
+/// A watch that lasted this long resets the backoff. An etcd that answers lists but refuses watches
 /// ends each of them at once.
 const STABLE_WATCH: Duration = Duration::from_secs(10);
-/// At this attempt in a row a failure is worth a warning.
+/// Number of consecutive failures at which a warning is logged.
 const WARN_AT: u32 = 10;
 
-/// What happened.
+/// Kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// A key is there that was not.
+    /// The key is new.
     Create,
-    /// A key was put again; after a new list also one that is as it was.
+    /// The key was put again. After a new list, the key may also be unchanged.
     Modify,
-    /// A key is gone.
+    /// The key was deleted.
     Delete,
-    /// The first list is complete: told once, without a key.
+    /// The first list is complete. Sent once, without a key.
     ListDone,
-    /// A later list begins, without a key: until its end changes come in the order of their keys, and not in that of their revisions. Told again where
-    /// a list breaks off.
+    /// A later list starts. Sent without a key, and again if a list is interrupted. Until
+    /// [`EventKind::Relisted`], events are in the order of keys and not of revisions.
     Relisting,
-    /// A later list is complete, without a key.
+    /// A later list is complete. Sent without a key.
     Relisted,
 }
 
-/// One change.
+/// One event of a [`Watcher`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyValueEvent {
-    /// What happened.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// To which key.
+    /// Key that changed.
     pub key: Vec<u8>,
-    /// Its value; empty of what is deleted.
+    /// Value of the key; empty if it was deleted.
     pub value: Arc<[u8]>,
-    /// The revision of the change; of what a new list does not have any more, and of its end, that of the list.
+    /// Revision of the change. For keys that a new list lacks, and for the end of a list, the
+    /// revision of the list.
     pub mod_revision: Revision,
 }
 
-/// Follows a prefix. Dropping it ends that.
+/// Follows a prefix until it is dropped.
 pub struct Watcher {
     events: mpsc::Receiver<KeyValueEvent>,
     _stop: DropGuard,
 }
 
 impl Session {
-    /// Lists all keys with a prefix and watches them from there, in the background. As many events as given wait to be read; more are not read
-    /// from etcd meanwhile. The prefix is taken as it is: add a `/` where `eu` must not match `eu-west`.
+    /// Lists all keys with a prefix and watches them from there, in the background. At most
+    /// `events_max` events are buffered; while the buffer is full, nothing more is read from etcd.
+    /// The prefix is used as it is: append a `/` if `eu` must not match `eu-west`.
     #[must_use]
     pub fn list_and_watch(&self, prefix: &[u8], events_max: usize) -> Watcher {
         let (sender, events) = mpsc::channel(events_max.max(1));
@@ -84,7 +86,7 @@ impl Session {
 }
 
 impl Watcher {
-    /// The next change; `None` once the session is closed.
+    /// Returns the next event; `None` once the session is closed.
     pub async fn next(&mut self) -> Option<KeyValueEvent> {
         self.events.recv().await
     }
@@ -94,15 +96,15 @@ struct Following {
     shared: Arc<SessionState>,
     prefix: Vec<u8>,
     sender: mpsc::Sender<KeyValueEvent>,
-    /// The keys that were told, and in which list each was seen last.
+    /// Known keys, each with the list that saw it last.
     known: HashMap<Vec<u8>, u64>,
-    /// Which list this is.
+    /// Number of the current list.
     generation: u64,
-    /// The end of the first list was told.
+    /// Whether the end of the first list was reported.
     told: bool,
 }
 
-/// Nobody follows any more.
+/// The receiver was dropped.
 struct Unread;
 
 enum Ended {
@@ -122,7 +124,8 @@ impl From<KvstoreError> for Ended {
     }
 }
 
-/// Counts a list that failed, or whose watch lasted so long. Returns the wait before the next list.
+/// Counts a failed list, or a watch that ended after `watched`. Returns the wait before the next
+/// list.
 fn wait_after(backoff: &mut Backoff, watched: Duration) -> Duration {
     if watched >= STABLE_WATCH {
         backoff.reset();
@@ -145,7 +148,7 @@ impl Following {
         }
     }
 
-    /// Ends with how long the watch stood, and why it does not any more.
+    /// Lists and then watches. Returns how long the watch lasted, and why it ended.
     async fn list_then_watch(&mut self, connection: &Connection) -> (Duration, Ended) {
         let revision = match self.list(connection).await {
             Ok(revision) => revision,
@@ -192,8 +195,9 @@ impl Following {
         Ok(revision)
     }
 
-    /// Follows the changes after a list; the watch begins at its very revision, because of one from the next nothing comes at all where that
-    /// was a delete and is compacted (`Connection::watch`).
+    /// Follows the changes after a list. The watch starts at the list's own revision: a watch that
+    /// starts one later receives nothing if that revision was a delete and is compacted
+    /// (`Connection::watch`).
     async fn watch(&mut self, connection: &Connection, after: Revision) -> Result<Infallible, Ended> {
         let mut watch = connection.watch(&self.prefix, Some(&prefix_end(&self.prefix)), after).await?;
         loop {

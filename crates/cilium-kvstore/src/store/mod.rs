@@ -1,11 +1,12 @@
 //! Stores that keep a prefix of the kvstore in sync (Cilium's `pkg/kvstore/store`).
 //!
 //! - A [`SyncStore`] writes a set of values, and a canary once all of them are written.
-//! - A [`WatchStore`] follows a prefix, also over one session after another.
+//! - A [`WatchStore`] follows a prefix, even over one session after another.
 //! - A [`SharedStore`] belongs to several processes. Each owns some keys and knows all of them.
-//! - A [`SyncQueue`] is what a [`SyncStore`] writes with: it makes the keys of a [`Wanted`] set equal to etcd.
+//! - A [`SyncQueue`] writes the keys of a [`Wanted`] set to etcd. [`SyncStore`] uses one.
 //!
-//! A value is bytes. A caller that knows its form gives a [`Validate`], which rejects bad values.
+//! Values are bytes. A caller that knows their format passes a [`Validate`], which rejects bad
+//! values.
 //!
 //! ```
 //! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
@@ -63,18 +64,20 @@ pub use shared::{SharedStore, SharedStoreOptions};
 pub use sync::{SyncStore, SyncStoreOptions};
 pub use watched::WatchStore;
 
-/// Who is told of what changes in a store. What it is told of it must take quickly: nothing else is read meanwhile.
+/// Receives the changes of a store. Its methods must be fast, because nothing else is read
+/// meanwhile.
 pub trait Observer: Send + Sync + 'static {
-    /// A key, named below the store's prefix, has this value, perhaps the same as before.
+    /// A key, named below the store's prefix, has this value. The value may be unchanged.
     fn on_update(&self, name: &[u8], value: &Arc<[u8]>);
-    /// A key is gone, which had this value last.
+    /// A key was deleted. `value` is its last value.
     fn on_delete(&self, name: &[u8], value: &Arc<[u8]>);
 }
 
-/// Says what is wrong with a value, given its name below the prefix: one that is wrong changes nothing.
+/// Check of a value, given its name below the prefix. Returns why the value is invalid; an invalid
+/// value changes nothing.
 pub type Validate = Arc<dyn Fn(&[u8], &[u8]) -> Result<(), String> + Send + Sync>;
 
-/// The name of a key below a prefix.
+/// Returns the name of a key below a prefix.
 fn name_below<'a>(prefix: &[u8], key: &'a [u8]) -> &'a [u8] {
     let rest = key.strip_prefix(prefix).unwrap_or(key);
     rest.strip_prefix(b"/").unwrap_or(rest)

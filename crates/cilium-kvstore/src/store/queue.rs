@@ -1,7 +1,8 @@
-//! A queue of keys that are to be written: each key once, its newest value, again until that succeeds.
+//! Queue of keys to write: holds each key once, and retries it until the write succeeds.
 //!
-//! It knows keys alone. What a key is to have is asked when its turn comes, so that however often it changes meanwhile it is written once. Bounded:
-//! [`SyncQueue::add`] waits while too many keys wait, and the keys of lost leases are looked for piece by piece, as there is room for them.
+//! The queue stores only keys. It asks for a key's value when it writes the key, so a key that
+//! changes several times meanwhile is written once. Its size is limited: [`SyncQueue::add`] waits
+//! while the queue is full, and the keys of lost leases are searched in batches as capacity allows.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,45 +16,47 @@ use tokio::time::Instant;
 use crate::error::printable;
 use crate::{Backoff, KvstoreError, Life, LostKeys, Session};
 
-/// How many keys may wait: 256 for each of 64 calls in flight, some 2 MB of names.
+/// Maximum number of waiting keys: 256 for each of 64 calls in flight, some 2 MB of names.
 const WAITING_MAX: usize = 16_384;
-/// How many keys are looked at in one piece for whether they were on a lost lease: a millisecond or less.
+/// Number of keys per batch of the search for keys of lost leases: a millisecond or less.
 const LOOKED_AT_ONCE: usize = 1024;
-/// The first wait of a key whose writing failed (client-go's `DefaultControllerRateLimiter`).
+/// Wait after the first failed write of a key (client-go's `DefaultControllerRateLimiter`).
 const RETRY_MIN: Duration = Duration::from_millis(5);
-/// The longest: an etcd that takes writes again is right within a minute. (Cilium's queue waits up to 1,000 s.)
+/// Longest wait: the target is complete within a minute after it accepts writes again. (Cilium's
+/// queue waits up to 1,000 s.)
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// What is to be in etcd.
+/// Desired content of etcd.
 pub trait Wanted: Send + Sync + 'static {
-    /// What a key is to have; `None` where it is not to be there.
+    /// Returns the desired value of a key; `None` if the key must not exist.
     fn value(&self, key: &[u8]) -> Option<Arc<[u8]>>;
 
-    /// Keys that may hang on a lease, `count` at most, for those that were on a lost one: what follows the last one given in an order that stays, the
-    /// first ones where none is given. Empty: there are no more.
+    /// Returns at most `count` keys that may have a lease, for the search for keys of a lost one.
+    /// The keys follow `last` in a stable order; without `last` they are the first ones. An empty
+    /// result means that there are no more.
     fn keys_behind(&self, last: Option<&[u8]>, count: usize) -> Vec<Vec<u8>>;
 }
 
-/// What became of keys so far, and what waits.
+/// Counts of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Keys that wait or are being written.
+    /// Number of keys that wait or are being written.
     pub waiting: usize,
-    /// How long the first of them has waited.
+    /// Waiting time of the oldest of them.
     pub longest_wait: Duration,
-    /// Puts that succeeded.
+    /// Number of successful puts.
     pub written: u64,
-    /// Deletes that succeeded.
+    /// Number of successful deletes.
     pub deleted: u64,
-    /// Tries that failed.
+    /// Number of failed attempts.
     pub failed: u64,
-    /// Why writing fails at the moment.
+    /// Reason of the failure, while keys are failing.
     pub failing: Option<String>,
-    /// The newest failure and when it was, also where writing succeeds again.
+    /// Newest failure and its time, even if writes succeed again.
     pub last_failure: Option<(String, SystemTime)>,
 }
 
-/// Keys to be written, by groups of which each can be waited for. Clones share it.
+/// Queue of keys to write, in groups that can be awaited separately. Clones share it.
 #[derive(Clone)]
 pub struct SyncQueue {
     shared: Arc<QueueShared>,
@@ -65,9 +68,9 @@ struct QueueShared {
     life: Life,
     workers: usize,
     state: Mutex<QueueState>,
-    /// There is something to write.
+    /// Notified when there is a key to write.
     more: Notify,
-    /// Something was written.
+    /// Notified when a key was written.
     less: Notify,
 }
 
@@ -76,12 +79,12 @@ struct QueueState {
     items: HashMap<Vec<u8>, Item>,
     ready: VecDeque<Vec<u8>>,
     later: BTreeSet<(Instant, Vec<u8>)>,
-    /// How many keys of each group are not written yet.
+    /// Number of unwritten keys in each group.
     groups: HashMap<u32, usize>,
-    /// Lost leases whose keys are still to be looked for.
+    /// Lost leases whose keys have not been searched yet.
     lost: Vec<LostKeys>,
     looking: Option<Looking>,
-    /// How many keys were tried in vain and not written since.
+    /// Number of keys whose last attempt failed.
     failing: usize,
     last_failure: Option<(String, SystemTime)>,
     written: u64,
@@ -89,11 +92,11 @@ struct QueueState {
     failed: u64,
 }
 
-/// A look over all keys for those of lost leases.
+/// Scan over all keys for those of lost leases.
 #[derive(Clone)]
 struct Looking {
     lost: Arc<[LostKeys]>,
-    /// The last key that was looked at.
+    /// Last key of the previous batch.
     last: Option<Vec<u8>>,
 }
 
@@ -102,29 +105,29 @@ struct Item {
     since: Instant,
     backoff: Backoff,
     running: bool,
-    /// It changed while it was being written.
+    /// Whether the key changed while it was being written.
     again: bool,
 }
 
-/// What came of writing a key.
 enum Outcome {
     Put,
     Deleted,
 }
 
 impl SyncQueue {
-    /// The group of keys that lost their lease.
+    /// Group of the keys that lost their lease.
     pub const LOST: u32 = u32::MAX;
 
-    /// A queue that writes nothing until [`SyncQueue::run`].
+    /// Creates a queue that writes nothing until [`SyncQueue::run`].
     #[must_use]
     pub fn new(session: Session, wanted: Arc<dyn Wanted>, life: Life, workers: usize) -> Self {
         let (more, less) = (Notify::new(), Notify::new());
         Self { shared: Arc::new(QueueShared { session, wanted, life, workers: workers.max(1), state: Mutex::default(), more, less }) }
     }
 
-    /// Sets the observer that is called when keys with this prefix lose their lease ([`Session::on_lease_lost`]), for as long as this queue is used: the
-    /// session, which keeps the observer for its whole life, does not keep the queue with its keys and values.
+    /// Sets the observer that is called when keys with this prefix lose their lease
+    /// ([`Session::on_lease_lost`]). The session keeps the observer for its whole life, but only a
+    /// weak reference to this queue with its keys and values.
     pub fn on_lease_lost(&self, prefix: &[u8], observer: impl Fn(&Self, &LostKeys) + Send + Sync + 'static) {
         let queue = Arc::downgrade(&self.shared);
         self.shared.session.on_lease_lost(prefix, move |lost| {
@@ -134,12 +137,12 @@ impl SyncQueue {
         });
     }
 
-    /// The session that it writes by.
+    /// Returns the session that the queue writes with.
     pub(super) fn session(&self) -> &Session {
         &self.shared.session
     }
 
-    /// A key is to be as it is wanted; waits while too many do.
+    /// Adds a key to write. Waits while the queue is full.
     pub async fn add(&self, key: &[u8], group: u32) {
         loop {
             let less = self.shared.less.notified();
@@ -151,20 +154,20 @@ impl SyncQueue {
         self.add_now(key, group);
     }
 
-    /// Adds a key without waiting, for callers that bound what they add otherwise.
+    /// Adds a key without waiting, for callers with their own limit.
     pub fn add_now(&self, key: &[u8], group: u32) {
         if self.shared.state().add(key, group) {
             self.shared.more.notify_one();
         }
     }
 
-    /// Keys may have lost their lease: those of them that are wanted are written again.
+    /// Schedules a search for the keys that lost their lease, to write them again.
     pub fn add_lost(&self, lost: &LostKeys) {
         self.shared.state().lost.push(lost.clone());
         self.shared.more.notify_one();
     }
 
-    /// Waits until every key of a group that was added is written.
+    /// Waits until all added keys of a group are written.
     pub async fn settled(&self, group: u32) {
         loop {
             let less = self.shared.less.notified();
@@ -175,7 +178,8 @@ impl SyncQueue {
         }
     }
 
-    /// How many keys of a group are not written yet; of [`SyncQueue::LOST`] at least one while some may not have been found.
+    /// Returns the number of unwritten keys in a group. For [`SyncQueue::LOST`] it is at least one
+    /// until all affected keys were found.
     #[must_use]
     pub fn pending(&self, group: u32) -> usize {
         let state = self.shared.state();
@@ -183,13 +187,13 @@ impl SyncQueue {
         state.groups.get(&group).copied().unwrap_or_default() + usize::from(unfound)
     }
 
-    /// Whether keys of lost leases are still to be written again.
+    /// Returns whether keys of lost leases must still be written again.
     #[must_use]
     pub fn is_restoring(&self) -> bool {
         self.pending(Self::LOST) > 0
     }
 
-    /// How it goes.
+    /// Returns the current counts.
     #[must_use]
     pub fn counts(&self) -> QueueCounts {
         let state = self.shared.state();
@@ -204,7 +208,8 @@ impl SyncQueue {
         }
     }
 
-    /// Forgets what is still to be written, also what was just being written: for a caller that has dropped its [`SyncQueue::run`] before.
+    /// Removes all keys, including those that were being written. The caller must have dropped the
+    /// future of [`SyncQueue::run`] before.
     pub fn clear(&self) {
         let mut state = self.shared.state();
         state.items.clear();
@@ -218,7 +223,8 @@ impl SyncQueue {
         self.shared.less.notify_waiters();
     }
 
-    /// Writes, so many keys at one time, for as long as it is polled. What was being written when an earlier run was dropped is written anew.
+    /// Writes keys for as long as it is polled, up to the number of workers at a time. Keys whose
+    /// write was interrupted when an earlier run was dropped are written again.
     pub async fn run(&self) {
         self.shared.state().begin();
         let mut writing = FuturesUnordered::new();
@@ -283,8 +289,9 @@ impl SyncQueue {
         self.shared.less.notify_waiters();
     }
 
-    /// Looks at some keys for those of lost leases, if there is room for them; says whether more can be looked at now. Those are in a group of
-    /// their own: whatever waits for another does not wait for them.
+    /// Scans one batch of keys for those of lost leases, if the queue has capacity. Returns whether
+    /// more can be scanned now. The keys get a group of their own, so that waiters of other groups
+    /// do not wait for them.
     fn look_for_lost(&self) -> bool {
         let Some(Looking { lost, last }) = self.shared.state().next_look() else { return false };
         let keys = self.shared.wanted.keys_behind(last.as_deref(), LOOKED_AT_ONCE);
@@ -309,7 +316,7 @@ impl QueueShared {
 }
 
 impl QueueState {
-    /// Nothing is being written: what was, is to be written again.
+    /// Reschedules the keys that an earlier run was writing.
     fn begin(&mut self) {
         for (key, item) in self.items.iter_mut().filter(|(_, item)| item.running) {
             (item.running, item.again) = (false, false);
@@ -317,7 +324,8 @@ impl QueueState {
         }
     }
 
-    /// Lost leases whose keys are to be looked for now, and the key behind which; `None` where there are none, or no room for more keys.
+    /// Returns the lost leases to search for and the last scanned key; `None` if there are none, or
+    /// if the queue is full.
     fn next_look(&mut self) -> Option<Looking> {
         if self.items.len() >= WAITING_MAX {
             return None;
@@ -328,7 +336,7 @@ impl QueueState {
         self.looking.clone()
     }
 
-    /// Whether there is something new to write.
+    /// Adds a key. Returns whether there is something new to write.
     fn add(&mut self, key: &[u8], group: u32) -> bool {
         if let Some(item) = self.items.get_mut(key) {
             item.again |= item.running;

@@ -1,4 +1,5 @@
-//! A store that several processes join: each owns some keys, keeps them there, and sees those of all (Cilium's `SharedStore`).
+//! Store that several processes join: each owns some keys, maintains them, and sees the keys of all
+//! (Cilium's `SharedStore`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,31 +14,33 @@ use crate::error::printable;
 use crate::keys::join;
 use crate::{EventKind, KeyValueEvent, KvstoreError, Life, Session};
 
-/// How many events may wait for the observer (Cilium's `watcherChanSize`).
+/// Capacity of the queue of events (Cilium's `watcherChanSize`).
 const EVENTS_MAX: usize = 100;
 
-/// How a store is shared.
+/// Options of a [`SharedStore`].
 #[derive(Clone)]
 pub struct SharedStoreOptions {
-    /// What all keys begin with: the store's identity.
+    /// Prefix of all keys, which identifies the store.
     pub prefix: Vec<u8>,
-    /// How often the own keys are compared with what stands. A minute (seed releases of Cilium; 30 since).
+    /// Interval at which own keys are compared with etcd. A minute (early releases of Cilium; 30
+    /// since).
     pub sync_interval: Duration,
-    /// How long the first list may take: 3 min in Cilium.
+    /// Maximum time of the first list: 3 min in Cilium.
     pub list_max: Duration,
-    /// What is wrong with a value of others.
+    /// Check of the values of other processes.
     pub validate: Option<Validate>,
 }
 
 impl SharedStoreOptions {
-    /// The defaults, for a prefix.
+    /// Returns the default options for a prefix.
     #[must_use]
     pub fn new(prefix: &[u8]) -> Self {
         Self { prefix: prefix.to_vec(), sync_interval: Duration::from_secs(60), list_max: Duration::from_secs(180), validate: None }
     }
 }
 
-/// A joined store. Dropping it leaves the own keys to their leases, as [`SharedStore::release`] does; [`SharedStore::close`] deletes them.
+/// Joined store. Dropping it leaves own keys to expire with their leases, as
+/// [`SharedStore::release`] does; [`SharedStore::close`] deletes them.
 pub struct SharedStore {
     inner: Arc<Inner>,
     stop: CancellationToken,
@@ -58,10 +61,10 @@ struct Keys {
 }
 
 impl SharedStore {
-    /// Joins a store, and waits until what is in it was told.
+    /// Joins a store, and waits until all its keys have been reported.
     ///
     /// # Errors
-    /// `Timeout` if that takes too long; `Closed` if the session ends before.
+    /// `Timeout` if that takes longer than `list_max`; `Closed` if the session ends before.
     pub async fn join(session: &Session, options: SharedStoreOptions, observer: Arc<dyn Observer>) -> Result<Self, KvstoreError> {
         let (limit, what) = (options.list_max, format!("listing {}", printable(&options.prefix)));
         let inner = Inner { session: session.clone(), options, observer, keys: Mutex::default(), listed: watch::Sender::new(false) };
@@ -82,15 +85,15 @@ impl SharedStore {
         Ok(store)
     }
 
-    /// Owns a key from now on; written when the own keys are compared next.
+    /// Owns a key from now on. It is written at the next comparison of own keys.
     pub fn update_local_key(&self, name: &[u8], value: impl Into<Arc<[u8]>>) {
         self.inner.keys().local.insert(name.to_vec(), value.into());
     }
 
-    /// Owns a key once it is written.
+    /// Writes a key, and owns it after success.
     ///
     /// # Errors
-    /// [`KvstoreError`]; the key is not owned then.
+    /// [`KvstoreError`]; the key is then not owned.
     pub async fn update_local_key_sync(&self, name: &[u8], value: impl Into<Arc<[u8]>>) -> Result<(), KvstoreError> {
         let value = value.into();
         let before = self.inner.keys().local.insert(name.to_vec(), Arc::clone(&value));
@@ -103,30 +106,30 @@ impl SharedStore {
         })
     }
 
-    /// Owns a key no more, and deletes it.
+    /// Gives up a key and deletes it.
     ///
     /// # Errors
-    /// [`KvstoreError`]; the key goes with its lease then.
+    /// [`KvstoreError`]; the key then expires with its lease.
     pub async fn delete_local_key(&self, name: &[u8]) -> Result<(), KvstoreError> {
         self.inner.keys().local.remove(name);
         self.inner.session.delete(&self.inner.key(name)).await.map(drop)
     }
 
-    /// The keys of all, by their names below the prefix.
+    /// Returns the keys of all processes, by their names below the prefix.
     #[must_use]
     pub fn shared_keys(&self) -> BTreeMap<Vec<u8>, Arc<[u8]>> {
         self.inner.keys().shared.clone()
     }
 
-    /// Leaves the store; the own keys stay for as long as their leases.
+    /// Leaves the store. Own keys stay until their leases expire.
     pub fn release(self) {
         self.stop.cancel();
     }
 
-    /// Leaves the store and deletes the own keys.
+    /// Leaves the store and deletes own keys.
     ///
     /// # Errors
-    /// [`KvstoreError`] of the first key that could not be deleted; the others are.
+    /// [`KvstoreError`] of the first key that could not be deleted. The other keys are deleted.
     pub async fn close(self) -> Result<(), KvstoreError> {
         self.stop.cancel();
         let local = std::mem::take(&mut self.inner.keys().local);
@@ -187,13 +190,13 @@ impl Inner {
         }
     }
 
-    /// Compares the own keys again and again with what stands.
+    /// Compares own keys with etcd at the interval, and writes those that differ.
     async fn keep(&self) {
         loop {
             tokio::time::sleep(self.options.sync_interval).await;
             let local = self.keys().local.clone();
             for (name, value) in local {
-                // it may be somebody's no more
+                // the key may have been given up or changed meanwhile
                 if self.keys().local.get(&name) != Some(&value) {
                     continue;
                 }

@@ -1,4 +1,5 @@
-//! A store that is written: keys and values below a prefix, and a canary once all of them were (Cilium's `syncstore.go`).
+//! Store that writes keys and values below a prefix, and a canary once all of them are written
+//! (Cilium's `syncstore.go`).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,27 +13,28 @@ use super::{QueueCounts, SyncQueue, Wanted};
 use crate::keys::{SYNCED_PREFIX, join};
 use crate::{Life, Session};
 
-/// The group of the keys that the canary waits for.
+/// Group of the keys that the canary waits for.
 const INITIAL: u32 = 0;
-/// The group of everything later, and of the canary.
+/// Group of all later keys, and of the canary.
 const LATER: u32 = 1;
 
-/// What a [`SyncStore`] writes, and how.
+/// Options of a [`SyncStore`].
 #[derive(Debug, Clone)]
 pub struct SyncStoreOptions {
-    /// What all keys begin with, without the `/` behind it.
+    /// Prefix of all keys, without the trailing `/`.
     pub prefix: Vec<u8>,
-    /// The cluster whose canary it is.
+    /// Cluster that the canary belongs to.
     pub cluster: String,
-    /// What the canary names, where that is not the prefix.
+    /// Prefix that the canary names, if it differs from `prefix`.
     pub synced_key: Option<Vec<u8>>,
-    /// Whether the keys hang on the session's leases, as Cilium's do.
+    /// Lifetime of the keys. Cilium's are leased.
     pub life: Life,
-    /// How many keys are written at one time. Cilium: 1.
+    /// Number of concurrent writes. Cilium: 1.
     pub workers: usize,
 }
 
-/// A store that is written in the background, until it is dropped or its session closed. What it wrote stays for as long as its leases.
+/// Store that is written in the background until it is dropped or its session is closed. Its keys
+/// then stay until their leases expire.
 pub struct SyncStore {
     options: SyncStoreOptions,
     values: Arc<Values>,
@@ -43,7 +45,7 @@ pub struct SyncStore {
     _stop: DropGuard,
 }
 
-/// What the writer of the canary needs.
+/// State for writing the canary.
 struct CanaryWriter {
     session: Session,
     stop: CancellationToken,
@@ -75,7 +77,7 @@ impl Values {
 }
 
 impl SyncStore {
-    /// Begins to write.
+    /// Starts to write.
     #[must_use]
     pub fn start(session: &Session, options: SyncStoreOptions) -> Self {
         let values = Arc::new(Values::default());
@@ -83,7 +85,8 @@ impl SyncStore {
         let canary = canary_key(&options);
         let stop = CancellationToken::new();
         queue.on_lease_lost(&options.prefix, SyncQueue::add_lost);
-        // a canary says that all is there, so it waits for what was lost with it
+        // a canary states that all keys exist, so it waits for the keys that were lost together
+        // with it
         let (told, ended) = (canary.clone(), stop.clone());
         queue.on_lease_lost(&canary, move |queue, _| {
             let (after, told) = (queue.clone(), told.clone());
@@ -99,7 +102,7 @@ impl SyncStore {
         Self { options, values, queue, asked_for_canary: AtomicBool::new(false), synced, canary, _stop: stop.drop_guard() }
     }
 
-    /// A key below the prefix is to have this value. The same value again is no news.
+    /// Sets the desired value of a key below the prefix. Setting an equal value has no effect.
     pub fn upsert(&self, name: &[u8], value: impl Into<Arc<[u8]>>) {
         let (key, value) = (self.key(name), value.into());
         let mut values = self.values.by_key();
@@ -111,7 +114,7 @@ impl SyncStore {
         self.queue.add_now(&key, group);
     }
 
-    /// A key below the prefix is not to be there; one that never was is no news.
+    /// Removes a key below the prefix. Has no effect on an unknown key.
     pub fn delete(&self, name: &[u8]) {
         let key = self.key(name);
         if self.values.by_key().remove(&key).is_some() {
@@ -119,7 +122,8 @@ impl SyncStore {
         }
     }
 
-    /// All there was to write at the start was told: the canary is written once that is. Only the first call counts.
+    /// Declares the initial set complete: the canary is written once all its keys are. Only the
+    /// first call counts.
     pub fn synced(&self, value: impl Into<Arc<[u8]>>) {
         if self.asked_for_canary.swap(true, Ordering::SeqCst) {
             return;
@@ -138,11 +142,11 @@ impl SyncStore {
     /// Waits until the canary is written.
     pub async fn wait_until_synced(&self) {
         let mut synced = self.synced.clone();
-        // the sender lives as long as this store
+        // cannot fail: the sender lives as long as this store
         let _ = synced.wait_for(|synced| *synced).await;
     }
 
-    /// How it goes.
+    /// Returns the counts of the queue.
     #[must_use]
     pub fn counts(&self) -> QueueCounts {
         self.queue.counts()

@@ -1,5 +1,6 @@
-//! A store that follows a prefix, over one session after another (Cilium's `watchstore.go`): what was known stays until a new list is complete, and
-//! only what that lacks is told as gone.
+//! Store that follows a prefix over one session after another (Cilium's `watchstore.go`). Known
+//! entries stay until a new list is complete; entries that the list lacks are then reported as
+//! deleted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,16 +11,17 @@ use super::{Observer, Validate, name_below};
 use crate::error::printable;
 use crate::{EventKind, Session};
 
-/// How many events may wait for the observer (Cilium's store: 64; some more because ours are read in pages of 256).
+/// Capacity of the queue of events (Cilium's store: 64; more here, because lists are read in pages
+/// of 256).
 const EVENTS_MAX: usize = 256;
 
-/// A followed prefix.
+/// Local copy of all keys with a prefix.
 pub struct WatchStore {
     observer: Arc<dyn Observer>,
     validate: Option<Validate>,
     entries: Mutex<BTreeMap<Vec<u8>, Entry>>,
     synced: watch::Sender<bool>,
-    /// Held while one watch runs: of two, both would take the other's keys for stale.
+    /// Held while a watch runs: two concurrent watches would treat each other's keys as stale.
     watching: tokio::sync::Mutex<()>,
 }
 
@@ -29,15 +31,15 @@ struct Entry {
 }
 
 impl WatchStore {
-    /// A store that knows nothing yet.
+    /// Creates an empty store.
     #[must_use]
     pub fn new(observer: Arc<dyn Observer>, validate: Option<Validate>) -> Self {
         let (entries, watching) = (Mutex::default(), tokio::sync::Mutex::new(()));
         Self { observer, validate, entries, synced: watch::Sender::new(false), watching }
     }
 
-    /// Follows `<prefix>/` until the session ends; may be dropped at any time and called again, with another session. A second one at the same
-    /// time waits.
+    /// Follows `<prefix>/` until the session ends. The future may be dropped at any time and called
+    /// again, with the same or another session. A concurrent second call waits.
     pub async fn watch(&self, session: &Session, prefix: &[u8]) {
         let _watching = self.watching.lock().await;
         let _unsynced = Unsynced(&self.synced);
@@ -58,7 +60,7 @@ impl WatchStore {
         }
     }
 
-    /// Tells that everything is gone. Waits for a watch to end.
+    /// Reports all entries as deleted. Waits for a running watch to end.
     pub async fn drain(&self) {
         let _watching = self.watching.lock().await;
         let all = std::mem::take(&mut *self.entries());
@@ -67,31 +69,32 @@ impl WatchStore {
         }
     }
 
-    /// Whether the first list is complete and the prefix is followed at this moment.
+    /// Returns whether the first list is complete and the prefix is being followed.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
     }
 
-    /// Waits until that is so.
+    /// Waits until [`WatchStore::is_synced`] is true.
     pub async fn wait_until_synced(&self) {
-        // the sender lives as long as this store
+        // cannot fail: the sender lives as long as this store
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// How many keys are known.
+    /// Returns the number of known keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries().len()
     }
 
-    /// Whether none is.
+    /// Returns whether no key is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries().is_empty()
     }
 
-    /// A value that is wrong changes nothing: what was there stays, and goes as stale if a list is under way.
+    /// Applies a put. An invalid value changes nothing: the old value stays, but is removed as
+    /// stale if it belongs to an earlier list.
     fn update(&self, name: &[u8], value: Arc<[u8]>) {
         if let Some(reason) = self.validate.as_ref().and_then(|validate| validate(name, &value).err()) {
             tracing::warn!(name = printable(name), reason, "a value cannot be used");
@@ -124,7 +127,7 @@ impl WatchStore {
     }
 }
 
-/// However a watch ends, nothing is followed after it.
+/// Marks the store as not synced when a watch ends, however it ends.
 struct Unsynced<'a>(&'a watch::Sender<bool>);
 
 impl Drop for Unsynced<'_> {

@@ -1,4 +1,4 @@
-//! What certificates say, for people who look for a wrong one.
+//! Human-readable content of certificates, for people who look for a wrong one.
 
 use std::path::PathBuf;
 
@@ -9,29 +9,29 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use super::read_certificates;
 use crate::EtcdConfig;
 
-/// The fields of a certificate that people compare.
+/// Fields of a certificate that people compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// Whom it is for.
+    /// Subject of the certificate.
     pub subject: String,
-    /// Who signed it.
+    /// Issuer of the certificate.
     pub issuer: String,
-    /// Its number, in hexadecimal digits, as `openssl x509 -serial` has it.
+    /// Serial number in hexadecimal digits, as `openssl x509 -serial` prints it.
     pub serial: String,
-    /// The host names and addresses that it is good for.
+    /// Host names and addresses that the certificate is valid for.
     pub names: Vec<String>,
-    /// From when on it is good, in seconds since 1970.
+    /// Start of its validity, in seconds since 1970.
     pub not_before: i64,
-    /// Until when, likewise.
+    /// End of its validity, in seconds since 1970.
     pub not_after: i64,
-    /// The identifier of its key (`subjectKeyIdentifier`), in hexadecimal digits.
+    /// Identifier of its key (`subjectKeyIdentifier`), in hexadecimal digits.
     pub key_id: Option<String>,
-    /// The identifier of the key that signed it (`authorityKeyIdentifier`), in hexadecimal digits.
+    /// Identifier of the issuer's key (`authorityKeyIdentifier`), in hexadecimal digits.
     pub issuer_key_id: Option<String>,
 }
 
 impl CertificateFacts {
-    /// Reads a certificate; `None` for what is none.
+    /// Parses a certificate; `None` if it is not one.
     pub(crate) fn of(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         Some(Self {
@@ -47,13 +47,13 @@ impl CertificateFacts {
     }
 }
 
-/// The host names and addresses of a certificate.
+/// Returns the host names and addresses of a certificate.
 pub(super) fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let names = certificate.subject_alternative_name().ok().flatten();
     names.iter().flat_map(|extension| &extension.value.general_names).filter_map(shown).collect()
 }
 
-/// The identifier of a certificate's key.
+/// Returns the identifier of a certificate's key.
 pub(super) fn key_id(certificate: &X509Certificate<'_>) -> Option<String> {
     certificate.iter_extensions().find_map(|extension| match extension.parsed_extension() {
         ParsedExtension::SubjectKeyIdentifier(id) => Some(hexadecimal(id.0)),
@@ -61,7 +61,7 @@ pub(super) fn key_id(certificate: &X509Certificate<'_>) -> Option<String> {
     })
 }
 
-/// The identifier of the key that signed a certificate.
+/// Returns the identifier of the key that signed a certificate.
 pub(super) fn issuer_key_id(certificate: &X509Certificate<'_>) -> Option<String> {
     certificate.iter_extensions().find_map(|extension| match extension.parsed_extension() {
         ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| hexadecimal(id.0)),
@@ -69,12 +69,12 @@ pub(super) fn issuer_key_id(certificate: &X509Certificate<'_>) -> Option<String>
     })
 }
 
-/// Bytes as `0a:1b`.
+/// Formats bytes as `0a:1b`.
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
-/// A name of a certificate that a connection can be checked against.
+/// Returns a name of a certificate that can be compared with a server's name or address.
 fn shown(name: &GeneralName<'_>) -> Option<String> {
     match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
@@ -86,17 +86,18 @@ fn shown(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-/// The certificates of one file that a client file names.
+/// Certificates of one file that the client file names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFile {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is in it, or why it cannot be used.
+    /// Certificates in the file, or why it cannot be used.
     pub certificates: Result<Vec<CertificateFacts>, String>,
 }
 
 impl EtcdConfig {
-    /// The certificates that a connection uses: the authorities' and the client's. Blocks on files.
+    /// Returns the certificates that a connection uses: those of the authorities and of the client.
+    /// Blocks on files.
     #[must_use]
     pub fn certificate_files(&self) -> Vec<CertificateFile> {
         if self.insecure_transport {

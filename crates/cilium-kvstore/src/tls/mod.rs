@@ -1,4 +1,5 @@
-//! TLS connections to an etcd. Certificates are read for each connection, so that a rotated one is used from the next connection on.
+//! TLS connections to an etcd. Certificates are read for each connection, so a rotated one is used
+//! from the next connection on.
 
 mod certificates;
 mod refusal;
@@ -26,15 +27,16 @@ pub use refusal::TlsRefusal;
 pub(crate) use refusal::tls_error;
 pub(crate) use verifier::ServerVerifier;
 
-/// What is said of what cannot be read. The reader's own words may quote a line, and a key on one line is one (rustls-pki-types,
-/// `pem::Error::IllegalSectionStart`).
+/// Message for a file that is not PEM. The parser's own message may quote a line, and a key may be
+/// on one line (rustls-pki-types, `pem::Error::IllegalSectionStart`).
 const NOT_PEM: &str = "not in PEM form, or cut off";
 
-/// The TLS side of a client file: the configuration of one connection, and what explains why it failed.
+/// TLS part of a client file: the configuration of one connection, and the state that explains a
+/// failure.
 pub(crate) struct ClientTls {
     pub(crate) config: ClientConfig,
     pub(crate) verifier: Arc<ServerVerifier>,
-    /// The client's certificate for messages; `None` without one.
+    /// Description of the client's certificate for messages; `None` without one.
     client: Option<String>,
 }
 
@@ -58,7 +60,7 @@ impl ClientTls {
         Ok(Self { config, verifier, client })
     }
 
-    /// Why a handshake failed, or why the server ended the connection after it.
+    /// Returns why a handshake failed, or why the server ended the connection after it.
     pub(crate) fn refusal(&self, error: &io::Error) -> TlsRefusal {
         let was_refused_here = matches!(refusal::tls_error(error), Some(rustls::Error::InvalidCertificate(_)));
         let refusal = if was_refused_here { self.verifier.refusal() } else { None };
@@ -67,8 +69,9 @@ impl ClientTls {
 }
 
 impl EtcdConfig {
-    /// Whether the client's certificate is signed by the authorities that the client itself trusts, as it is wherever Cilium's Helm chart made
-    /// both; `None` without either. A server may trust others. Blocks on files.
+    /// Checks whether the client's certificate is signed by the authorities that the client itself
+    /// trusts, as it is if Cilium's Helm chart created both. Returns `None` if either is missing. A
+    /// server may trust other authorities. Blocks on files.
     #[must_use]
     pub fn client_certificate_is_trusted(&self) -> Option<Result<(), TlsRefusal>> {
         let (Some(authorities), Some(ClientCertificate { certificate_file: certificate, .. }), false) =
@@ -86,12 +89,13 @@ impl EtcdConfig {
     }
 }
 
-/// The one implementation of cryptography in the program: it has the curves and hashes that Go has.
+/// Returns the program's only implementation of cryptography, which has the same curves and hashes
+/// as Go's.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// The client's certificate chain with its key, which must belong together.
+/// Returns the client's certificate chain with its key. Fails if they do not belong together.
 fn certified_key(pair: &ClientCertificate) -> Result<CertifiedKey, KvstoreError> {
     let ClientCertificate { certificate_file: certificate, key_file: key } = pair;
     let chain = read_certificates(certificate)?;
@@ -114,7 +118,7 @@ fn certified_key(pair: &ClientCertificate) -> Result<CertifiedKey, KvstoreError>
     Ok(CertifiedKey::new(chain, signing))
 }
 
-/// Why no private key was read.
+/// Returns why no private key was found.
 fn no_key_in(pem: &[u8]) -> &'static str {
     let is_encrypted = |line: &[u8]| line.starts_with(b"-----BEGIN ENCRYPTED") || line.starts_with(b"Proc-Type: 4,ENCRYPTED");
     if pem.split(|byte| *byte == b'\n').any(is_encrypted) {

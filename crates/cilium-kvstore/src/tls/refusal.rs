@@ -1,5 +1,5 @@
-//! Why TLS with an etcd failed, in sentences: which certificate, what is wrong with it, and what to do. The libraries' own words are codes and lists
-//! of bytes.
+//! Readable errors of TLS with an etcd: the certificate, what is wrong with it, and what to do. The
+//! libraries' own errors are codes and lists of bytes.
 
 mod chain;
 
@@ -15,21 +15,21 @@ use super::certificates::names;
 use super::trust::TrustedCertificates;
 use chain::Chain;
 
-/// Maximum characters of a name that a message shows. Those of real certificates have some 60.
+/// Maximum characters of a name in a message. Real certificates have some 60.
 const NAME_CHARS_MAX: usize = 200;
 
-/// Maximum number of host names that a message lists.
+/// Maximum number of host names in a message.
 const NAMES_MAX: usize = 8;
 
-/// Length of the shortest RSA key that is accepted, in bits (aws-lc's `RSA_PKCS1_2048_8192`).
+/// Minimum length of an accepted RSA key, in bits (aws-lc's `RSA_PKCS1_2048_8192`).
 const RSA_BITS_MIN: usize = 2048;
 
-/// Why a TLS connection was refused, by either side, and what to do about it.
+/// Reason why either side refused a TLS connection, and advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsRefusal {
-    /// The certificate, or the message, and what is wrong with it.
+    /// Certificate or message, and what is wrong with it.
     pub reason: String,
-    /// What to change.
+    /// Change that would solve the problem.
     pub cure: String,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for TlsRefusal {
     }
 }
 
-/// Who showed a certificate.
+/// Side that presented a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     Server,
@@ -51,7 +51,7 @@ impl TlsRefusal {
         Self { reason: reason.into(), cure: cure.into() }
     }
 
-    /// A certificate that is not trusted, or not for this name.
+    /// Describes a certificate that is not trusted, or not valid for this name.
     pub(super) fn of_certificate(
         owner: Owner,
         own: &CertificateDer<'_>,
@@ -69,7 +69,7 @@ impl TlsRefusal {
         }
     }
 
-    /// A server that cannot prove that it has the key of its certificate.
+    /// Describes a server that cannot prove that it has the key of its certificate.
     pub(super) fn of_handshake_signature(certificate: &CertificateDer<'_>) -> Self {
         let shown = format!("the server's certificate {}", described(certificate));
         if let Some(bits) = parsed(certificate).as_ref().and_then(short_rsa_bits) {
@@ -86,7 +86,8 @@ impl TlsRefusal {
         Self::new(reason, "issue a new one with a longer RSA key or an ECDSA key")
     }
 
-    /// A handshake that failed, or an alert after it. `client` describes the client's certificate.
+    /// Describes a handshake that failed, or an alert after it. `client` describes the client's
+    /// certificate.
     pub(super) fn of_handshake(error: &io::Error, client: Option<&str>) -> Self {
         const NO_TLS: &str = "is this the port of an etcd that speaks TLS? Write http:// or insecure-transport: true for one that does not";
         let Some(tls) = tls_error(error) else {
@@ -112,8 +113,9 @@ impl TlsRefusal {
         }
     }
 
-    /// What the server said when it ended the connection. etcd's own words (Go's `crypto/tls`) for a client certificate: `bad certificate`, `unknown
-    /// certificate authority`, `expired certificate`, and `certificate required` in TLS 1.3, which is `bad certificate` in TLS 1.2.
+    /// Describes the server's alert. For a client certificate etcd (Go's `crypto/tls`) sends `bad
+    /// certificate`, `unknown certificate authority`, `expired certificate`, and in TLS 1.3
+    /// `certificate required`, which is `bad certificate` in TLS 1.2.
     fn of_alert(alert: AlertDescription, client: Option<&str>) -> Self {
         const AUTHORITY: &str = "use one that is signed by an authority of etcd's --trusted-ca-file";
         let said = words(alert);
@@ -150,7 +152,7 @@ impl TlsRefusal {
     }
 }
 
-/// What to do where both sides have nothing in common.
+/// Advice if the two sides have no protocol or cipher suite in common.
 const COMMON: &str = "the server must offer TLS 1.2 or 1.3, with AES-GCM or ChaCha20-Poly1305 over ECDHE (see etcd's --cipher-suites and \
                       --tls-min-version)";
 
@@ -179,7 +181,7 @@ impl Owner {
     }
 }
 
-/// The error of TLS in one of a connection, below whatever wraps it.
+/// Finds the TLS error in a connection's error, below its wrappers.
 pub(crate) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     let mut cause = error.get_ref()? as &(dyn Error + 'static);
     loop {
@@ -197,7 +199,8 @@ fn parsed<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>
     x509_parser::parse_x509_certificate(certificate).ok().map(|(_, certificate)| certificate)
 }
 
-/// A certificate for messages: its subject, or its names without one, and its serial number.
+/// Describes a certificate in messages: its subject (or its names if it has none) and its serial
+/// number.
 pub(super) fn described(certificate: &CertificateDer<'_>) -> String {
     parsed(certificate).map_or_else(|| "that is damaged".to_owned(), |certificate| describe(&certificate))
 }
@@ -213,7 +216,7 @@ fn describe(certificate: &X509Certificate<'_>) -> String {
     format!("{who} (serial {})", clip(&certificate.raw_serial_as_string()))
 }
 
-/// Names with commas, the first few of many.
+/// Joins names with commas. Of many names only the first few are listed.
 fn list(names: &[String]) -> String {
     let mut shown: Vec<String> = names.iter().take(NAMES_MAX).map(|name| clip(name)).collect();
     if names.len() > NAMES_MAX {
@@ -229,7 +232,7 @@ fn clip(text: &str) -> String {
     }
 }
 
-/// The length of an RSA key that is too short to be accepted.
+/// Returns the length of an RSA key that is too short to be accepted.
 fn short_rsa_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
     match certificate.public_key().parsed().ok()? {
         x509_parser::public_key::PublicKey::RSA(key) => Some(key.key_size()).filter(|bits| *bits < RSA_BITS_MIN),
@@ -237,7 +240,7 @@ fn short_rsa_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
     }
 }
 
-/// A library's name for an error as words: `bad certificate` of `BadCertificate`.
+/// Converts a library's name of an error to words: `BadCertificate` to `bad certificate`.
 fn words(code: impl fmt::Debug) -> String {
     let code = format!("{code:?}");
     let name = code.split([' ', '(', '{']).next().unwrap_or_default();

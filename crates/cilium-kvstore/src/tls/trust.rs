@@ -1,6 +1,8 @@
-//! The certificates that a client file trusts, and whether a chain leads to one of them. The rules are those of Go's `crypto/x509`, which etcd's own
-//! client uses, where webpki alone is stricter or laxer: a trusted certificate may be the peer's own, one that signs must be that of an authority and must
-//! not have ended, and `anyExtendedKeyUsage` permits every use.
+//! Certificates that a client file trusts, and the verification of chains to them.
+//!
+//! The rules are those of Go's `crypto/x509`, which etcd's own client uses. They differ from
+//! webpki's: a trusted certificate may be the peer's own, a signing one must be an authority's and
+//! must not have expired, and `anyExtendedKeyUsage` permits every use.
 
 use std::path::{Path, PathBuf};
 
@@ -14,13 +16,13 @@ use crate::KvstoreError;
 /// `anyExtendedKeyUsage` (RFC 5280, 4.2.1.12): 2.5.29.37.0.
 const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
 
-/// `id-kp-serverAuth` (same): 1.3.6.1.5.5.7.3.1.
+/// `id-kp-serverAuth` (RFC 5280, 4.2.1.12): 1.3.6.1.5.5.7.3.1.
 const SERVER_PURPOSE: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
 
-/// `id-kp-clientAuth` (same): 1.3.6.1.5.5.7.3.2.
+/// `id-kp-clientAuth` (RFC 5280, 4.2.1.12): 1.3.6.1.5.5.7.3.2.
 const CLIENT_PURPOSE: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02];
 
-/// What a certificate is used for.
+/// Use of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Server,
@@ -41,7 +43,7 @@ impl ExtendedKeyUsageValidator for Purpose {
             }
             present.push(id.to_decoded_oid());
         }
-        // a certificate without purposes is good for every one
+        // a certificate without purposes is valid for every one
         if present.is_empty() {
             return Ok(());
         }
@@ -54,18 +56,18 @@ impl ExtendedKeyUsageValidator for Purpose {
 pub(super) struct TrustedCertificates {
     file: Option<PathBuf>,
     certificates: Vec<CertificateDer<'static>>,
-    /// Those that can sign others, in the same order.
+    /// Certificates that can sign others, in the same order.
     anchors: Vec<TrustAnchor<'static>>,
 }
 
 impl TrustedCertificates {
-    /// Reads the file, or the system's certificates without one. Blocks on files.
+    /// Reads the file, or the system's certificates if there is none. Blocks on files.
     pub(super) fn read(file: Option<&Path>) -> Result<Self, KvstoreError> {
         let Some(path) = file else { return Self::of_system() };
         let certificates = read_certificates(path)?;
         let mut anchors = Vec::with_capacity(certificates.len());
         for (at, certificate) in certificates.iter().enumerate() {
-            // etcd's own client refuses the whole file, too
+            // etcd's own client also refuses the whole file
             let anchor = anchor(certificate).ok_or_else(|| unusable(path, format!("certificate {} in it is damaged", at + 1)))?;
             anchors.push(anchor);
         }
@@ -83,7 +85,7 @@ impl TrustedCertificates {
         Ok(Self { file: None, certificates, anchors })
     }
 
-    /// Where they are from, for messages.
+    /// Returns the origin of the certificates, for messages.
     pub(super) fn place(&self) -> String {
         self.file.as_ref().map_or_else(|| "this system's CA certificates".to_owned(), |file| file.display().to_string())
     }
@@ -92,7 +94,8 @@ impl TrustedCertificates {
         &self.certificates
     }
 
-    /// Verifies that a certificate is one of these, or that a chain of signatures leads from it to one of these.
+    /// Verifies that a certificate is one of the trusted ones, or that a chain of signatures leads
+    /// from it to one of them.
     pub(super) fn verify_chain(
         &self,
         algorithms: &[&dyn SignatureVerificationAlgorithm],
@@ -109,8 +112,9 @@ impl TrustedCertificates {
         certificate.verify_for_usage(algorithms, &self.anchors, between, now, purpose, None, Some(&anchor_is_valid)).map(|_| ())
     }
 
-    /// Checks what webpki does not: that one of the trusted certificates with this name and key is that of an authority, within its dates. An
-    /// authority that was renewed with its old key has several.
+    /// Checks what webpki does not: at least one trusted certificate with this name and key must be
+    /// an authority's and within its validity. There are several if an authority was renewed with
+    /// its old key.
     fn verify_anchor(&self, anchor: &TrustAnchor<'_>, now: UnixTime) -> Result<(), webpki::Error> {
         let same = self
             .anchors
@@ -132,8 +136,8 @@ fn anchor(certificate: &CertificateDer<'_>) -> Option<TrustAnchor<'static>> {
     webpki::anchor_from_trusted_cert(certificate).ok().map(|anchor| anchor.to_owned())
 }
 
-/// The rules for a certificate that needs no other to be trusted: Go's `Certificate.Verify` begins with a look into the trusted ones, and does not
-/// ask whether what it finds there is an authority.
+/// Verifies a certificate that is itself trusted. Go's `Certificate.Verify` first searches the
+/// trusted certificates, and does not check whether the match is an authority's.
 fn verify_itself(own: &CertificateDer<'_>, now: UnixTime, purpose: Purpose) -> Result<(), webpki::Error> {
     verify_dates(own, now)?;
     let (_, certificate) = x509_parser::parse_x509_certificate(own).map_err(|_| webpki::Error::BadDer)?;
@@ -149,7 +153,8 @@ fn verify_itself(own: &CertificateDer<'_>, now: UnixTime, purpose: Purpose) -> R
     Err(webpki::Error::RequiredEkuNotFoundContext(webpki::RequiredEkuNotFoundContext { required, present: Vec::new() }))
 }
 
-/// A certificate that is trusted as a server's must not vouch for others. Certificates of version 1 cannot say whether they may.
+/// Checks that a certificate may sign others: one that is trusted only as a server's must not.
+/// Certificates of version 1 cannot say whether they may.
 fn verify_authority(certificate: &CertificateDer<'_>) -> Result<(), webpki::Error> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).map_err(|_| webpki::Error::BadDer)?;
     if certificate.version() == X509Version::V3 && !certificate.is_ca() {
@@ -160,7 +165,7 @@ fn verify_authority(certificate: &CertificateDer<'_>) -> Result<(), webpki::Erro
 
 fn verify_dates(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), webpki::Error> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).map_err(|_| webpki::Error::BadDer)?;
-    // dates before 1970 are as good as 1970 here
+    // dates before 1970 can be treated as 1970 here
     let time = |seconds: i64| UnixTime::since_unix_epoch(std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or_default()));
     let validity = certificate.validity();
     let (not_before, not_after) = (time(validity.not_before.timestamp()), time(validity.not_after.timestamp()));

@@ -1,4 +1,5 @@
-//! Decides during a handshake whether a server is trusted, and keeps the reason where it is not: rustls passes on a short code alone.
+//! Verifier of server certificates that keeps the reason of a refusal: rustls passes on only a
+//! short code.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,23 +13,24 @@ use super::refusal::{Owner, TlsRefusal};
 use super::trust::{Purpose, TrustedCertificates};
 use crate::{EtcdConfig, KvstoreError};
 
-/// The verifier of one connection.
+/// Verifier for one connection.
 #[derive(Debug)]
 pub(crate) struct ServerVerifier {
-    /// `None` accepts any certificate (`insecure-skip-tls-verify`). Its holder must still prove that it has the key.
+    /// `None` accepts any certificate (`insecure-skip-tls-verify`). The server must still prove
+    /// that it has the key.
     trusted: Option<TrustedCertificates>,
     algorithms: WebPkiSupportedAlgorithms,
     refusal: Mutex<Option<TlsRefusal>>,
 }
 
 impl ServerVerifier {
-    /// The verifier that a client file asks for. Blocks on files.
+    /// Creates the verifier that a client file asks for. Blocks on files.
     pub(super) fn new(file: &EtcdConfig) -> Result<Self, KvstoreError> {
         let trusted = if file.insecure_skip_tls_verify { None } else { Some(TrustedCertificates::read(file.trusted_ca_file.as_deref())?) };
         Ok(Self { trusted, algorithms: provider().signature_verification_algorithms, refusal: Mutex::default() })
     }
 
-    /// Why the server was refused, if it was.
+    /// Returns why the server was refused, if it was.
     pub(crate) fn refusal(&self) -> Option<TlsRefusal> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -37,7 +39,7 @@ impl ServerVerifier {
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
     }
 
-    /// Notes a signature that was not made with the key of the certificate.
+    /// Records a signature that was not made with the key of the certificate.
     fn check_signature<T>(&self, certificate: &CertificateDer<'_>, result: Result<T, rustls::Error>) -> Result<T, rustls::Error> {
         if matches!(result, Err(rustls::Error::InvalidCertificate(_))) {
             self.refuse(TlsRefusal::of_handshake_signature(certificate));
@@ -80,7 +82,8 @@ impl ServerCertVerifier for ServerVerifier {
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let verified = match (&self.trusted, x509_parser::parse_x509_certificate(certificate)) {
-            // webpki reads certificates of version 3 alone; Go accepts any where verification is skipped
+            // webpki parses only certificates of version 3; Go accepts any if verification is
+            // skipped
             (None, Ok((_, parsed))) => {
                 let key = SubjectPublicKeyInfoDer::from(parsed.public_key().raw);
                 verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
@@ -95,7 +98,7 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-/// The error in rustls' terms, which choose the alert that the server gets.
+/// Converts an error to one of rustls, which chooses the alert for the server.
 fn as_rustls_error(error: webpki::Error) -> rustls::Error {
     let error = match error {
         webpki::Error::UnknownIssuer => CertificateError::UnknownIssuer,

@@ -1,4 +1,4 @@
-//! Collecting what nobody uses: numbers without references, and locks whose holders are stuck.
+//! Garbage collection of numbers without references, and of locks whose holders are stuck.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,10 +9,11 @@ use crate::allocator::backend::{BackendError, Collected, CollectionRound, Id, Lo
 use crate::allocator::key::AllocatorKey;
 use crate::{Condition, KeyValue, Revision, Write};
 
-/// How long a window of the rate limit is (`--identity-gc-rate-interval`): all permits return at its end.
+/// Length of a window of the rate limit (`--identity-gc-rate-interval`). All permits return at its
+/// end.
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// Permits for deletions.
+/// Rate limit of deletions.
 struct Permits {
     each_window: u32,
     left: u32,
@@ -24,7 +25,7 @@ impl Permits {
         Self { each_window, left: each_window, window_end: Instant::now() + WINDOW }
     }
 
-    /// Takes one, after a wait where there is none.
+    /// Takes a permit, and waits for one if none is left.
     async fn take(&mut self) {
         if self.left == 0 {
             sleep_until(self.window_end).await;
@@ -37,8 +38,8 @@ impl Permits {
 }
 
 impl EtcdBackend {
-    /// One round over the numbers. Cilium locks each of them to ask who uses it; here all references are read first, so that only those that
-    /// nobody uses are locked and asked for once more.
+    /// Runs one round over the numbers. Cilium locks each number to check its references. Here all
+    /// references are read first, so that only the unused numbers are locked and checked once more.
     pub(super) async fn collect(&self, last_round: &StaleIds, what: &Collected) -> Result<CollectionRound, BackendError> {
         let entries = self.session.list_prefix(&self.names.entries()).await?;
         let used = self.used().await?;
@@ -48,13 +49,14 @@ impl EtcdBackend {
             let Some(id) = self.names.id_of(&entry.key).filter(|id| what.range.contains(*id)) else { continue };
             round.alive += 1;
             match last_round.get(&id) {
-                // what is allocated lasts: one on a lease is a clustermesh-apiserver's copy, which nobody refers to here
+                // allocated numbers have no lease; one with a lease is a clustermesh-apiserver's
+                // copy, to which no node refers here
                 _ if entry.lease.0 != 0 => {}
                 _ if used.contains(&(self.references_by(&entry.value), id)) => {}
                 None => {
                     round.stale.insert(id, entry.mod_revision);
                 }
-                // written meanwhile: it gets a whole round more
+                // written since the last round: it gets another full round
                 Some(seen) if *seen != entry.mod_revision => {}
                 Some(_) => {
                     permits.take().await;
@@ -75,12 +77,12 @@ impl EtcdBackend {
         Ok(round)
     }
 
-    /// What references to labels begin with.
+    /// Returns the prefix of references to labels.
     fn references_by(&self, labels: &[u8]) -> Vec<u8> {
         self.names.references_to(&AllocatorKey::from_text(&String::from_utf8_lossy(labels)))
     }
 
-    /// What is referred to: what references to its labels begin with, and its number.
+    /// Returns the numbers in use, each with the prefix of the references to its labels.
     async fn used(&self) -> Result<HashSet<(Vec<u8>, Id)>, BackendError> {
         let found = self.session.list_prefix(&self.names.references()).await?;
         let used = found.iter().filter_map(|found| {
@@ -90,7 +92,7 @@ impl EtcdBackend {
         Ok(used.collect())
     }
 
-    /// Deletes a number unless it is used or written again by now.
+    /// Deletes a number unless it is now in use or was written again.
     async fn delete_unused(&self, id: Id, entry: &KeyValue) -> Result<bool, BackendError> {
         let lock = self.session.lock_path(&self.names.lock_of_entry(id)).await?;
         let key = AllocatorKey::from_text(&String::from_utf8_lossy(&entry.value));
@@ -110,7 +112,8 @@ impl EtcdBackend {
         result
     }
 
-    /// One round over the locks: of those of the last round the oldest of each path is held, all others wait.
+    /// Runs one round over the locks. Among the last round's locks of a path, the oldest belongs to
+    /// the holder; all others wait for it.
     pub(super) async fn collect_locks(&self, last_round: &StaleLocks) -> Result<LockCollection, BackendError> {
         let mut holders: BTreeMap<&[u8], (&Vec<u8>, Revision)> = BTreeMap::new();
         for (key, (revision, _)) in last_round {

@@ -1,10 +1,10 @@
-//! The keys of numbers, references and locks.
+//! Names of the etcd keys of numbers, references and locks.
 
 use crate::allocator::backend::Id;
 use crate::allocator::key::AllocatorKey;
 use crate::keys::join;
 
-/// What all of them begin with, and the node that refers.
+/// Base path of all keys, and the node that the references belong to.
 pub(super) struct Names {
     base: Vec<u8>,
     node: Vec<u8>,
@@ -15,52 +15,52 @@ impl Names {
         Self { base: join(&[base.as_bytes()]), node: node.as_bytes().to_vec() }
     }
 
-    /// `id/<number>`: a number's entry.
+    /// Returns `id/<number>`: the key of a number's entry.
     pub(super) fn entry(&self, id: Id) -> Vec<u8> {
         join(&[&self.base, b"id", id.to_string().as_bytes()])
     }
 
-    /// What entries begin with.
+    /// Returns the prefix of all entries.
     pub(super) fn entries(&self) -> Vec<u8> {
         below(join(&[&self.base, b"id"]))
     }
 
-    /// The number that an entry is of.
+    /// Returns the number of an entry's key.
     pub(super) fn id_of(&self, entry: &[u8]) -> Option<Id> {
         Id::parse(str::from_utf8(entry.strip_prefix(&*self.entries())?).ok()?)
     }
 
-    /// `value/<labels>/<node>`: this node's reference.
+    /// Returns `value/<labels>/<node>`: the key of this node's reference.
     pub(super) fn reference(&self, key: &AllocatorKey) -> Vec<u8> {
         join(&[&self.base, b"value", key.as_str().as_bytes(), &self.node])
     }
 
-    /// What the references to a key begin with.
+    /// Returns the prefix of all references to a key.
     pub(super) fn references_to(&self, key: &AllocatorKey) -> Vec<u8> {
         below(join(&[&self.base, b"value", key.as_str().as_bytes()]))
     }
 
-    /// What all references begin with.
+    /// Returns the prefix of all references.
     pub(super) fn references(&self) -> Vec<u8> {
         below(join(&[&self.base, b"value"]))
     }
 
-    /// `locks/<labels>`: the lock for allocating a key.
+    /// Returns `locks/<labels>`: the lock for allocating a key.
     pub(super) fn lock_of(&self, key: &AllocatorKey) -> Vec<u8> {
         join(&[&self.base, b"locks", key.as_str().as_bytes()])
     }
 
-    /// `locks/id/<number>`: the lock for collecting a number.
+    /// Returns `locks/id/<number>`: the lock for collecting a number.
     pub(super) fn lock_of_entry(&self, id: Id) -> Vec<u8> {
         join(&[&self.base, b"locks/id", id.to_string().as_bytes()])
     }
 
-    /// What all locks begin with.
+    /// Returns the prefix of all locks.
     pub(super) fn locks(&self) -> Vec<u8> {
         below(join(&[&self.base, b"locks"]))
     }
 
-    /// What everything begins with.
+    /// Returns the prefix of all keys.
     pub(super) fn all(&self) -> Vec<u8> {
         below(self.base.clone())
     }

@@ -1,4 +1,4 @@
-//! What a collector over a store must do, shown by the one in memory that the other tests lean on.
+//! Tests of the requirements on a collector, over the store in memory that the other tests use.
 
 use std::num::NonZeroU32;
 

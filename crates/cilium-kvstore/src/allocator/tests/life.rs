@@ -1,4 +1,4 @@
-//! One allocator's life over a store in memory: uses, failures, losses, events, remote copies.
+//! Tests of one allocator over a store in memory: uses, failures, losses, events, remote copies.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn start(node: &Node, options: AllocatorOptions) -> Allocator<Node> {
     Allocator::start(node.clone(), options).unwrap()
 }
 
-/// Waits until something holds, by the clock of the test.
+/// Waits until a condition holds, by the paused clock of the test.
 async fn until(mut holds: impl FnMut() -> bool) {
     for _ in 0..60_000 {
         if holds() {
@@ -82,7 +82,7 @@ async fn a_write_whose_answer_did_not_come_is_found_again_or_taken_back() {
     let allocator = start(&memory.node("one"), AllocatorOptions { attempts_max: 1, ..options() });
     memory.fail([Failure::After]);
     allocator.allocate(&key("a")).await.unwrap_err();
-    // the entry is there, and nobody refers to it
+    // the entry exists, and no node refers to it
     let left = *memory.content().ids.keys().next().unwrap();
     assert!(memory.content().references.is_empty());
     assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: left, is_new: false, first_use: true });
@@ -90,12 +90,12 @@ async fn a_write_whose_answer_did_not_come_is_found_again_or_taken_back() {
     memory.fail([Failure::After]);
     allocator.allocate(&key("a")).await.unwrap_err();
     assert_eq!(memory.content().references.len(), 1);
-    // nobody uses it: the next look takes the reference back
+    // the key is unused: the next check deletes the reference
     until(|| memory.content().references.is_empty()).await;
     memory.fail([Failure::After]);
     allocator.allocate(&key("a")).await.unwrap_err();
     assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: left, is_new: false, first_use: true });
-    // a release that failed is made up for
+    // a failed release is repeated
     memory.fail([Failure::Before]);
     allocator.release(&key("a")).await.unwrap();
     assert_eq!(memory.content().references.len(), 1);
@@ -132,7 +132,7 @@ async fn a_range_that_is_used_up_is_said_at_once_and_what_is_collected_is_free_a
     assert_eq!(allocator.allocate(&key("c")).await.unwrap().id, second.id);
 }
 
-/// As where the store lost an entry, and a node that uses its number has not heard of it.
+/// As if the store lost an entry, and a node that uses its number has not been notified.
 #[tokio::test(start_paused = true)]
 async fn a_number_in_use_here_is_given_to_no_other_key_although_the_store_has_no_entry_of_it() {
     let memory = Memory::default();
@@ -144,7 +144,7 @@ async fn a_number_in_use_here_is_given_to_no_other_key_although_the_store_has_no
     let used = first.allocate(&key("a")).await.unwrap().id;
     let of_others = first.allocate(&key("other")).await.unwrap().id;
     assert_eq!(second.allocate(&key("a")).await.unwrap(), Allocation { id: used, is_new: false, first_use: true });
-    // the first node writes nothing any more
+    // the first node writes nothing from now on
     first.delete().await;
     memory.delete(used);
     let error = second.allocate(&key("b")).await.unwrap_err();
@@ -163,7 +163,7 @@ async fn a_number_that_the_store_refused_may_be_chosen_again() {
     memory.put(id(8), &key("another"));
     assert!(matches!(allocator.allocate(&key("a")).await, Err(AllocateError::Exhausted { .. })));
     memory.delete(id(7));
-    // it cannot be told of its entry, which is written all the same
+    // the node does not receive its entry's event, although the entry is written
     allocator.allocate(&key("a")).await.unwrap_err();
     assert_eq!(memory.content().ids[&id(7)].0, key("a"));
 }
@@ -180,7 +180,7 @@ async fn a_remote_copy_has_no_number_that_its_validator_refuses() {
     let cache = allocator.watch_remote(AllocatorOptions { validator: Some(validator), events: Some(sender), ..options() });
     let (node, connection) = (remote.node("far"), CancellationToken::new());
     let changes = async {
-        // the last one is told behind all that the list has
+        // the last event follows all events of the list
         let first = events.recv().await.unwrap();
         remote.put(id(151), &key("farther"));
         let last = events.recv().await.unwrap();
@@ -238,11 +238,11 @@ async fn what_the_copy_says_is_believed_only_if_the_store_says_it_too() {
     allocator.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
     memory.put(id(5), &key("a"));
     until(|| allocator.count() == 1).await;
-    // gone and given away, which the copy has not heard yet
+    // deleted and given to another key, which the copy has not received yet
     memory.content().ids.insert(id(5), (key("b"), 1));
     let anew = allocator.allocate(&key("a")).await.unwrap();
     assert!(anew.id != id(5) && anew.is_new);
-    // two entries for one key: what other nodes use comes first
+    // two entries for one key: the one that other nodes use wins
     let two = start(&memory.node("two"), options());
     two.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
     memory.put(id(1), &key("a"));
@@ -250,7 +250,7 @@ async fn what_the_copy_says_is_believed_only_if_the_store_says_it_too() {
     assert_eq!(two.allocate(&key("a")).await.unwrap().id, anew.id);
 }
 
-/// As after a restart of the store, when a list takes a while, and a lease that ends then.
+/// As after a restart of the store, when a list takes a while and a lease expires meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_number_that_the_copy_has_not_heard_of_and_nobody_refers_to_is_found_all_the_same() {
     let memory = Memory::default();
@@ -271,7 +271,7 @@ async fn a_number_that_the_copy_has_not_heard_of_and_nobody_refers_to_is_found_a
     assert_eq!(allocating.await.unwrap(), Allocation { id: used, is_new: false, first_use: true });
     assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&used], "the other number is gone");
     until(|| second.count() == 1).await;
-    // one that is told of nothing gives nothing
+    // a node that receives no events allocates nothing
     two.set_deaf(true);
     assert!(matches!(second.allocate(&key("b")).await, Err(AllocateError::Untold { .. } | AllocateError::Timeout { .. })));
     until(|| memory.content().references.keys().all(|(used, _)| *used == a)).await;

@@ -1,4 +1,5 @@
-//! A store in memory, shared by the nodes of a test, that does what etcd would: also fail before or after a write.
+//! Store in memory that the nodes of a test share. Behaves like etcd, and can fail before or after
+//! a write.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,10 +13,9 @@ use crate::allocator::backend::{
 };
 use crate::allocator::key::AllocatorKey;
 
-/// More changes than any test makes before they are taken over.
+/// Capacity of a watch: more changes than any test makes before they are applied.
 const WATCH_MAX: usize = 100_000;
 
-/// The store.
 #[derive(Clone, Default)]
 pub(super) struct Memory(Arc<Mutex<Content>>);
 
@@ -23,32 +23,31 @@ pub(super) struct Memory(Arc<Mutex<Content>>);
 pub(super) struct Content {
     revision: i64,
     pub(super) ids: BTreeMap<Id, (AllocatorKey, i64)>,
-    /// By key and node.
+    /// Indexed by key and node.
     pub(super) references: BTreeMap<(AllocatorKey, &'static str), Id>,
     watchers: Vec<mpsc::Sender<Mutation>>,
     locks: HashMap<AllocatorKey, Arc<tokio::sync::Mutex<()>>>,
-    /// How many writes that follow fail, and whether they are done all the same.
+    /// Failures of the next writes, last first.
     failures: Vec<Failure>,
     pub(super) writes: usize,
 }
 
-/// A way to fail.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// Nothing is written.
+    /// The write is not done.
     Before,
-    /// It is written and the answer does not come.
+    /// The write is done, but the response is lost.
     After,
 }
 
-/// One node's view of it.
+/// One node's view of the store.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) memory: Memory,
     name: &'static str,
-    /// Counts how often its references were lost.
+    /// Counts the losses of the node's references.
     lost: Arc<watch::Sender<u64>>,
-    /// Whether it is told of nothing that happens.
+    /// Whether the node receives no events.
     is_deaf: Arc<watch::Sender<bool>>,
 }
 
@@ -71,35 +70,35 @@ impl Memory {
         self.content().failures.extend(failures);
     }
 
-    /// Somebody else writes a number's entry.
+    /// Writes a number's entry as another process would.
     pub(super) fn put(&self, id: Id, key: &AllocatorKey) {
         self.content().put(id, key);
     }
 
-    /// Somebody else deletes a number's entry.
+    /// Deletes a number's entry as another process would.
     pub(super) fn delete(&self, id: Id) {
         self.content().delete(id);
     }
 }
 
 impl Node {
-    /// Its lease ends: its references go, and it hears of it.
+    /// Ends the node's lease: its references are deleted, and it is notified.
     pub(super) fn lose_references(&self) {
         self.lose_references_unheard();
         self.lost.send_modify(|count| *count += 1);
     }
 
-    /// From now on it is told of nothing that happens, or of all that happened meanwhile.
+    /// Stops the node's events, or delivers those of the meantime.
     pub(super) fn set_deaf(&self, is_deaf: bool) {
         self.is_deaf.send_replace(is_deaf);
     }
 
-    /// Its lease ends, and it has not heard of it yet.
+    /// Ends the node's lease without notifying it.
     pub(super) fn lose_references_unheard(&self) {
         self.memory.content().references.retain(|(_, node), _| *node != self.name);
     }
 
-    /// One write; fails as it was told to.
+    /// Runs one write, with the next planned failure.
     fn write<T>(&self, write: impl FnOnce(&mut Content) -> T) -> Result<T, BackendError> {
         let mut content = self.memory.content();
         content.writes += 1;

@@ -1,4 +1,4 @@
-//! The pure part by whole values, and whole allocators over a store in memory.
+//! Tests of the IO-free parts, and of whole allocators over a store in memory.
 
 mod collection;
 mod life;

@@ -1,4 +1,4 @@
-//! Pool, local keys, copy and what a change of the store does to them.
+//! Tests of the pool, the local keys and the copy, and of the effects of store changes on them.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +54,7 @@ fn a_pool_gives_out_each_number_once_until_it_is_free_again() {
     assert_eq!(pool.lease(&mut random), None, "somebody wrote 12 before us");
 }
 
-/// Against sets of what is free and leased, as Cilium holds them.
+/// Compares the pool with one set of free numbers and one of leased numbers, as Cilium has them.
 #[test]
 fn a_pool_is_what_two_sets_would_be() {
     let mut random = StdRng::seed_from_u64(7);
@@ -237,7 +237,7 @@ fn a_mask_joins_every_number_and_must_keep_them_apart() {
     options.check().unwrap();
     assert_eq!(options.masked(id(7)), id(0x4d_0007));
     assert_eq!((options.unmasked(id(0x4d_0007)), options.unmasked(id(0x4e_0007))), (id(7), id(0x4e_0007)));
-    // an agent's: the mask is in its numbers anyway
+    // an agent's mask: its numbers contain the mask's bits already
     let agent = masked(0x4d_0000, 0x4d_ffff, 0x4d_0000);
     agent.check().unwrap();
     assert_eq!((agent.masked(id(0x4d_0007)), agent.unmasked(id(0x4d_0007))), (id(0x4d_0007), id(0x4d_0007)));

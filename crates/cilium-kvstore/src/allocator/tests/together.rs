@@ -1,4 +1,5 @@
-//! Many tasks of two nodes over one store, whose answers do not always come, while a collector runs and references are lost.
+//! Many tasks of two nodes over one store that sometimes loses responses, while a collector runs
+//! and references are lost.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ async fn work(allocator: Allocator<Node>, uses: Arc<Mutex<Uses>>, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     for _ in 0..300 {
         let key = key(&format!("app-{}", random.random_range(0..40)));
-        // the range is nearly used up at times
+        // the range is sometimes nearly full
         let Ok(allocation) = allocator.allocate(&key).await else { continue };
         uses.lock().unwrap().begin(&key, allocation.id);
         tokio::time::sleep(Duration::from_millis(random.random_range(0..20))).await;
@@ -33,7 +34,7 @@ async fn collect(node: Node) {
     let mut stale = StaleIds::new();
     loop {
         stale = node.run_gc(&stale, &what).await.unwrap().stale;
-        // more than lost references need to be written again
+        // more often than lost references need to be written again
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
 }

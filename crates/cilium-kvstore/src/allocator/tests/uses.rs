@@ -1,10 +1,10 @@
-//! Who uses which number now; for the tests over a store in memory and for those over etcd.
+//! Model of the current uses of numbers, for the tests over the store in memory and over etcd.
 
 use std::collections::HashMap;
 
 use super::{AllocatorKey, Id};
 
-/// No key may have two numbers, no number two keys.
+/// Checks that no key has two numbers and no number has two keys.
 #[derive(Default)]
 pub(super) struct Uses {
     ids: HashMap<AllocatorKey, (Id, u32)>,

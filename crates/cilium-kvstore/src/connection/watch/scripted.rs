@@ -1,4 +1,5 @@
-//! A watch whose server is a test: what it is asked for, and what its responses become, exactly as over a connection.
+//! Watch with a scripted server for tests: returns the same requests and messages as a watch over a
+//! connection.
 
 use etcd_client::proto::{PbEvent, PbKeyValue, PbResponseHeader, PbWatchResponse};
 
@@ -7,24 +8,24 @@ use crate::{EtcdClusterId, Event, KeyValue, KvstoreError, Revision};
 
 const CLUSTER: u64 = 0xabc;
 
-/// One watch.
+/// Scripted watch.
 pub struct ScriptedWatch {
     after: Revision,
     assembly: Assembly,
 }
 
 impl ScriptedWatch {
-    /// What `Connection::watch` makes of a revision that was read.
+    /// Creates the watch as `Connection::watch` does after a read at revision `after`.
     pub fn after(after: Revision) -> Self {
         Self { after, assembly: Assembly::new(EtcdClusterId(CLUSTER), "watching".into(), usize::MAX, after) }
     }
 
-    /// The revision that etcd is asked for.
+    /// Returns the start revision of the request to etcd.
     pub fn start_revision(&self) -> Revision {
         start_revision(self.after)
     }
 
-    /// Takes one response.
+    /// Processes one response.
     pub fn accept(&mut self, header_revision: Revision, events: &[Event]) -> Result<Option<WatchMessage>, KvstoreError> {
         let header = PbResponseHeader { cluster_id: CLUSTER, revision: header_revision.0, ..Default::default() };
         let events = events.iter().map(raw).collect();

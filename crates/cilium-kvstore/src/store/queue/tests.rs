@@ -1,11 +1,11 @@
-//! What a queue does with its keys, and what is left of a run that was dropped.
+//! Tests of a queue: its effects on keys, and its state after a dropped run.
 
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{ClientOptions, EtcdConfig, SessionOptions};
 
-/// Keys by number, each of which is to have its own name.
+/// Numbered keys, each with its own name as the desired value.
 struct Numbered(usize);
 
 impl Numbered {
@@ -25,7 +25,7 @@ impl Wanted for Numbered {
     }
 }
 
-/// A queue over an etcd that nobody serves: each try fails after 20 ms.
+/// Returns a queue over an endpoint without a server: each attempt fails after 20 ms.
 fn queue(keys: usize) -> SyncQueue {
     let file = EtcdConfig::new("http://127.0.0.1:1");
     let client = ClientOptions { request_timeout: Duration::from_millis(20), ..ClientOptions::default() };

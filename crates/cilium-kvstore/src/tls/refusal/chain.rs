@@ -1,4 +1,4 @@
-//! What is wrong with a certificate and those that came with it.
+//! Diagnosis of a refused certificate, with the certificates that were sent with it.
 
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::certificate::X509Certificate;
@@ -8,7 +8,7 @@ use super::super::certificates::{issuer_key_id, key_id, names};
 use super::super::trust::TrustedCertificates;
 use super::{NAMES_MAX, Owner, TlsRefusal, clip, describe, list, parsed, short_rsa_bits, words};
 
-/// A certificate, those that came with it, and those that are trusted.
+/// A certificate, the certificates that were sent with it, and the trusted ones.
 pub(super) struct Chain<'a> {
     owner: Owner,
     own: X509Certificate<'a>,
@@ -76,7 +76,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Whose certificate it is, its subject and its serial number.
+    /// Describes a certificate: its owner, subject and serial number.
     fn shown(&self, certificate: &X509Certificate<'_>) -> String {
         if certificate.tbs_certificate.as_ref() == self.own.tbs_certificate.as_ref() {
             return format!("the {}'s certificate {}", self.owner.noun(), describe(certificate));
@@ -86,7 +86,7 @@ impl<'a> Chain<'a> {
         format!("the certificate {} {source}", describe(certificate))
     }
 
-    /// Where an authority's certificate is to be added.
+    /// Returns the name of the file to which an authority's certificate should be added.
     fn file(&self) -> String {
         format!("trusted-ca-file ({})", self.trusted.place())
     }
@@ -95,10 +95,10 @@ impl<'a> Chain<'a> {
         self.trusted.certificates().iter().filter_map(parsed)
     }
 
-    /// The last certificate that can be reached from the own one by names of issuers.
+    /// Returns the last certificate that can be reached from the own one by following issuer names.
     fn last(&self) -> &X509Certificate<'a> {
         let mut last = &self.own;
-        // as many steps as there are certificates: two may have signed each other
+        // at most as many steps as there are certificates: two may have signed each other
         for _ in &self.between {
             let next = self.between.iter().find(|other| other.subject() == last.issuer() && other.subject() != last.subject());
             last = next.unwrap_or(last);
@@ -126,7 +126,7 @@ impl<'a> Chain<'a> {
         )
     }
 
-    /// Who has the name of the issuer has another key.
+    /// Describes an issuer whose name matches but whose key differs.
     fn wrong_key(&self) -> TlsRefusal {
         let known: Vec<X509Certificate<'_>> = self.trusted().collect();
         let chain = || std::iter::once(&self.own).chain(&self.between);
@@ -139,7 +139,8 @@ impl<'a> Chain<'a> {
         if let Some((issuer, bits)) = chain().flat_map(issuers).find_map(|issuer| Some((issuer, short_rsa_bits(issuer)?))) {
             return TlsRefusal::short_key(&self.shown(issuer), bits);
         }
-        // a certificate that an authority of the right name cannot have signed, by the identifiers of keys where there are any
+        // a certificate whose issuers have the right name but another key, according to the key
+        // identifiers if there are any
         let has_another_key = |certificate: &&X509Certificate<'a>| {
             let (signer, issuers) = (issuer_key_id(certificate), issuers(certificate));
             !issuers.is_empty() && !issuers.iter().any(|issuer| signer.is_some() && key_id(issuer) == signer)
@@ -173,7 +174,7 @@ impl<'a> Chain<'a> {
         )
     }
 
-    /// The certificates of the chain and the trusted ones.
+    /// Returns the certificates of the chain and the trusted ones.
     fn all(&self) -> impl Iterator<Item = X509Certificate<'a>> {
         std::iter::once(self.own.clone()).chain(self.between.clone()).chain(self.trusted())
     }
@@ -233,7 +234,7 @@ impl<'a> Chain<'a> {
             let oid = &certificate.signature_algorithm.algorithm;
             oid2sn(oid, oid_registry()).map_or_else(|_| oid.to_id_string(), str::to_owned)
         };
-        // that of the own one is checked first
+        // the own certificate is checked first
         let chain: Vec<String> = std::iter::once(&self.own)
             .chain(&self.between)
             .map(|certificate| format!("{} by {}", self.shown(certificate), algorithm(certificate)))
