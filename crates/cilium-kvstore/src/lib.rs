@@ -58,9 +58,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # List and watch
 //! The events begin with all keys of the prefix. When a watch ends, the session lists again and
 //! reports keys that this list lacks as deleted.
-//! keys that this list lacks are reported as deleted.
 //!
 //! ```
 //! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
@@ -78,6 +78,7 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # One connection
 //! Every reply of a [`Connection`] comes from the process that gave the first one. A broken
 //! connection stays broken: a wiped etcd can return with the same cluster id, so a reader could not
 //! notice a silent reconnect.
@@ -103,6 +104,7 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # What to do about an error
 //! [`KvstoreError::disposition`] returns whether to retry, to list again or to wait for another
 //! configuration. [`KvstoreError::hint`] returns advice for the operator.
 

@@ -15,7 +15,6 @@
 //! Every reference is to a number that was confirmed in this way, so a reader may trust any
 //! reference. The copy can be wrong only if it lags by the whole life of the chosen number with
 //! this key: two rounds of a collector.
-//! lags by a whole life of the number that was chosen, with this key: two rounds of a collector.
 
 use tokio::time::timeout;
 
