@@ -76,7 +76,7 @@ pub enum ClientFileError {
     /// The value of `cilium-host-aliases` cannot be used.
     #[error("cilium-host-aliases: {reason}")]
     HostAliases {
-        /// Reason.
+        /// Reason why the aliases cannot be used.
         reason: String,
     },
     /// A setting is missing, and a misspelt key may be the reason.

@@ -26,7 +26,7 @@ const VERSION_LENGTH: usize = 16;
 pub struct Asset {
     /// Path below `assets/`.
     pub name: &'static str,
-    /// Content.
+    /// Content of the file.
     pub text: &'static str,
 }
 

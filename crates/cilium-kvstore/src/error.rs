@@ -31,7 +31,7 @@ pub enum KvstoreError {
     InvalidEndpoint {
         /// The endpoint. Its text hides credentials.
         endpoint: Endpoint,
-        /// Reason.
+        /// Reason why the endpoint cannot be used.
         reason: &'static str,
     },
     /// A certificate or key cannot be used.
@@ -39,7 +39,7 @@ pub enum KvstoreError {
     UnusableFile {
         /// Path of the file.
         path: PathBuf,
-        /// Reason. Never contains the file's content.
+        /// Reason why the file cannot be used. Never contains the file's content.
         reason: String,
     },
     /// The system has no CA certificates and the client file names none.
@@ -61,7 +61,7 @@ pub enum KvstoreError {
     Tls {
         /// The host and port.
         authority: String,
-        /// Reason, such as an unknown issuer, and advice.
+        /// Reason of the failure, such as an unknown issuer, and advice.
         refusal: TlsRefusal,
     },
     /// An operation took too long.

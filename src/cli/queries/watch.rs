@@ -47,7 +47,7 @@ pub(in crate::cli) struct WatchOptions {
 pub(in crate::cli) enum Start {
     /// Only changes from now on.
     Now,
-    /// A snapshot first.
+    /// A snapshot, and then the changes after it.
     Snapshot,
     /// Changes after this position.
     After(String),

@@ -48,7 +48,7 @@ impl Progress {
         Self { doing, end: Some(end), painter: Some(painter) }
     }
 
-    /// Replaces the text.
+    /// Replaces the text that the line shows.
     pub(in crate::cli) fn tell(&self, doing: impl Into<String>) {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = doing.into();
     }

@@ -10,9 +10,9 @@ use crate::model::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, FindingC
 /// One kind of one cluster: listed, watched, confirmed and pruned as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Scope {
-    /// The cluster.
+    /// Cluster of the scope.
     pub cluster: ClusterName,
-    /// The kind.
+    /// Kind of the scope's objects.
     pub kind: Kind,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Scope {
 pub enum Change {
     /// The key has a new value.
     Put {
-        /// The key.
+        /// Key that was put.
         key: EntryKey,
         /// Raw bytes as in the source.
         value: Arc<[u8]>,
@@ -38,13 +38,13 @@ pub enum Change {
     },
     /// The key was deleted.
     Delete {
-        /// The key.
+        /// Key that was deleted.
         key: EntryKey,
     },
     /// The source lost the key: the entry stays and is marked as held (docs/develop/invariants.md,
     /// 4).
     Hold {
-        /// The key.
+        /// Key that the source lost.
         key: EntryKey,
     },
 }
@@ -110,7 +110,7 @@ pub enum DeleteReason {
 /// Record of a deleted entry, so that subscribers can resume at positions before the deletion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tombstone {
-    /// The key.
+    /// Key that was deleted.
     pub key: EntryKey,
     /// Reason of the deletion.
     pub reason: DeleteReason,
@@ -142,14 +142,14 @@ pub enum Command {
     Confirm(Scope),
     /// Stores a cluster's record.
     Remember {
-        /// The cluster.
+        /// Cluster that the command concerns.
         cluster: ClusterName,
         /// Record to store.
         record: ClusterRecord,
     },
     /// Publishes and announces the phase of a cluster, and remembers that the cluster exists.
     Phase {
-        /// The cluster.
+        /// Cluster that the command concerns.
         cluster: ClusterName,
         /// Phase of the cluster.
         phase: Phase,
@@ -164,7 +164,7 @@ pub enum Command {
     Beat,
     /// Removes everything of a cluster: its keys, cursors and record.
     Remove {
-        /// The cluster.
+        /// Cluster that the command concerns.
         cluster: ClusterName,
         /// Reason in the delete events of its keys.
         reason: DeleteReason,

@@ -32,7 +32,7 @@ pub struct Rejection {
 /// One mirrored key with all its data. Immutable: a change creates a new record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// The key.
+    /// Key of the entry.
     pub key: EntryKey,
     /// Newest raw bytes as in the source, usable or not.
     pub value: Arc<[u8]>,
@@ -58,7 +58,7 @@ pub struct Record {
 /// One key as an etcd client sees it, with sequences as its revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawRecord {
-    /// The whole key.
+    /// Whole key as etcd has it.
     pub key: SmolStr,
     /// Value of the key.
     pub value: Arc<[u8]>,

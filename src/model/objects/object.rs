@@ -238,7 +238,7 @@ pub struct Service {
 /// An address that a service listens on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frontend {
-    /// The address.
+    /// Address of the frontend.
     pub ip: IpAddr,
     /// Ports, ordered by name.
     pub ports: Arc<[Port]>,
@@ -281,7 +281,7 @@ pub struct Port {
 /// A numeric identity and its labels, from Cilium's `pkg/identity`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The numeric identity.
+    /// Number of the identity.
     pub id: u32,
     /// Map from `source:key` (for instance `k8s:app`) to value.
     pub labels: IdentityLabels,
@@ -291,7 +291,7 @@ pub struct Identity {
 /// (`IPIdentityPair`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpEntry {
-    /// The address or prefix.
+    /// Address or prefix of the entry.
     pub prefix: ObjectPrefix,
     /// Identity, after the rewrite of a remote's host (1) to remote-node (6).
     pub identity: u32,
