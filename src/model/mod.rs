@@ -1,7 +1,7 @@
 //! Domain types of the mesh: names, keys, objects, records, positions, and the changes between
 //! them.
 //!
-//! The room has no IO, no async code and no serde. `wire` decodes Cilium's formats, and `store`
+//! The module has no IO, no async code and no serde. `wire` decodes Cilium's formats, and `store`
 //! defines the layout on disk.
 
 mod changes;

@@ -51,7 +51,7 @@ pub enum KvstoreError {
     /// The TCP connection failed.
     #[error("cannot connect to {authority}: {cause}")]
     Connect {
-        /// The host and port.
+        /// Host and port of the endpoint.
         authority: String,
         /// Error of the system.
         cause: io::Error,
@@ -59,7 +59,7 @@ pub enum KvstoreError {
     /// The TLS handshake failed.
     #[error("TLS with {authority} failed: {refusal}")]
     Tls {
-        /// The host and port.
+        /// Host and port of the endpoint.
         authority: String,
         /// Reason of the failure, such as an unknown issuer, and advice.
         refusal: TlsRefusal,

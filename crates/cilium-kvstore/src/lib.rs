@@ -40,7 +40,7 @@
 //! ```
 //!
 //! # Locks
-//! A lock is etcd's own mutex below a path, as Cilium takes it. An operation under a lock succeeds
+//! A lock is etcd's own mutex below a path, as Cilium uses it. An operation under a lock succeeds
 //! only while the lock is held.
 //!
 //! ```

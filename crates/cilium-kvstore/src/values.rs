@@ -16,9 +16,9 @@ pub(crate) const EVENT_TYPE_DELETE: i32 = 1;
 /// One key at one revision. `Debug` shows key and value as text and truncates long ones.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
-    /// The key.
+    /// Name of the key.
     pub key: Vec<u8>,
-    /// Its value.
+    /// Value of the key.
     pub value: Arc<[u8]>,
     /// Revision at which the key was created after its last deletion.
     pub create_revision: Revision,
@@ -37,7 +37,7 @@ pub enum Event {
     Put(KeyValue),
     /// The key was deleted, or its lease expired.
     Delete {
-        /// The key.
+        /// Name of the key.
         key: Vec<u8>,
         /// Revision of the deletion.
         mod_revision: Revision,

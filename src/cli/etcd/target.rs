@@ -53,7 +53,7 @@ pub(in crate::cli) struct TargetOptions {
     kvstore_max_consecutive_quorum_errors: u32,
 }
 
-/// One `--kvstore-opt` where a kvstore is written to.
+/// One `--kvstore-opt` of a command that writes to a kvstore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum TargetOption {
     /// `etcd.address`: an endpoint, plain or with the system's certificate authorities.

@@ -55,7 +55,7 @@ pub enum Change {
 pub struct PutPoint {
     /// The key as the *source* names it.
     pub source_key: Vec<u8>,
-    /// Its mod revision.
+    /// Mod revision of the key.
     pub revision: Revision,
     /// SHA-256 of the bytes and, if the key has a lease, of the lease.
     pub value_digest: [u8; 32],
@@ -74,7 +74,7 @@ pub struct DeletePoint {
 /// Canary of a scope when the scope was complete (§2, test 1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentinel {
-    /// Its mod revision.
+    /// Mod revision of the canary.
     pub revision: Revision,
     /// Value of the canary, a time stamp.
     pub value: Vec<u8>,
@@ -103,7 +103,7 @@ pub struct Cursor {
 pub enum DeleteReason {
     /// The source deleted it.
     Deleted,
-    /// Its cluster was removed from the mesh.
+    /// The key's cluster was removed from the mesh.
     ClusterRemoved,
 }
 

@@ -8,7 +8,7 @@ use super::key::AllocatorKey;
 pub struct Event {
     /// Kind of the change.
     pub kind: EventKind,
-    /// The number.
+    /// Number that changed.
     pub id: Id,
     /// Key of the number.
     pub key: AllocatorKey,

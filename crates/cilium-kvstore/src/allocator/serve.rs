@@ -28,7 +28,7 @@ impl<B: Backend> Clone for Allocator<B> {
 /// Number of a key, with one use of it that must be released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
-    /// The number.
+    /// Number of the key.
     pub id: Id,
     /// Whether the key had no number before.
     pub is_new: bool,
