@@ -1,4 +1,5 @@
-//! Since when each finding about clusters and the process is there: what has no time of its own is noted when it is seen first.
+//! Start times of the findings about clusters and the process. A finding without a known start gets
+//! the time at which it was detected first.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,20 +9,20 @@ use std::time::SystemTime;
 use crate::dto::text::rfc3339;
 use crate::model::ToldFinding;
 
-/// What was seen. Cheap to clone.
+/// Start times by finding. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger(Arc<Book>);
 
 #[derive(Debug, Default)]
 struct Book {
-    /// Since when, by id. As many as there are findings at once: some for each cluster.
+    /// Start by id of the finding, for current findings only: some for each cluster.
     since: Mutex<BTreeMap<String, SystemTime>>,
-    /// For how many the change stream has no room.
+    /// Number of findings that exceed the limits of the change stream.
     untold: AtomicU64,
 }
 
 impl Ledger {
-    /// These are all that there are now: says of each since when, and forgets those that are over.
+    /// Sets the start of each of the current findings, and forgets findings that are over.
     pub(crate) fn note(&self, findings: &mut [ToldFinding]) {
         let now = SystemTime::now();
         let mut known = self.0.since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,12 +34,12 @@ impl Ledger {
         }
     }
 
-    /// Notes for how many findings across keys the change stream has no room.
+    /// Stores the number of findings across keys that exceed the limits of the change stream.
     pub(super) fn note_untold(&self, count: u64) {
         self.0.untold.store(count, Ordering::Relaxed);
     }
 
-    /// For how many findings across keys the change stream has no room.
+    /// Returns the number of findings across keys that exceed the limits of the change stream.
     pub(crate) fn untold(&self) -> u64 {
         self.0.untold.load(Ordering::Relaxed)
     }

@@ -1,39 +1,40 @@
-//! Looks again and again at what is wrong, and has it told in the change stream and posted.
+//! The task that detects findings each second, and passes changes to the change stream and the poster.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::teller::{Found, Teller};
+use super::publisher::{FindingPublisher, FindingSet};
 use super::{FindingSources, standing};
 
-/// How often to look: a person counts such times in seconds, and 255 clusters take some milliseconds.
+/// Interval between two detections. One over 255 clusters takes some milliseconds.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many times as long as a look took to rest behind it: so it takes a twentieth of a core at most, however much is wrong.
+/// Pause after a detection, as a multiple of the time that it took. It bounds detection to a
+/// twentieth of a core.
 const REST_PER_LOOK: u32 = 20;
 
-/// Looks again and again at what is wrong, so that it is known since when it is, not since when somebody asked, and tells the writer. Runs until it is
-/// dropped, or the writer is gone.
+/// Detects findings until it is dropped or the committer has ended. Without it, the start of a
+/// finding would be the time of the first request that sees it.
 pub(crate) async fn keep(sources: FindingSources) {
-    let mut teller = Teller::default();
+    let mut publisher = FindingPublisher::default();
     loop {
         let begun = Instant::now();
         if let Some(reading) = sources.handle.try_reading() {
             let of_look = sources.clone();
             let look = move || {
                 let survey = of_look.surveyor.newest();
-                let found = Found::of(standing(&of_look, &reading), survey.as_ref(), &reading, SystemTime::now());
+                let found = FindingSet::of(standing(&of_look, &reading), survey.as_ref(), &reading, SystemTime::now());
                 of_look.ledger.note_untold(found.left_out);
-                let changes = teller.changes(found);
+                let changes = publisher.changes(found);
                 if !changes.is_empty() {
-                    of_look.posts.show(teller.told());
+                    of_look.posts.show(publisher.told());
                 }
-                (changes, teller)
+                (changes, publisher)
             };
             let Ok((changes, after)) = spawn_blocking(look).await else { return };
-            teller = after;
+            publisher = after;
             let took = begun.elapsed();
             if !changes.is_empty() && sources.handle.tell_findings(changes).await.is_err() {
                 return;

@@ -1,7 +1,7 @@
-//! What is wrong, and what to do about it: detecting findings, publishing them in the change stream, and posting them to `--on-problem`.
+//! Findings: detecting them, publishing them in the change stream, and posting them to `--on-problem`.
 //!
-//! Findings about clusters and this process are made from their state when they are asked for, those across keys from a
-//! [`Survey`]. Each has a kind ([`KINDS`]) with its severity.
+//! Findings about clusters and this process are derived from their state for each request, those
+//! across keys from a [`Survey`]. Each has a kind ([`KINDS`]) with its severity.
 
 mod across_keys;
 mod clusters;
@@ -11,8 +11,8 @@ mod ledger;
 mod lookout;
 mod posts;
 mod process;
+mod publisher;
 mod surveyor;
-mod teller;
 mod unread;
 mod writer;
 
@@ -30,29 +30,29 @@ pub(crate) use across_keys::{about, namespace_and_name, told};
 pub(crate) use kinds::{KINDS, TOLD_BYTES_MAX, TOLD_COUNT_MAX, finding};
 pub(crate) use lookout::keep;
 pub(crate) use posts::{Poster, Posts};
-pub(crate) use surveyor::{Surveyed, Surveyor};
 #[cfg(test)]
-pub(crate) use teller::{Found, Teller};
+pub(crate) use publisher::{FindingPublisher, FindingSet};
+pub(crate) use surveyor::{Surveyed, Surveyor};
 pub(crate) use unread::UnreadNodes;
 
 pub use posts::OnProblemError;
 
-/// How many names a text has before it says how many more there are: a line for people.
+/// Maximum number of names that a text lists before "and N more".
 const SHOWN_MAX: usize = 5;
 
-/// What findings are made from, and what is known of them. Cheap to clone.
+/// State from which findings are derived. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct FindingSources {
     handle: Handle,
-    /// What is wrong across keys.
+    /// Survey of findings across keys.
     pub(crate) surveyor: Surveyor,
-    /// Since when each finding about clusters and this process is there.
+    /// Start times of findings about clusters and this process.
     ledger: Ledger,
-    /// What is there to be posted, and what became of it.
+    /// Findings to post, and the results of posting.
     pub(crate) posts: Posts,
-    /// The token and the certificates.
+    /// Files with the token and the certificates.
     pub(crate) files: KeptFiles,
-    /// Our certificate, where TLS is served.
+    /// Certificate of the HTTPS server, if there is one.
     pub(crate) certificate: Option<Arc<Kept<Serving>>>,
 }
 
@@ -64,7 +64,7 @@ impl FindingSources {
     }
 }
 
-/// What is wrong with clusters as a whole and with this process, by id, each with since when.
+/// Returns the findings about clusters and this process, sorted by id, each with its start.
 pub(crate) fn standing(sources: &FindingSources, reading: &Reading) -> Vec<ToldFinding> {
     let mut found = clusters::of_clusters(reading);
     found.extend(process::of_process(sources));
@@ -74,7 +74,8 @@ pub(crate) fn standing(sources: &FindingSources, reading: &Reading) -> Vec<ToldF
     found
 }
 
-/// How many findings there are, by kind and severity, each kind with 0 where there are none; what shows across keys as far as it is known by now.
+/// Returns the number of findings by kind and severity, 0 for kinds without any. Findings across keys
+/// count as far as the newest survey has them.
 pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(&'static str, Severity), u64> {
     let mut counts: BTreeMap<(&'static str, Severity), u64> = KINDS.iter().map(|kind| (*kind, 0)).collect();
     for finding in standing(sources, reading) {
@@ -88,12 +89,12 @@ pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(&
     counts
 }
 
-/// Names for people; of many the first few.
+/// Returns names as text, the first [`SHOWN_MAX`] of many.
 fn listed(clusters: &[ClusterName]) -> String {
     and_more(clusters.iter().take(SHOWN_MAX).map(ToString::to_string).collect(), clusters.len())
 }
 
-/// The first few of so many.
+/// Returns `shown` as text, with the number of those that are left out.
 fn and_more(shown: Vec<String>, count: usize) -> String {
     let more = count.saturating_sub(shown.len());
     if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }

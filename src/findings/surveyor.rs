@@ -1,7 +1,7 @@
-//! Keeps a [`Survey`] up to date for requests that ask what is wrong across keys.
+//! Keeps a [`Survey`] of findings across keys up to date.
 //!
-//! One task: it looks at everything once the store is loaded, and takes in what changes from then on. It works in pieces of some milliseconds
-//! on the threads for what blocks, one at a time, so at most on one core. Deliberately lacks: what a survey finds.
+//! One task scans everything once the store is loaded, and applies changes from then on. It works in
+//! slices of some milliseconds on the blocking threads, one at a time, and so uses at most one core.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,40 +13,42 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handle::{Handle, Look, Reading, Survey};
 
-/// How long a question waits for the first look at everything: as long as others wait for the store. A million keys take a core about a
-/// second.
+/// Maximum time that a request waits for the first scan, as long as requests wait for the store. A
+/// scan of a million keys takes a core about a second.
 const FIRST_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// How long a question waits for what changed just before it: as a rule some milliseconds, more only while thousands of keys change at once.
+/// Maximum time that a request waits for the newest changes. Usually some milliseconds, more only
+/// while thousands of keys change at once.
 const CHANGES_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Between two looks at what changed, unless somebody asks: at 5,000 changes/s some 500, which share the copies of what they touch.
+/// Interval between two scans of changes if no request waits. At 5,000 changes/s a scan has some 500
+/// changes, which share copied nodes.
 const SPACING: Duration = Duration::from_millis(100);
 
-/// How long to rest at most after a look that took longer than that: while a million keys come at once, others have half of the core.
+/// Maximum pause after a long scan. While a million keys arrive, other work gets half of the core.
 const REST_MAX: Duration = Duration::from_millis(500);
 
-/// The survey and the thread that keeps it. Cheap to clone.
+/// The survey and the task that updates it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Surveyor {
     newest: watch::Receiver<Option<Survey>>,
-    /// Somebody wants what changed just now.
+    /// Signals that a request waits for the newest changes.
     asked: Arc<Notify>,
     /// The task; ends with the last clone.
     _task: Arc<JoinSet<()>>,
 }
 
-/// What is known when somebody asks.
+/// The survey as a request gets it.
 #[derive(Debug)]
 pub(crate) struct Surveyed {
-    /// The newest survey; `None` before the first look is over.
+    /// The newest survey; `None` before the first scan is complete.
     pub(crate) survey: Option<Survey>,
-    /// Whether it has everything that was there when it was asked for.
+    /// True if it covers everything that the request's reading has.
     pub(crate) is_complete: bool,
 }
 
 impl Surveyor {
-    /// One that begins as soon as the store is loaded. Ends when `stop` is cancelled.
+    /// Starts the task, which begins once the store is loaded and ends when `stop` is cancelled.
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
         let (sender, newest) = watch::channel(None);
         let asked = Arc::<Notify>::default();
@@ -56,19 +58,20 @@ impl Surveyor {
         Self { newest, asked, _task: Arc::new(task) }
     }
 
-    /// One that is told what to know.
+    /// Returns a surveyor with the sender that sets its survey.
     #[cfg(test)]
     pub(crate) fn told() -> (Self, watch::Sender<Option<Survey>>) {
         let (sender, newest) = watch::channel(None);
         (Self { newest, asked: Arc::default(), _task: Arc::default() }, sender)
     }
 
-    /// What is known by now.
+    /// Returns the newest survey without waiting.
     pub(crate) fn newest(&self) -> Option<Survey> {
         self.newest.borrow().clone()
     }
 
-    /// What is found in all that a reading has, and perhaps in what came since; what was known before, where that takes too long.
+    /// Returns a survey that covers everything that a reading has. If that takes too long, returns the
+    /// newest one.
     pub(crate) async fn survey(&self, reading: &Reading) -> Surveyed {
         let wanted = reading.position().sequence;
         let mut newest = self.newest.clone();
@@ -82,7 +85,6 @@ impl Surveyor {
     }
 }
 
-/// What the task needs.
 struct Keeper {
     handle: Handle,
     newest: watch::Sender<Option<Survey>>,
@@ -90,7 +92,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Looks and follows until the writer is gone.
+    /// Scans and follows changes until the committer has ended.
     async fn keep(self) -> Option<()> {
         let mut signal = self.handle.signal_once_loaded().await?;
         let mut look = Look::at(self.handle.try_reading()?);
@@ -100,7 +102,7 @@ impl Keeper {
             self.newest.send_replace(Some(survey.clone()));
             let rest = begun.elapsed().clamp(SPACING, REST_MAX);
             signal.changed().await.ok()?;
-            // what comes meanwhile is taken in together
+            // changes that arrive during the pause are applied together
             drop(tokio::time::timeout(rest, self.asked.notified()).await);
             signal.borrow_and_update();
             look = Look::after(survey, self.handle.try_reading()?);
@@ -108,7 +110,7 @@ impl Keeper {
     }
 }
 
-/// Looks to the end, piece by piece.
+/// Runs a scan to its end, slice by slice.
 async fn finish(mut look: Look) -> Option<Survey> {
     loop {
         match spawn_blocking(move || look.advance()).await.ok()? {

@@ -1,9 +1,9 @@
-//! `--on-problem`: a `POST` of each finding that appears or goes.
+//! `--on-problem`: a `POST` of each finding that appears or ends.
 //!
-//! There is no queue: what is there now is held against what the receiver took ([`Outstanding`]), and the difference is posted, one at a time, until
-//! there is none. A receiver that is slow, away or restarted costs no more memory than the findings themselves, and is told what is still true when it
-//! is back; what came and went meanwhile is left out. Owns: the client, and when to try again. Deliberately lacks: what is wrong (`findings`), and any
-//! effect on anything else: it reads what the teller told, and nothing waits for it.
+//! There is no queue. The current findings are compared with those that the receiver has accepted
+//! ([`Outstanding`]), and the differences are posted one at a time. A slow or unavailable receiver
+//! costs no more memory than the findings themselves, and gets the current findings once it answers;
+//! a finding that began and ended meanwhile is not posted. Nothing waits for a receiver.
 
 mod outstanding;
 
@@ -24,10 +24,11 @@ use crate::dto::problems::Finding;
 use crate::dto::text::rfc3339;
 use crate::model::{Backoff, EntryKey, Object, SecretUrl};
 
-/// How long a connection may take.
+/// Maximum time to connect.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How long a receiver may take to answer, the connection included: what takes longer is no answer, and is sent again.
+/// Maximum time of a request, connecting included. A later answer does not count, and the finding is
+/// posted again.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The pause between two posts: ten a second, so that whatever breaks at once is no flood.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::streams::Client;
 use crate::api::tests::answering::problems::view;
 use crate::api::tests::fixture::{Fixture, HEAD, identity, key, pod, put};
-use crate::findings::{Found, Teller, finding};
+use crate::findings::{FindingPublisher, FindingSet, finding};
 use crate::handle::{Look, Survey};
 use crate::model::{Change, Kind, Phase, Severity, ToldFinding};
 
@@ -155,8 +155,8 @@ async fn what_shows_across_keys_is_told_once_it_has_lasted() {
     let reading = fixture.handle.try_reading().unwrap();
     let since = survey.findings_from(None).next().and_then(|finding| survey.since(finding)).unwrap();
     for (age, count) in [(0, 0), (999, 0), (1_000, 1)] {
-        let found = Found::of(Vec::new(), Some(&survey), &reading, since + Duration::from_millis(age));
-        assert_eq!((Teller::default().changes(found).len(), age), (count, age));
+        let found = FindingSet::of(Vec::new(), Some(&survey), &reading, since + Duration::from_millis(age));
+        assert_eq!((FindingPublisher::default().changes(found).len(), age), (count, age));
     }
 }
 
@@ -175,9 +175,9 @@ async fn a_finding_that_says_anything_else_is_told_anew_but_not_for_its_time() {
         ("key", |finding| finding.key = Some("another".to_owned())),
     ];
     for (member, change) in changes {
-        let (mut teller, mut after) = (Teller::default(), before.clone());
+        let (mut publisher, mut after) = (FindingPublisher::default(), before.clone());
         change(&mut after);
-        let mut told = |finding| teller.changes(Found::of(vec![finding], None, &reading, SystemTime::now())).len();
+        let mut told = |finding| publisher.changes(FindingSet::of(vec![finding], None, &reading, SystemTime::now())).len();
         assert_eq!((told(before.clone()), told(after)), (1, usize::from(member != "since")), "{member}");
     }
 }
@@ -190,7 +190,7 @@ async fn how_many_there_is_no_room_for_is_counted() {
     for (count, surveyed, left_out) in
         [(8_187, true, 0), (8_190, true, 3), (8_192, true, 5), (8_192, false, 0), (8_200, false, 8), (8_200, true, 13)]
     {
-        let found = Found::of(standing(count), surveyed.then_some(&survey), &reading, later);
+        let found = FindingSet::of(standing(count), surveyed.then_some(&survey), &reading, later);
         assert_eq!(found.left_out, left_out, "{count} {surveyed}");
     }
 }

@@ -1,8 +1,9 @@
-//! Tells the writer what looks wrong, so that each finding that comes, changes or goes has a place in the change stream (`kind=problem`).
+//! Publishes findings to the change stream (`kind=problem`).
 //!
-//! What is found is held against what was told last, once in a while: so what time makes (a certificate that is about to end, a cluster that is stuck)
-//! is told like what a change makes, and what is over before the next look is not told at all. Owns what was told, and its bounds.
-//! Deliberately lacks: what is wrong ([`super::standing`], [`super::told`]), and when to look ([`super::lookout`]).
+//! [`FindingPublisher`] compares the current findings with those that it published last, and returns
+//! one change for each finding that is new, differs or is over. The comparison runs at intervals
+//! (`lookout`), so changes that only time makes, such as a certificate that is about to expire, are
+//! published too, and a finding that begins and ends between two comparisons is not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,30 +13,32 @@ use super::{TOLD_BYTES_MAX, TOLD_COUNT_MAX, UnreadNodes, told};
 use crate::handle::{Reading, Survey};
 use crate::model::{EntryKey, FindingChange, Object, ToldFinding};
 
-/// How many changes one look tells, as a list's two pages of keys: findings that come and go as fast as they can leave no more than so many tombstones
-/// a second, and all that may be told is told within 16 s.
+/// Maximum number of changes that one comparison publishes. It bounds the tombstones per second of
+/// findings that begin and end all the time. The largest set is published within 16 s.
 const CHANGES_MAX: usize = 512;
 
-/// How old what shows across keys must be: what comes over one watch a moment before what it names comes over another is nothing wrong.
+/// Minimum age of a finding across keys. Keys that refer to each other arrive over different
+/// watches, and one may be a moment later than the other.
 const LASTING_MIN: Duration = Duration::from_secs(1);
 
-/// What was told and is not over.
+/// Findings that were published and are not over.
 #[derive(Debug, Default)]
-pub(crate) struct Teller {
+pub(crate) struct FindingPublisher {
     told: BTreeMap<EntryKey, Arc<Object>>,
 }
 
-/// What is found, within the bounds.
+/// Current findings, at most [`TOLD_COUNT_MAX`] and [`TOLD_BYTES_MAX`].
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FindingSet {
     by_key: BTreeMap<EntryKey, ToldFinding>,
     bytes: usize,
-    /// How many there is no room for.
+    /// Number of findings that exceed the limits and are not published.
     pub(crate) left_out: u64,
 }
 
-impl Found {
-    /// Those about clusters and this process, then those across keys that have lasted by now.
+impl FindingSet {
+    /// Collects the findings about clusters and this process, then those across keys that are at
+    /// least [`LASTING_MIN`] old.
     pub(crate) fn of(standing: Vec<ToldFinding>, survey: Option<&Survey>, reading: &Reading, now: SystemTime) -> Self {
         let mut found = Self::default();
         let (mut rest, total) =
@@ -59,7 +62,7 @@ impl Found {
         Self { left_out: rest, ..found }
     }
 
-    /// False where there is no room for it.
+    /// Adds a finding. Returns false if the limits do not allow it.
     fn take(&mut self, finding: ToldFinding) -> bool {
         let bytes = self.bytes + finding.text_bytes();
         if self.by_key.len() >= TOLD_COUNT_MAX || bytes > TOLD_BYTES_MAX {
@@ -71,14 +74,15 @@ impl Found {
     }
 }
 
-impl Teller {
-    /// What was told and is not over, by its key.
+impl FindingPublisher {
+    /// Returns the published findings by key.
     pub(super) fn told(&self) -> &BTreeMap<EntryKey, Arc<Object>> {
         &self.told
     }
 
-    /// What is to be told so that what was told is what is found, or a step towards it: what is over first. It counts as told.
-    pub(crate) fn changes(&mut self, found: Found) -> Vec<FindingChange> {
+    /// Returns up to [`CHANGES_MAX`] changes that lead from the published findings to `found`, those
+    /// that end a finding first, and counts them as published.
+    pub(crate) fn changes(&mut self, found: FindingSet) -> Vec<FindingChange> {
         let gone: Vec<EntryKey> = self.told.keys().filter(|key| !found.by_key.contains_key(key)).take(CHANGES_MAX).cloned().collect();
         let mut changes: Vec<FindingChange> = gone.into_iter().map(|key| (key, None)).collect();
         for (key, finding) in found.by_key {
@@ -105,8 +109,8 @@ mod tests {
     use super::*;
     use crate::findings::finding;
 
-    fn found(findings: impl IntoIterator<Item = ToldFinding>) -> Found {
-        let mut found = Found::default();
+    fn found(findings: impl IntoIterator<Item = ToldFinding>) -> FindingSet {
+        let mut found = FindingSet::default();
         findings.into_iter().for_each(|finding| assert!(found.take(finding)));
         found
     }
@@ -125,28 +129,28 @@ mod tests {
 
     #[test]
     fn what_comes_changes_or_goes_is_told_once_and_what_goes_comes_first() {
-        let mut teller = Teller::default();
+        let mut publisher = FindingPublisher::default();
         let key = |cluster: &str| format!("problem/sourceLost/{cluster}");
-        assert_eq!(told(teller.changes(found([lost("b", "x"), lost("a", "y")]))), [key("a") + " y", key("b") + " x"]);
+        assert_eq!(told(publisher.changes(found([lost("b", "x"), lost("a", "y")]))), [key("a") + " y", key("b") + " x"]);
         let again = ToldFinding { since: Some("2026-01-01T00:00:00Z".to_owned()), ..lost("a", "y") };
-        assert_eq!(told(teller.changes(found([lost("b", "x"), again]))), Vec::<String>::new());
-        assert_eq!(told(teller.changes(found([lost("a", "z")]))), [key("b") + " over", key("a") + " z"]);
-        assert_eq!(told(teller.changes(found([]))), [key("a") + " over"]);
+        assert_eq!(told(publisher.changes(found([lost("b", "x"), again]))), Vec::<String>::new());
+        assert_eq!(told(publisher.changes(found([lost("a", "z")]))), [key("b") + " over", key("a") + " z"]);
+        assert_eq!(told(publisher.changes(found([]))), [key("a") + " over"]);
     }
 
     #[test]
     fn many_are_told_step_by_step_and_no_more_than_there_is_room_for() {
         let many = |count: usize| (0..count).map(|number| finding("staleFile", &number.to_string(), ["paris"], "x".repeat(100), ""));
-        let mut bounded = Found::default();
+        let mut bounded = FindingSet::default();
         let taken = many(TOLD_COUNT_MAX + 100).filter(|finding| bounded.take(finding.clone())).count();
         assert_eq!(taken, TOLD_COUNT_MAX);
-        let mut long = Found::default();
+        let mut long = FindingSet::default();
         let taken =
             many(40).map(|finding| ToldFinding { detail: "x".repeat(1 << 20), ..finding }).filter(|one| long.take(one.clone())).count();
         assert_eq!(taken, 15);
-        let mut teller = Teller::default();
-        let steps: Vec<usize> = (0..4).map(|_| teller.changes(found(many(CHANGES_MAX * 2 + 7))).len()).collect();
+        let mut publisher = FindingPublisher::default();
+        let steps: Vec<usize> = (0..4).map(|_| publisher.changes(found(many(CHANGES_MAX * 2 + 7))).len()).collect();
         assert_eq!(steps, [CHANGES_MAX, CHANGES_MAX, 7, 0]);
-        assert_eq!([teller.changes(found([])).len(), teller.told.len()], [CHANGES_MAX, CHANGES_MAX + 7]);
+        assert_eq!([publisher.changes(found([])).len(), publisher.told.len()], [CHANGES_MAX, CHANGES_MAX + 7]);
     }
 }
