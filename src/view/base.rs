@@ -4,10 +4,10 @@
 //! revisions and leases that equal bytes came with.
 
 pub(super) mod decoding;
+pub(super) mod delta;
+pub(super) mod location;
 pub(super) mod overlay;
-pub(super) mod place;
 pub(super) mod scan;
-pub(super) mod side;
 pub(super) mod stamps;
 
 use std::cmp::Reverse;
@@ -16,8 +16,8 @@ use std::collections::binary_heap::PeekMut;
 use std::sync::Arc;
 
 use self::decoding::names;
-use self::place::{ChunkId, PackedRow, Place};
-use self::side::{Change, Row, Side, Sides};
+use self::delta::{Change, ChunkDelta, ChunkDeltas, Row};
+use self::location::{ChunkId, PackedRow, RecordLocation};
 use self::stamps::Settled;
 use super::collections::wide::WideMap;
 use crate::model::{EntryKey, Scope, Sequence, SourceStamp};
@@ -28,7 +28,7 @@ use crate::pack::{Chunk, Meaning};
 pub(super) struct Base {
     /// By the lowest key of each.
     chunks: WideMap<EntryKey, (ChunkId, Chunk)>,
-    sides: Sides,
+    sides: ChunkDeltas,
     /// Numbers of chunks that were taken out.
     free: Vec<ChunkId>,
 }
@@ -51,7 +51,7 @@ impl Base {
     }
 
     /// Takes a chunk out, with what is beside its rows.
-    pub(super) fn remove(&mut self, first: &EntryKey) -> Option<(Chunk, Side)> {
+    pub(super) fn remove(&mut self, first: &EntryKey) -> Option<(Chunk, ChunkDelta)> {
         let (id, chunk) = self.chunks.remove(first)?;
         self.free.push(id);
         Some((chunk, self.sides.remove(id.0)))
@@ -65,16 +65,16 @@ impl Base {
     }
 
     /// What is at a row: itself, or what stands for it; `None` where its key is gone.
-    pub(super) fn place_at(&self, at: PackedRow) -> Option<Place> {
+    pub(super) fn place_at(&self, at: PackedRow) -> Option<RecordLocation> {
         match self.side(at.id).at(at.row) {
-            Row::Packed => Some(Place::Packed(at)),
-            Row::Replaced(record) => Some(Place::Replaced(at, Arc::clone(record))),
+            Row::Packed => Some(RecordLocation::Packed(at)),
+            Row::Replaced(record) => Some(RecordLocation::Replaced(at, Arc::clone(record))),
             Row::Gone => None,
         }
     }
 
     /// The delta beside a chunk.
-    pub(super) fn side(&self, id: ChunkId) -> &Side {
+    pub(super) fn side(&self, id: ChunkId) -> &ChunkDelta {
         self.sides.at(id.0)
     }
 
@@ -159,7 +159,7 @@ impl Base {
     }
 
     /// What has the lowest sequences above one, `count` of the rows at most and some of what stands for rows, in no particular order.
-    pub(super) fn live_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Place)> {
+    pub(super) fn live_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, RecordLocation)> {
         let newer = self.chunks.iter().map(|(_, chunk)| chunk).filter(|(_, chunk)| chunk.max_sequence() > position);
         let mut runs: Vec<_> = newer.map(|(id, chunk)| self.packed_after(position, *id, chunk).peekable()).collect();
         // the next sequence of each chunk, the lowest on top
@@ -170,7 +170,7 @@ impl Base {
             && let Some(mut lowest) = heads.peek_mut()
         {
             let Reverse((_, at)) = *lowest;
-            found.extend(runs[at].next().map(|(sequence, row)| (sequence, Place::Packed(row))));
+            found.extend(runs[at].next().map(|(sequence, row)| (sequence, RecordLocation::Packed(row))));
             match runs[at].peek() {
                 Some((next, _)) => *lowest = Reverse((*next, at)),
                 None => drop(PeekMut::pop(lowest)),
@@ -184,7 +184,7 @@ impl Base {
             }
             let within = side.replacements().filter(|(_, record)| record.last_sequence > position && record.last_sequence < last);
             let at = |row| PackedRow { id: *id, chunk: chunk.clone(), row };
-            found.extend(within.map(|(row, record)| (record.last_sequence, Place::Replaced(at(row), Arc::clone(record)))));
+            found.extend(within.map(|(row, record)| (record.last_sequence, RecordLocation::Replaced(at(row), Arc::clone(record)))));
         }
         found
     }
@@ -204,7 +204,7 @@ impl Base {
     }
 
     /// The ip entries of rows that name an identity, from a key on, in key order.
-    pub(super) fn naming(&self, identity: u32, start: &EntryKey) -> impl Iterator<Item = (EntryKey, Place)> {
+    pub(super) fn naming(&self, identity: u32, start: &EntryKey) -> impl Iterator<Item = (EntryKey, RecordLocation)> {
         let first = self.chunk_of(start).map(|(first, _)| first);
         let start = start.clone();
         let places = self.chunks_from(first).flat_map(move |(id, chunk)| self.naming_in(identity, *id, chunk));
@@ -212,17 +212,17 @@ impl Base {
     }
 
     /// The ip entries of one chunk that name an identity, in key order.
-    fn naming_in(&self, identity: u32, id: ChunkId, chunk: &Chunk) -> Vec<Place> {
+    fn naming_in(&self, identity: u32, id: ChunkId, chunk: &Chunk) -> Vec<RecordLocation> {
         let (side, mut found) = (self.side(id), Vec::new());
         let at = |row| PackedRow { id, chunk: chunk.clone(), row };
         if chunk.may_name_identity(identity) {
             let named = (0..chunk.len()).filter(|row| chunk.identity(*row) == identity && matches!(side.at(*row), Row::Packed));
             let named = named.filter(|row| matches!(chunk.meaning(*row), Meaning::Ip { .. }));
-            found.extend(named.map(|row| Place::Packed(at(row))));
+            found.extend(named.map(|row| RecordLocation::Packed(at(row))));
         }
         let replacements = side.replacements().filter(|(_, record)| names(record, identity));
         let packed = found.len();
-        found.extend(replacements.map(|(row, record)| Place::Replaced(at(row), Arc::clone(record))));
+        found.extend(replacements.map(|(row, record)| RecordLocation::Replaced(at(row), Arc::clone(record))));
         if packed < found.len() {
             found.sort_by_key(|place| place.row().unwrap_or_default());
         }
@@ -237,7 +237,7 @@ impl Base {
         // the first may have keys before these alone
         let chunks = chunks.enumerate().take_while(|(at, (_, _, rows))| *at == 0 || !rows.is_empty()).map(|(_, found)| found);
         let chunks = chunks.filter(|(side, chunk, _)| !side.is_empty() || chunk.may_be_held());
-        let held = |(side, chunk, rows): (&Side, &Chunk, std::ops::Range<usize>)| {
+        let held = |(side, chunk, rows): (&ChunkDelta, &Chunk, std::ops::Range<usize>)| {
             let is_held = |row: &usize| match side.at(*row) {
                 Row::Packed => side.source(*row).unwrap_or_else(|| chunk.source(*row)).held,
                 Row::Replaced(record) => record.source.held,
@@ -267,7 +267,7 @@ impl Base {
     }
 
     /// What is beside all chunks.
-    pub(super) const fn sides(&self) -> &Sides {
+    pub(super) const fn sides(&self) -> &ChunkDeltas {
         &self.sides
     }
 }

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use self::base::Base;
+use self::base::location::RecordLocation;
 use self::base::overlay::Overlay;
-use self::base::place::Place;
 use self::index::Indices;
 use self::scopes::Scopes;
 use crate::model::{Announcement, Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
@@ -56,7 +56,7 @@ pub struct View {
     indices: Indices,
     scopes: Scopes,
     clusters: OrdMap<ClusterName, ClusterRecord>,
-    made: changes::made::Made,
+    made: changes::own_objects::OwnObjects,
     notices: changes::notices::Notices,
     entry_count: usize,
     sequence: Sequence,
@@ -104,7 +104,7 @@ impl View {
     }
 
     /// Holds a record in place of another one of its key. An index is touched only where it would see a difference: as a rule none does.
-    fn exchange(&mut self, place: &Place, record: Arc<Record>) {
+    fn exchange(&mut self, place: &RecordLocation, record: Arc<Record>) {
         let after = Meaning::of(&record);
         let (was_rejected, is_rejected) = (place.is_rejected(), record.rejection.is_some());
         if was_rejected != is_rejected || !place.means_the_same(&after) {
@@ -117,12 +117,12 @@ impl View {
     }
 
     /// Lets go of a record; its scope still counts it.
-    fn release(&mut self, place: &Place, key: &EntryKey) {
+    fn release(&mut self, place: &RecordLocation, key: &EntryKey) {
         self.entry_count -= usize::from(key.kind.is_mirrored());
         self.indices.remove(key, &place.meaning(), place.is_rejected());
         match place {
-            Place::Fresh(_) => drop(self.overlay.remove(key)),
-            Place::Replaced(at, _) | Place::Packed(at) => self.base.put(at, None),
+            RecordLocation::Fresh(_) => drop(self.overlay.remove(key)),
+            RecordLocation::Replaced(at, _) | RecordLocation::Packed(at) => self.base.put(at, None),
         }
     }
 }

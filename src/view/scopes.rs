@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::collections::shelf::Shelf;
+use super::collections::paged_vector::PagedVector;
 use crate::model::{ClusterName, Cursor, Kind, Scope};
 
 /// How many scopes a cluster may have: one for each kind.
@@ -33,9 +33,9 @@ pub(super) struct Scopes {
     /// each change. Copied as a whole for each new cluster, seldom.
     clusters: Arc<HashMap<ClusterName, usize>>,
     /// 16 B each.
-    states: Shelf<Option<ScopeState>>,
+    states: PagedVector<Option<ScopeState>>,
     /// How far each is mirrored: what has none is in a list, or was never complete.
-    cursors: Shelf<Option<Arc<Cursor>>>,
+    cursors: PagedVector<Option<Arc<Cursor>>>,
     moves: Moves,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Scopes {
 struct Moves {
     count: u64,
     /// By the scope's number. It outlives the scope, so that one that comes back is not taken for what it was.
-    scopes: Shelf<u64>,
+    scopes: PagedVector<u64>,
     /// The newest of each kind, by its place; what is derived from nodes moves with them.
     kinds: [u64; Kind::ALL.len()],
 }

@@ -11,7 +11,7 @@ use super::decoding::kept;
 use super::stamps::{Settled, Stamps};
 use crate::model::{Record, Sequence, SourceStamp};
 use crate::pack::Chunk;
-use crate::view::collections::shelf::Shelf;
+use crate::view::collections::paged_vector::PagedVector;
 
 /// A change of a row: the record that replaces it; `None` where its key was deleted.
 pub(in crate::view) type Change = Option<Arc<Record>>;
@@ -29,7 +29,7 @@ pub(in crate::view) enum Row<'a> {
 
 /// The delta of one chunk.
 #[derive(Debug, Clone, Default)]
-pub(in crate::view) struct Side {
+pub(in crate::view) struct ChunkDelta {
     /// The rows that are not as they were packed.
     changes: OrdMap<usize, Change>,
     /// How many of these are gone.
@@ -43,8 +43,8 @@ pub(in crate::view) struct Side {
 
 /// The deltas of all chunks, by number. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
-pub(in crate::view) struct Sides {
-    by_chunk: Shelf<Side>,
+pub(in crate::view) struct ChunkDeltas {
+    by_chunk: PagedVector<ChunkDelta>,
     /// How many records stand for rows.
     replacement_count: usize,
     /// How many rows are gone.
@@ -63,7 +63,7 @@ impl<'a> From<Option<&'a Change>> for Row<'a> {
     }
 }
 
-impl Side {
+impl ChunkDelta {
     /// What a row is now.
     pub(in crate::view) fn at(&self, row: usize) -> Row<'_> {
         self.changes.get(&row).into()
@@ -138,10 +138,10 @@ impl Side {
     }
 }
 
-impl Sides {
+impl ChunkDeltas {
     /// What is beside the chunk of a number.
-    pub(in crate::view) fn at(&self, chunk: usize) -> &Side {
-        static NOTHING: LazyLock<Side> = LazyLock::new(Side::default);
+    pub(in crate::view) fn at(&self, chunk: usize) -> &ChunkDelta {
+        static NOTHING: LazyLock<ChunkDelta> = LazyLock::new(ChunkDelta::default);
         self.by_chunk.get(chunk).unwrap_or(&NOTHING)
     }
 
@@ -157,7 +157,7 @@ impl Sides {
     }
 
     /// Takes what is beside a chunk away.
-    pub(in crate::view) fn remove(&mut self, number: usize) -> Side {
+    pub(in crate::view) fn remove(&mut self, number: usize) -> ChunkDelta {
         let side = std::mem::take(self.by_chunk.change(number));
         self.replacement_count -= side.replacement_count();
         self.gone_count -= side.gone_count;
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    fn assert_same(sides: &Sides, naive: &Naive, what: &str) {
+    fn assert_same(sides: &ChunkDeltas, naive: &Naive, what: &str) {
         for chunk in 0..3 {
             let side = sides.at(chunk);
             let expected: Vec<(usize, Option<u64>)> =
@@ -259,7 +259,7 @@ mod tests {
     fn every_version_knows_what_became_of_the_rows_and_nothing_of_what_others_did() {
         for seed in 0..20 {
             let mut random = StdRng::seed_from_u64(seed);
-            let (mut sides, mut naive, mut kept) = (Sides::default(), Naive::new(), Vec::new());
+            let (mut sides, mut naive, mut kept) = (ChunkDeltas::default(), Naive::new(), Vec::new());
             for step in 1..1_500 {
                 let (chunk, row) = (random.random_range(0..3), random.random_range(0..if step % 500 < 250 { 300 } else { 20 }));
                 if random.random_bool(0.7) {
@@ -284,8 +284,8 @@ mod tests {
 
     #[test]
     fn listings_are_kept_by_row_until_each_row_was_confirmed_or_changed() {
-        let mut sides = Sides::default();
-        let settled = |sides: &Sides| sides.at(0).stamps.as_deref().is_some_and(Stamps::is_settled);
+        let mut sides = ChunkDeltas::default();
+        let settled = |sides: &ChunkDeltas| sides.at(0).stamps.as_deref().is_some_and(Stamps::is_settled);
         (0..2).for_each(|row| sides.confirm(0, row, 7, 3));
         assert!(!settled(&sides));
         sides.put(0, 2, None);
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_row_that_changes_all_the_time_takes_no_more_room_for_that() {
-        let mut sides = Sides::default();
+        let mut sides = ChunkDeltas::default();
         for (row, sequence) in [0, 1, 2].into_iter().cycle().zip(0..100_000) {
             sides.put(0, row, Some(bare_record(7, sequence)));
         }

@@ -25,7 +25,7 @@ pub(in crate::view) struct PackedRow {
 
 /// The place of a record.
 #[derive(Debug, Clone)]
-pub(in crate::view) enum Place {
+pub(in crate::view) enum RecordLocation {
     /// In the overlay: no chunk has a row of its key.
     Fresh(Arc<Record>),
     /// Beside a chunk: it stands for a row.
@@ -41,7 +41,7 @@ impl PackedRow {
     }
 }
 
-impl Place {
+impl RecordLocation {
     /// The record, where it is whole.
     pub(in crate::view) fn record(&self) -> Result<&Arc<Record>, &PackedRow> {
         match self {

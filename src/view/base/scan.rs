@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::Base;
 use super::decoding::object_of;
+use super::delta::{ChunkDelta, Row};
+use super::location::{ChunkId, PackedRow, RecordLocation};
 use super::overlay::Fresh;
-use super::place::{ChunkId, PackedRow, Place};
-use super::side::{Row, Side};
 use crate::model::{EntryKey, Kind};
 use crate::pack::Chunk;
 
@@ -26,7 +26,7 @@ pub(in crate::view) struct Scan<'a> {
 struct Current<'a> {
     id: ChunkId,
     chunk: &'a Chunk,
-    side: &'a Side,
+    side: &'a ChunkDelta,
     row: usize,
     /// The row before which the next record of the overlay belongs.
     fresh_before: usize,
@@ -69,17 +69,17 @@ impl<'a> Scan<'a> {
 }
 
 impl Iterator for Scan<'_> {
-    type Item = Place;
+    type Item = RecordLocation;
 
-    fn next(&mut self) -> Option<Place> {
+    fn next(&mut self) -> Option<RecordLocation> {
         loop {
             let Some(current) = &mut self.current else {
-                return self.fresh.next().map(|(_, record)| Place::Fresh(Arc::clone(record)));
+                return self.fresh.next().map(|(_, record)| RecordLocation::Fresh(Arc::clone(record)));
             };
             if current.row >= current.chunk.len() {
                 self.advance();
             } else if current.fresh_before <= current.row {
-                let record = self.fresh.next().map(|(_, record)| Place::Fresh(Arc::clone(record)));
+                let record = self.fresh.next().map(|(_, record)| RecordLocation::Fresh(Arc::clone(record)));
                 self.find_fresh();
                 return record;
             } else {
@@ -90,9 +90,9 @@ impl Iterator for Scan<'_> {
                     Row::Packed if current.is_passed => {}
                     Row::Packed => {
                         current.is_passed = current.passes;
-                        return Some(Place::Packed(at()));
+                        return Some(RecordLocation::Packed(at()));
                     }
-                    Row::Replaced(record) => return Some(Place::Replaced(at(), Arc::clone(record))),
+                    Row::Replaced(record) => return Some(RecordLocation::Replaced(at(), Arc::clone(record))),
                     Row::Gone => {}
                 }
             }

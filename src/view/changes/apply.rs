@@ -8,7 +8,7 @@ use crate::model::{
     Rejection, Scope, SourceStamp,
 };
 use crate::view::base::decoding::{object_of, version_of, whole};
-use crate::view::base::place::Place;
+use crate::view::base::location::RecordLocation;
 use crate::view::scopes::ScopeNumber;
 use crate::view::{Effects, ScopeState, View, key_of, scope_of};
 
@@ -148,13 +148,13 @@ impl View {
     }
 
     /// What the source has lost stays as it is, but for the mark (invariant 4).
-    fn mark_held(&mut self, old: Option<Place>, key: EntryKey, effects: &mut Effects) {
+    fn mark_held(&mut self, old: Option<RecordLocation>, key: EntryKey, effects: &mut Effects) {
         let Some(old) = old else { return };
         let source = SourceStamp { held: true, ..self.source_at(&old) };
         self.repeat(&old, Repeat { key, source, object: None }, effects);
     }
 
-    fn put(&mut self, put: Put, old: Option<Place>, now: SystemTime, effects: &mut Effects) {
+    fn put(&mut self, put: Put, old: Option<RecordLocation>, now: SystemTime, effects: &mut Effects) {
         let same = old.as_ref().filter(|old| old.is_rejected() == put.decoded.is_err() && old.has_value(&put.value));
         if let Some(same) = same {
             self.repeat(same, Repeat { key: put.key, source: put.source, object: put.decoded.ok() }, effects);
@@ -167,7 +167,13 @@ impl View {
     }
 
     /// A new key, or other bytes than those that are held at `old`.
-    pub(in crate::view) fn put_changed(&mut self, put: Put, old: Option<Place>, now: SystemTime, effects: &mut Effects) -> Arc<Record> {
+    pub(in crate::view) fn put_changed(
+        &mut self,
+        put: Put,
+        old: Option<RecordLocation>,
+        now: SystemTime,
+        effects: &mut Effects,
+    ) -> Arc<Record> {
         self.sequence = self.sequence.next();
         let scope = self.scopes.number(scope_of(&put.key));
         self.scopes.moved(scope, put.key.kind);
@@ -197,7 +203,7 @@ impl View {
     }
 
     /// Equal bytes announce nothing, but their revision and lease are kept (invariant 4) and the key is confirmed.
-    fn repeat(&mut self, old: &Place, repeat: Repeat, effects: &mut Effects) {
+    fn repeat(&mut self, old: &RecordLocation, repeat: Repeat, effects: &mut Effects) {
         let Repeat { key, source, object } = repeat;
         let scope = self.scopes.number(scope_of(&key));
         let generation = self.generation_of(scope);
@@ -212,12 +218,12 @@ impl View {
             self.scopes.moved(scope, key.kind);
         }
         let record = match old {
-            Place::Fresh(record) | Place::Replaced(_, record) => {
+            RecordLocation::Fresh(record) | RecordLocation::Replaced(_, record) => {
                 let record = Arc::new(Record { source, generation, ..(**record).clone() });
                 self.put_at(old, Arc::clone(&record));
                 whole(&record)
             }
-            Place::Packed(at) => {
+            RecordLocation::Packed(at) => {
                 self.base.confirm(at, generation);
                 self.base.put_stamp(at, source);
                 if !moved {
@@ -234,8 +240,8 @@ impl View {
     }
 
     /// The record that follows `old` when new bytes come. An unusable value keeps the last usable one (invariant 7).
-    fn successor(&self, put: Put, old: Option<&Place>, now: SystemTime, generation: u64) -> Record {
-        let history = old.map(Place::history);
+    fn successor(&self, put: Put, old: Option<&RecordLocation>, now: SystemTime, generation: u64) -> Record {
+        let history = old.map(RecordLocation::history);
         let (object, good_value, rejection) = match put.decoded {
             Ok(object) => (Some(object), None, None),
             Err(reason) => {
@@ -266,7 +272,7 @@ impl View {
     }
 
     /// Deletes a key whose record is at `old`.
-    fn delete_at(&mut self, old: Option<Place>, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
+    fn delete_at(&mut self, old: Option<RecordLocation>, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
         let Some(old) = old else { return };
         self.sequence = self.sequence.next();
         effects.announcements.push(Announcement {

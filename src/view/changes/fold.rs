@@ -10,8 +10,8 @@ use crate::model::{EntryKey, Record, SourceStamp};
 use crate::pack::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
 use crate::view::View;
 use crate::view::base::decoding::{meaning_of, object_of};
-use crate::view::base::place::Place;
-use crate::view::base::side::{Row, Side};
+use crate::view::base::delta::{ChunkDelta, Row};
+use crate::view::base::location::RecordLocation;
 use crate::view::base::stamps::Settled;
 
 /// A chunk with fewer live records than this takes its neighbour in, so that deletes leave no crumbs.
@@ -77,10 +77,10 @@ impl FoldJob {
     }
 
     /// A record as it is packed.
-    fn packed_form(&self, place: &Place) -> (Arc<Record>, Meaning) {
+    fn packed_form(&self, place: &RecordLocation) -> (Arc<Record>, Meaning) {
         match place {
-            Place::Fresh(record) | Place::Replaced(_, record) => (Arc::clone(record), noted_meaning(record)),
-            Place::Packed(at) => (self.view.bare_record_at(at).into(), place.meaning()),
+            RecordLocation::Fresh(record) | RecordLocation::Replaced(_, record) => (Arc::clone(record), noted_meaning(record)),
+            RecordLocation::Packed(at) => (self.view.bare_record_at(at).into(), place.meaning()),
         }
     }
 }
@@ -94,7 +94,7 @@ fn noted_meaning(record: &Record) -> Meaning {
 }
 
 /// The delta of a chunk as edits.
-fn side_edits<'a>(side: &'a Side, chunk: &Chunk) -> impl Iterator<Item = Edit<'a>> {
+fn side_edits<'a>(side: &'a ChunkDelta, chunk: &Chunk) -> impl Iterator<Item = Edit<'a>> {
     let restamped = (0..chunk.len()).filter_map(move |row| Some((row, side.source(row)?)));
     let restamped = restamped.filter(|(row, _)| matches!(side.at(*row), Row::Packed));
     let changed = side.rows().map(|(row, change)| match change {
@@ -119,7 +119,7 @@ enum Held {
 /// All that is held in a range, in key order. A thousand rows are gone through on the writer's way, so nothing is copied of those that stay.
 struct AllHeld {
     /// The chunks that are replaced, with what was beside them.
-    chunks: Vec<(Chunk, Side)>,
+    chunks: Vec<(Chunk, ChunkDelta)>,
     /// The next row: of which chunk, and which.
     at: (usize, usize),
     /// Its key as bytes, which sort as keys do; only right if `is_row_known`.

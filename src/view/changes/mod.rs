@@ -4,6 +4,6 @@
 mod apply;
 pub(super) mod derived;
 pub(super) mod fold;
-pub(super) mod made;
 pub(super) mod notices;
+pub(super) mod own_objects;
 mod restore;

@@ -19,13 +19,13 @@ static RESTORED: LazyLock<Arc<Object>> =
 
 /// The phases of clusters, and behind them all findings that were announced as begun and not as ended.
 #[derive(Debug, Clone, Default)]
-pub(in crate::view) struct Made {
+pub(in crate::view) struct OwnObjects {
     /// Each with the sequence of its last change.
     by_key: OrdMap<EntryKey, (Arc<Object>, Sequence)>,
     by_sequence: OrdMap<Sequence, EntryKey>,
 }
 
-impl Made {
+impl OwnObjects {
     fn insert(&mut self, key: EntryKey, object: Arc<Object>, sequence: Sequence) {
         self.by_sequence.insert(sequence, key.clone());
         self.by_key.insert(key, (object, sequence));

@@ -8,7 +8,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
 use crate::pack::{Chunk, Meaning, build_noted};
-use crate::view::base::place::Place;
+use crate::view::base::location::RecordLocation;
 use crate::view::index::ipcache::HostEntries;
 use crate::view::index::node_index::NodeAddresses;
 use crate::view::{ScopeState, View, scope_of};
@@ -65,7 +65,7 @@ impl View {
         };
         self.indices.take_hosts(announced.count, announced.hosts);
         for (chunk, row) in announced.others.into_iter().chain(others_derived) {
-            self.indices.add(&chunk.key(row), &Place::meaning_of_row(&chunk, row), chunk.is_rejected(row));
+            self.indices.add(&chunk.key(row), &RecordLocation::meaning_of_row(&chunk, row), chunk.is_rejected(row));
         }
     }
 
@@ -73,7 +73,7 @@ impl View {
     fn restore_others(&mut self, others: &[ScopeRows]) {
         let (mut node_count, mut addresses) = (0, NodeAddresses::default());
         for (chunk, row, cluster) in each(others) {
-            let (meaning, rejected) = (Place::meaning_of_row(chunk, row), chunk.is_rejected(row));
+            let (meaning, rejected) = (RecordLocation::meaning_of_row(chunk, row), chunk.is_rejected(row));
             match meaning {
                 Meaning::Node { addresses: own } if !rejected => {
                     node_count += 1;
@@ -139,7 +139,7 @@ pub(in crate::view) fn noted(chunk: Chunk) -> Vec<Chunk> {
     if !chunk.has_unknown() {
         return vec![chunk];
     }
-    let records: Vec<_> = (0..chunk.len()).map(|row| (chunk.record(row), Place::meaning_of_row(&chunk, row))).collect();
+    let records: Vec<_> = (0..chunk.len()).map(|row| (chunk.record(row), RecordLocation::meaning_of_row(&chunk, row))).collect();
     build_noted(records.iter().map(|(record, meaning)| (record, meaning.clone())))
 }
 

@@ -10,23 +10,23 @@ const PAGE_LENGTH: usize = 8;
 
 /// Values by number; the default where none was set. Cloning makes a snapshot.
 #[derive(Debug)]
-pub(in crate::view) struct Shelf<T> {
+pub(in crate::view) struct PagedVector<T> {
     pages: Arc<Vec<Arc<[T; PAGE_LENGTH]>>>,
 }
 
-impl<T> Default for Shelf<T> {
+impl<T> Default for PagedVector<T> {
     fn default() -> Self {
         Self { pages: Arc::default() }
     }
 }
 
-impl<T> Clone for Shelf<T> {
+impl<T> Clone for PagedVector<T> {
     fn clone(&self) -> Self {
         Self { pages: Arc::clone(&self.pages) }
     }
 }
 
-impl<T: Clone + Default> Shelf<T> {
+impl<T: Clone + Default> PagedVector<T> {
     /// The value of a number, if its page was made.
     pub(in crate::view) fn get(&self, number: usize) -> Option<&T> {
         self.pages.get(number / PAGE_LENGTH).map(|page| &page[number % PAGE_LENGTH])
@@ -48,14 +48,14 @@ mod tests {
 
     #[test]
     fn a_change_is_in_no_copy_that_was_made_before() {
-        let mut shelf = Shelf::<u16>::default();
+        let mut shelf = PagedVector::<u16>::default();
         let empty = shelf.clone();
         for number in [3, 200, 64, 3] {
             *shelf.change(number) += 1;
         }
         let copy = shelf.clone();
         *shelf.change(64) = 7;
-        let of = |shelf: &Shelf<u16>| [3, 64, 65, 200, 10_000].map(|number| shelf.get(number).copied().unwrap_or_default());
+        let of = |shelf: &PagedVector<u16>| [3, 64, 65, 200, 10_000].map(|number| shelf.get(number).copied().unwrap_or_default());
         assert_eq!((of(&empty), of(&copy), of(&shelf)), ([0; 5], [2, 1, 0, 1, 0], [2, 7, 0, 1, 0]));
     }
 }

@@ -6,28 +6,28 @@ use std::sync::Arc;
 use crate::model::{EntryKey, Record, SourceStamp};
 use crate::view::View;
 use crate::view::base::decoding::{object_of, whole};
-use crate::view::base::place::{PackedRow, Place};
+use crate::view::base::location::{PackedRow, RecordLocation};
 use crate::view::base::scan::{Scan, number_of_host};
 
 impl View {
     /// Where the record of a key is.
-    pub(in crate::view) fn place(&self, key: &EntryKey) -> Option<Place> {
+    pub(in crate::view) fn place(&self, key: &EntryKey) -> Option<RecordLocation> {
         match self.base.row_of(key) {
             Some(at) => self.base.place_at(at),
-            None => self.overlay.get(key).map(|record| Place::Fresh(Arc::clone(record))),
+            None => self.overlay.get(key).map(|record| RecordLocation::Fresh(Arc::clone(record))),
         }
     }
 
     /// Puts a record where that of its key is, or was.
-    pub(in crate::view) fn put_at(&mut self, place: &Place, record: Arc<Record>) {
+    pub(in crate::view) fn put_at(&mut self, place: &RecordLocation, record: Arc<Record>) {
         match place {
-            Place::Fresh(_) => self.overlay.insert(record),
-            Place::Replaced(at, _) | Place::Packed(at) => self.base.put(at, Some(record)),
+            RecordLocation::Fresh(_) => self.overlay.insert(record),
+            RecordLocation::Replaced(at, _) | RecordLocation::Packed(at) => self.base.put(at, Some(record)),
         }
     }
 
     /// The record at a place, with its object.
-    pub(in crate::view) fn record_at(&self, place: &Place) -> Arc<Record> {
+    pub(in crate::view) fn record_at(&self, place: &RecordLocation) -> Arc<Record> {
         match place.record() {
             Ok(record) => whole(record),
             Err(at) => {
@@ -39,7 +39,7 @@ impl View {
     }
 
     /// The record at a place, with its object, if its key passes a test.
-    pub(super) fn record_where(&self, place: &Place, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
+    pub(super) fn record_where(&self, place: &RecordLocation, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
         match place.record() {
             Ok(record) => test(&record.key).then(|| whole(record)),
             Err(at) => {
@@ -66,12 +66,12 @@ impl View {
     }
 
     /// The last listing that had the record at a place.
-    pub(in crate::view) fn generation_at(&self, place: &Place) -> u64 {
+    pub(in crate::view) fn generation_at(&self, place: &RecordLocation) -> u64 {
         place.record().map_or_else(|at| self.base.generation(at), |record| record.generation)
     }
 
     /// Revision and lease that the record at a place came with.
-    pub(in crate::view) fn source_at(&self, place: &Place) -> SourceStamp {
+    pub(in crate::view) fn source_at(&self, place: &RecordLocation) -> SourceStamp {
         place.record().map_or_else(|at| self.base.source(at), |record| record.source)
     }
 

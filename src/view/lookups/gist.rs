@@ -14,7 +14,7 @@ use crate::model::{EntryKey, Kind, Object, ObjectPrefix};
 use crate::pack::{Chunk, Meaning};
 use crate::view::View;
 use crate::view::base::decoding::{object_of, whole};
-use crate::view::base::place::Place;
+use crate::view::base::location::RecordLocation;
 use crate::wire;
 
 /// The references of a usable record to others.
@@ -108,7 +108,7 @@ impl View {
         live.place().and_then(Self::gist_at)
     }
 
-    fn gist_at(place: &Place) -> Option<Gist> {
+    fn gist_at(place: &RecordLocation) -> Option<Gist> {
         let at = match place.record() {
             Ok(record) => return whole(record).object.as_deref().map(|object| Gist::of(record.key.kind, object)),
             Err(at) => at,

@@ -11,7 +11,7 @@ use crate::model::{
     ClusterName, ClusterRecord, EntryKey, IdentityLabels, Kind, MaxConnectedClusters, ObjectPrefix, Record, Scope, ScopeSize, Sequence,
     Size, SourceStamp,
 };
-use crate::view::base::place::Place;
+use crate::view::base::location::RecordLocation;
 use crate::view::index::Within;
 use crate::view::{Rank, ScopeState, View};
 use crate::wire::{self, Context};
@@ -36,7 +36,7 @@ pub struct Live(Alive);
 
 #[derive(Debug, Clone)]
 enum Alive {
-    Entry(Place),
+    Entry(RecordLocation),
     /// A cluster, a finding or a notice: it has no record.
     Made(EntryKey),
 }
@@ -61,7 +61,7 @@ impl Live {
     }
 
     /// The place of a record; `None` of what is no record.
-    pub(in crate::view) fn place(&self) -> Option<&Place> {
+    pub(in crate::view) fn place(&self) -> Option<&RecordLocation> {
         match &self.0 {
             Alive::Entry(place) => Some(place),
             Alive::Made(_) => None,
@@ -132,7 +132,7 @@ impl View {
     }
 
     /// The records of a scope in key order, none decoded.
-    pub(super) fn places_in(&self, scope: &Scope) -> impl Iterator<Item = Place> {
+    pub(super) fn places_in(&self, scope: &Scope) -> impl Iterator<Item = RecordLocation> {
         let start = EntryKey::new(scope.kind, scope.cluster.clone(), "");
         self.places_from(&start).take_while(move |place| place.is_in(scope))
     }
@@ -188,7 +188,7 @@ impl View {
             if packed_first {
                 packed.next().map(|(_, place)| self.record_at(&place))
             } else {
-                fresh.next().map(|record| self.record_at(&Place::Fresh(Arc::clone(record))))
+                fresh.next().map(|record| self.record_at(&RecordLocation::Fresh(Arc::clone(record))))
             }
         })
     }
@@ -269,7 +269,7 @@ impl View {
     pub fn live_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Live)> {
         let mut found = self.base.live_after(position, count);
         let last = found.get(..count).and_then(|found| found.iter().map(|(sequence, _)| *sequence).max()).unwrap_or(Sequence(u64::MAX));
-        found.extend(self.overlay.within(position, last).map(|(sequence, record)| (sequence, Place::Fresh(Arc::clone(record)))));
+        found.extend(self.overlay.within(position, last).map(|(sequence, record)| (sequence, RecordLocation::Fresh(Arc::clone(record)))));
         let entries = found.into_iter().map(|(sequence, place)| (sequence, Live(Alive::Entry(place))));
         let made = self.made_after(position).take(count).chain(self.notices_after(position));
         let made = made.map(|(sequence, key)| (sequence, Live(Alive::Made(key))));

@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use crate::model::{ClusterName, EntryKey, Kind, RawRecord, Sequence};
 use crate::pack::History;
-use crate::view::base::place::Place;
+use crate::view::base::location::RecordLocation;
 use crate::view::{Live, View};
 
 /// What all mirrored keys begin with. Notices stand on both sides of them.
@@ -19,7 +19,7 @@ pub struct RawPlace<'a>(Raw<'a>);
 #[derive(Debug)]
 enum Raw<'a> {
     Notice(&'a RawRecord),
-    Entry(Place),
+    Entry(RecordLocation),
 }
 
 impl RawPlace<'_> {
@@ -55,7 +55,7 @@ impl RawPlace<'_> {
     }
 }
 
-fn raw_record(place: &Place) -> RawRecord {
+fn raw_record(place: &RecordLocation) -> RawRecord {
     let unpacked;
     let record = match place.record() {
         Ok(record) => &**record,
@@ -108,7 +108,7 @@ impl View {
     }
 
     /// The mirrored entries from a key on. What is derived from nodes stands between two kinds, and is not gone through.
-    fn mirrored_from(&self, first: EntryKey) -> impl Iterator<Item = Place> {
+    fn mirrored_from(&self, first: EntryKey) -> impl Iterator<Item = RecordLocation> {
         let lowest = first.kind;
         Kind::ALL.into_iter().filter(move |kind| *kind >= lowest).flat_map(move |kind| {
             let from = first.clone().max(EntryKey::lowest_of(kind));
