@@ -17,7 +17,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::files::{Files, Piece};
+use self::files::{Files, LogFileInfo};
 use self::frames::FileHead;
 use self::run::Run;
 use self::synced_mark::SyncedMark;
@@ -59,7 +59,7 @@ struct State {
     /// Up to this one the chunks have it.
     folded: u64,
     /// Oldest first.
-    pieces: Vec<Piece>,
+    pieces: Vec<LogFileInfo>,
     /// Whether the last of them takes more.
     is_writing: bool,
     /// How often something was cut off.
@@ -148,7 +148,7 @@ impl Log {
     fn sync(&self) -> io::Result<bool> {
         let (written, cut_count, unsynced, directory_synced) = {
             let state = self.state();
-            let unsynced: Vec<Piece> = state.pieces.iter().filter(|piece| piece.bytes > piece.synced_bytes).copied().collect();
+            let unsynced: Vec<LogFileInfo> = state.pieces.iter().filter(|piece| piece.bytes > piece.synced_bytes).copied().collect();
             (state.written, state.cut_count, unsynced, state.directory_synced)
         };
         let outcome = unsynced.iter().try_for_each(|piece| self.files.sync(piece.file));
@@ -170,7 +170,7 @@ impl Log {
         }
         state.synced = written;
         // a file that was begun meanwhile is not in what was synced
-        let is_old = |piece: &Piece| piece.synced_bytes > 0;
+        let is_old = |piece: &LogFileInfo| piece.synced_bytes > 0;
         state.directory_synced = state.pieces.iter().all(is_old);
         drop(state);
         self.note_synced(id, written);
@@ -263,7 +263,7 @@ impl Log {
         }
         state.directory_synced = false;
         state.is_writing = true;
-        state.pieces.push(Piece { file, first, last: first - 1, bytes: head.len() as u64, synced_bytes: 0 });
+        state.pieces.push(LogFileInfo { file, first, last: first - 1, bytes: head.len() as u64, synced_bytes: 0 });
         Ok(())
     }
 

@@ -81,7 +81,7 @@ fn number_of(name: &OsStr) -> Option<u64> {
 
 /// What is known of a file.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::store) struct Piece {
+pub(in crate::store) struct LogFileInfo {
     pub(in crate::store) file: u64,
     /// The group that it begins with, and the last one in it.
     pub(in crate::store) first: u64,

@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::files::{self, Files, Piece};
+use super::files::{self, Files, LogFileInfo};
 use super::frames::{FileHead, FileRead, Frame, LogRead};
 use crate::model::Epoch;
 use crate::store::encoding::bytes::Malformed;
@@ -42,7 +42,7 @@ pub(in crate::store) struct Run {
     lost: Vec<(u64, u64)>,
     /// What else is damaged, in words.
     damage: Vec<String>,
-    pub(in crate::store) pieces: Vec<Piece>,
+    pub(in crate::store) pieces: Vec<LogFileInfo>,
     pub(super) next_file: u64,
     /// Files of others, and those behind the end.
     junk: Vec<u64>,
@@ -145,7 +145,7 @@ impl Run {
         if end < read.length {
             self.torn.push(read.file);
         }
-        self.pieces.push(Piece { file: read.file, first: head.first, last: self.last, bytes: end, synced_bytes: end });
+        self.pieces.push(LogFileInfo { file: read.file, first: head.first, last: self.last, bytes: end, synced_bytes: end });
     }
 
     /// Whether there is nothing of this store.
@@ -197,7 +197,7 @@ impl Run {
         files.sync(file)?;
         files.sync_directory()?;
         let bytes = head.write().len() as u64;
-        let piece = Piece { file, first, last: first - 1, bytes, synced_bytes: bytes };
+        let piece = LogFileInfo { file, first, last: first - 1, bytes, synced_bytes: bytes };
         Ok(Self { id, first, last: first - 1, folded: first - 1, pieces: vec![piece], next_file: file + 1, junk: old, ..Self::default() })
     }
 

@@ -7,6 +7,7 @@ mod fixture;
 mod inspection;
 mod lock;
 mod log;
+mod log_files;
 mod memory;
 mod model;
 mod order;

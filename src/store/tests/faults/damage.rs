@@ -33,7 +33,7 @@ pub(in crate::store::tests) fn group() -> Group {
     group
 }
 
-fn loaded(group: &Group) -> Loaded {
+pub(super) fn loaded(group: &Group) -> Loaded {
     Loaded {
         records: group.records.values().flatten().map(|record| record.as_ref().clone()).collect(),
         cursors: group.cursors.iter().filter_map(|(scope, cursor)| Some((scope.clone(), cursor.clone()?))).collect(),
@@ -46,7 +46,7 @@ fn loaded(group: &Group) -> Loaded {
     }
 }
 
-fn stored() -> tempfile::TempDir {
+pub(super) fn stored() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let (store, opened) = open(directory.path());
     assert_eq!(opened, Opened { set_aside: None, created: true, losses: Vec::new() });
@@ -57,7 +57,7 @@ fn stored() -> tempfile::TempDir {
 }
 
 /// Compares, and says little where a whole value would be pages.
-fn check(found: &Loaded, expected: &Loaded) {
+pub(super) fn check(found: &Loaded, expected: &Loaded) {
     let keys = |loaded: &Loaded| loaded.records.iter().map(|record| record.key.to_string()).collect::<Vec<_>>();
     assert_eq!(keys(found), keys(expected));
     assert!(found.records == expected.records, "other records");
@@ -71,7 +71,7 @@ fn without_cursors() -> Loaded {
 }
 
 /// The slots that hold something, and what.
-fn parts(directory: &Path) -> Vec<(Slot, Part)> {
+pub(super) fn parts(directory: &Path) -> Vec<(Slot, Part)> {
     let engine = Engine::open(&directory.join("store")).unwrap();
     let slots = engine.slots().unwrap().into_iter();
     slots.filter_map(|slot| Some((slot, object::read_part(slot, engine.get(slot).unwrap()?).unwrap()))).collect()
@@ -345,7 +345,7 @@ fn a_suspect_store_starts_without_cursors() {
 }
 
 /// The store reads back whole, or without any cursor, or it is set aside and begun anew; then it works again.
-fn check_after_damage(directory: &Path) -> bool {
+pub(super) fn check_after_damage(directory: &Path) -> bool {
     let (store, opened) = open(directory);
     let found = read(&store);
     if let Some(set_aside) = &opened.set_aside {
@@ -434,60 +434,8 @@ fn garbage_anywhere_in_the_log_never_stops_the_start() {
     }
 }
 
-#[test]
-fn only_the_newest_damaged_stores_are_kept() {
-    let directory = stored();
-    let old: Vec<PathBuf> = (1..=5).map(|seconds| directory.path().join(format!("set-aside-damaged-{seconds}"))).collect();
-    let newer = directory.path().join("set-aside-newer-version-1");
-    for path in old.iter().chain([&newer]) {
-        fs::create_dir(path).unwrap();
-    }
-    fs::write(directory.path().join("store/conf"), "segment_size: none").unwrap();
-    assert!(check_after_damage(directory.path()));
-    assert_eq!(old.iter().map(|path| path.exists()).collect::<Vec<_>>(), [false, false, false, true, true]);
-    assert!(newer.exists());
-}
-
-#[test]
-fn a_store_of_a_newer_version_is_set_aside_intact() {
-    let directory = stored();
-    fs::write(directory.path().join("store/format"), "meshkeep store format 4\n").unwrap();
-    let before = files(&directory.path().join("store"));
-    let (store, opened) = open(directory.path());
-    let set_aside = opened.set_aside.unwrap();
-    assert_eq!(set_aside.reason, "it has format 4 of a newer version; this one reads up to 3");
-    assert!(set_aside.path.file_name().unwrap().to_str().unwrap().starts_with("set-aside-newer-version-"));
-    let mut kept = files(&set_aside.path);
-    kept.retain(|path, _| !path.starts_with("log"));
-    assert_eq!(kept, before);
-    assert_eq!(read(&store), Loaded::default());
-}
-
-#[test]
-fn a_newer_format_is_also_known_by_its_record() {
-    let directory = stored();
-    let engine = Engine::open(&directory.path().join("store")).unwrap();
-    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(4)).unwrap();
-    engine.sync().unwrap();
-    drop(engine);
-    fs::remove_file(directory.path().join("store/format")).unwrap();
-    let before = parts(directory.path()).len();
-    let set_aside = open(directory.path()).1.set_aside.unwrap();
-    let engine = Engine::open(&set_aside.path).unwrap();
-    let kept = engine.slots().unwrap().into_iter().filter(|slot| engine.get(*slot).unwrap().is_some());
-    assert_eq!(kept.count(), before);
-}
-
-#[test]
-fn a_lost_format_file_is_written_again() {
-    let directory = stored();
-    fs::remove_file(directory.path().join("store/format")).unwrap();
-    check(&load(directory.path()), &loaded(&group()));
-    assert_eq!(fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 3\n");
-}
-
 /// Every file below a directory and what it holds.
-fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(super) fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for file in fs::read_dir(directory).unwrap() {
         let file = file.unwrap();

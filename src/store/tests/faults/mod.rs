@@ -5,3 +5,4 @@ pub(super) mod damage;
 mod foreign;
 mod full;
 mod power;
+mod set_aside;
