@@ -3,6 +3,7 @@
 mod answers;
 mod documents;
 mod errors;
+mod explanations;
 mod meta;
 mod metrics;
 mod probes;
