@@ -229,20 +229,6 @@ impl Subscription {
         Position { epoch: reading.position().epoch, sequence: self.sent }
     }
 
-    /// Returns the next part of what the subscriber is missing. If it is empty and
-    /// [`Subscription::is_current`], wait for the signal.
-    #[cfg(test)]
-    pub fn next(&mut self, reading: &Reading) -> Vec<Item> {
-        self.next_up_to(reading, LOOKED_AT_MAX)
-    }
-
-    /// Returns the next part with at most this number of upserts, patches and deletes; at least 1.
-    #[cfg(test)]
-    pub fn next_up_to(&mut self, reading: &Reading, change_count_max: usize) -> Vec<Item> {
-        let bounds = LookBounds { changes: change_count_max, bytes: usize::MAX };
-        self.tell_up_to(reading, bounds, |items, _| items.collect::<Vec<Item>>()).into_iter().flatten().collect()
-    }
-
     /// Passes the next events, up to `bounds`, to `tell`, which encodes them and counts bytes.
     ///
     /// `tell` gets the events in pieces, possibly on several threads at once, and must consume each

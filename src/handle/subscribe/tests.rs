@@ -19,6 +19,20 @@ use crate::model::{
 };
 use crate::view::View;
 
+impl Subscription {
+    /// Returns the next part of what the subscriber is missing. If it is empty and
+    /// [`Subscription::is_current`], wait for the signal.
+    pub fn next(&mut self, reading: &Reading) -> Vec<Item> {
+        self.next_up_to(reading, LOOKED_AT_MAX)
+    }
+
+    /// Returns the next part with at most this number of upserts, patches and deletes; at least 1.
+    pub fn next_up_to(&mut self, reading: &Reading, change_count_max: usize) -> Vec<Item> {
+        let bounds = LookBounds { changes: change_count_max, bytes: usize::MAX };
+        self.tell_up_to(reading, bounds, |items, _| items.collect::<Vec<Item>>()).into_iter().flatten().collect()
+    }
+}
+
 /// A mirror that is changed by random commands.
 struct World {
     published: Published,
