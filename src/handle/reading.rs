@@ -77,29 +77,6 @@ pub struct SourceMeta {
     pub held: bool,
 }
 
-/// Sizes of the mirror.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
-    /// Keys, usable or not.
-    pub entries: u64,
-    /// Usable nodes.
-    pub nodes: u64,
-    /// Usable services.
-    pub services: u64,
-    /// Names under which a cluster shares or exports a service.
-    pub global_services: u64,
-    /// Usable service exports.
-    pub service_exports: u64,
-    /// Usable endpoint slices.
-    pub endpoint_slices: u64,
-    /// Usable identities.
-    pub identities: u64,
-    /// Usable ipcache entries, including those derived from nodes.
-    pub ipcache: u64,
-    /// Keys whose newest value was rejected, including cluster configs and unreadable keys.
-    pub rejected: u64,
-}
-
 /// Range of the positions that can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedReading {
@@ -271,21 +248,31 @@ impl Reading {
         addresses
     }
 
-    /// Returns the sizes of the mirror.
+    /// Returns the number of keys, usable or not.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        let view = &self.published.view;
-        Counts {
-            entries: view.entry_count() as u64,
-            nodes: view.object_count(Kind::Node),
-            services: view.object_count(Kind::Service),
-            global_services: view.global_service_count(),
-            service_exports: view.object_count(Kind::ServiceExport),
-            endpoint_slices: view.object_count(Kind::EndpointSlice),
-            identities: view.object_count(Kind::Identity),
-            ipcache: view.object_count(Kind::Ip),
-            rejected: view.rejected_count() as u64 + self.board.values().map(|status| status.borrow().refused.len() as u64).sum::<u64>(),
-        }
+    pub fn entry_count(&self) -> u64 {
+        self.published.view.entry_count() as u64
+    }
+
+    /// Returns the number of usable objects of a mirrored kind. Ipcache entries that are derived
+    /// from nodes count as ipcache entries.
+    #[must_use]
+    pub fn object_count(&self, kind: Kind) -> u64 {
+        self.published.view.object_count(kind)
+    }
+
+    /// Returns the number of names under which a cluster shares or exports a service.
+    #[must_use]
+    pub fn global_service_count(&self) -> u64 {
+        self.published.view.global_service_count()
+    }
+
+    /// Returns the number of keys whose newest value was rejected, including cluster configs and
+    /// unreadable keys.
+    #[must_use]
+    pub fn rejected_count(&self) -> u64 {
+        let refused = self.board.values().map(|status| status.borrow().refused.len() as u64).sum::<u64>();
+        self.published.view.rejected_count() as u64 + refused
     }
 
     /// Returns the range of positions that can be served.

@@ -9,7 +9,7 @@ use crate::dto::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStat
 use crate::dto::text::{rfc3339, seconds};
 use crate::handle::PersistState;
 use crate::handle::{ClusterReading, Handle, Origin, Reading, ResourceReading};
-use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus};
+use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus, Kind};
 use crate::server::KeptFiles;
 
 impl Status {
@@ -44,17 +44,16 @@ impl Status {
 
 impl StatusCounts {
     fn new(reading: &Reading) -> Self {
-        let counts = reading.counts();
         Self {
-            entries: counts.entries,
-            nodes: counts.nodes,
-            services: counts.services,
-            global_services: counts.global_services,
-            service_exports: counts.service_exports,
-            endpoint_slices: counts.endpoint_slices,
-            identities: counts.identities,
-            ipcache: counts.ipcache,
-            rejected: counts.rejected,
+            entries: reading.entry_count(),
+            nodes: reading.object_count(Kind::Node),
+            services: reading.object_count(Kind::Service),
+            global_services: reading.global_service_count(),
+            service_exports: reading.object_count(Kind::ServiceExport),
+            endpoint_slices: reading.object_count(Kind::EndpointSlice),
+            identities: reading.object_count(Kind::Identity),
+            ipcache: reading.object_count(Kind::Ip),
+            rejected: reading.rejected_count(),
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::api::dto::status::{readings, store_state};
 use crate::api::state::ApiState;
 use crate::findings::counts;
 use crate::handle::{ClusterReading, Handle, Reading};
+use crate::model::Kind;
 
 /// Media type of Prometheus' text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -188,16 +189,13 @@ fn etcd(page: &mut Page, handle: &Handle) {
 }
 
 fn mirror(page: &mut Page, reading: &Reading) {
-    let counts = reading.counts();
     let mut objects = page.gauge("meshkeep_objects", "Usable objects.");
-    for (kind, count) in
-        [("node", counts.nodes), ("service", counts.services), ("identity", counts.identities), ("ipcache", counts.ipcache)]
-    {
-        objects.sample(&[("kind", kind)], count);
+    for kind in Kind::ALL {
+        objects.sample(&[("kind", kind.api_name())], reading.object_count(kind));
     }
     page.gauge("meshkeep_global_services", "Names that some cluster shares or exports a service under.")
-        .sample(&[], counts.global_services);
-    page.gauge("meshkeep_rejected_entries", "Keys whose newest bytes could not be used.").sample(&[], counts.rejected);
+        .sample(&[], reading.global_service_count());
+    page.gauge("meshkeep_rejected_entries", "Keys whose newest bytes could not be used.").sample(&[], reading.rejected_count());
     let feed = reading.feed();
     page.gauge("meshkeep_feed_head_sequence", "The sequence of the newest change.").sample(&[], feed.head);
     page.gauge("meshkeep_feed_floor_sequence", "The oldest sequence that a stream can go on from.").sample(&[], feed.floor);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::api::tests::fixture::{Fixture, cluster, identity, key, paris_status, put};
+use crate::api::tests::fixture::{Fixture, cluster, identity, key, mesh, paris_status, put};
+use crate::api::tests::lists::global_services;
 use crate::api::tests::streaming::streams::Client;
 use crate::model::{Change, ClusterStatus, Command, Kind, Phase};
 
@@ -72,6 +73,20 @@ async fn the_state_of_everything_is_scraped() {
     assert!(samples.contains_key("meshkeep_cluster_age_seconds{target_cluster=\"paris\",kind=\"ipcache\"}"));
     fixture.unload();
     assert_eq!(scrape(&fixture).await["meshkeep_loaded"], "0");
+}
+
+#[tokio::test]
+async fn objects_of_all_six_kinds_are_counted() {
+    for (view, expected) in [
+        (global_services::mesh(), [("endpointSlice", "1"), ("serviceExport", "2"), ("service", "4"), ("node", "0")]),
+        (mesh(), [("identity", "3"), ("ipcache", "9"), ("node", "2"), ("endpointSlice", "0")]),
+    ] {
+        let samples = scrape(&Fixture::of(view)).await;
+        for (kind, count) in expected {
+            assert_eq!(samples.get(&format!("meshkeep_objects{{kind=\"{kind}\"}}")).map(String::as_str), Some(count), "{kind}");
+        }
+        assert_eq!(samples.keys().filter(|name| name.starts_with("meshkeep_objects{")).count(), 6);
+    }
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ fn slice() -> Object {
 
 /// `shop/cart` in paris (with a slice and an export), tokyo (with an export) and oslo; `till/desk`
 /// only in tokyo.
-fn mesh() -> View {
+pub(in crate::api::tests) fn mesh() -> View {
     let mut view = View::starting_at(Sequence(0));
     let puts = [
         put(key(Kind::Service, "paris", "shop/cart"), Object::Service(service("shop", "cart", "10.1.2.40")), 11),

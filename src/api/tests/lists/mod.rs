@@ -4,7 +4,7 @@ mod caching;
 mod decoded;
 mod fields;
 mod forms;
-mod global_services;
+pub(super) mod global_services;
 mod identities;
 mod lines;
 pub(super) mod pages;
