@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -15,13 +15,14 @@ use super::fault::FileError;
 use super::files::read_files;
 use super::follow::{ChangeRules, FollowError, FollowReport, Follower, keep_metrics};
 use super::plan::{Plan, Resource};
-use super::publish::{PublishError, Publisher, now};
+use super::publish::{PublishError, Publisher};
 use super::retire::retire;
 use crate::client_file::{ClientFile, ClientFileError};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::model::{ClusterId, ClusterName, shown_path};
 use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
+use crate::wire::time_text;
 use cilium_kvstore::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
 use cilium_kvstore::{ClientOptions, EtcdConfig, KvLocker, KvstoreError, Life, Session, SessionOptions};
 
@@ -458,5 +459,5 @@ fn name_of_this() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
     let host = if host.is_empty() { "a host without a name" } else { host };
-    format!("{host} (process {}, since {})", std::process::id(), now())
+    format!("{host} (process {}, since {})", std::process::id(), time_text(SystemTime::now()))
 }

@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 
 use super::plan::{Desired, Plan, Resource};
 use crate::model::IdentityScope;
-use crate::wire::ip_identity;
 use crate::wire::keys::{HEARTBEAT, watched_prefix};
+use crate::wire::{ip_identity, time_text};
 use cilium_kvstore::allocator::{AllocateError, Allocator, AllocatorKey, EtcdBackend, Event, EventKind as IdEventKind};
 use cilium_kvstore::{Condition, EventKind, KeyValue, KeyValueEvent, KvstoreError, Life, Session, Write};
 
@@ -89,7 +89,7 @@ impl Publisher {
     }
 
     pub(super) async fn beat(&self) -> Result<(), KvstoreError> {
-        self.session.update(HEARTBEAT.as_bytes(), now().as_bytes(), Life::Leased).await?;
+        self.session.update(HEARTBEAT.as_bytes(), time_text(SystemTime::now()).as_bytes(), Life::Leased).await?;
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl Publisher {
     async fn mark(&self, canary: &str) -> Result<(), KvstoreError> {
         let found = self.session.get(canary.as_bytes()).await?;
         if found.is_none_or(|found| self.session.lease_of(&found.key) != Some(found.lease)) {
-            self.session.update(canary.as_bytes(), now().as_bytes(), Life::Leased).await?;
+            self.session.update(canary.as_bytes(), time_text(SystemTime::now()).as_bytes(), Life::Leased).await?;
         }
         Ok(())
     }
@@ -231,11 +231,4 @@ pub(super) fn is_own(plan: &Plan, resource: Resource, value: &[u8]) -> bool {
             IdentityScope::of(id) == IdentityScope::Global && plan.max.identities_of(plan.id).is_some_and(|range| range.contains(&id))
         }),
     }
-}
-
-/// Returns the current time in the form of canaries and heartbeats.
-pub(super) fn now() -> String {
-    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX).to_string()
 }

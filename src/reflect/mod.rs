@@ -11,7 +11,6 @@
 //! - Keys are attached to leases that outlive this process; leases of an earlier process are
 //!   adopted.
 
-mod canaries;
 mod cluster;
 mod compare;
 mod target;

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use crate::handle::{Handle, Reading, Reflection};
 use crate::model::{ClusterName, EntryKey, Kind};
+use crate::wire::time_text;
 use cilium_kvstore::store::{SyncQueue, Wanted};
 use cilium_kvstore::{Life, LostKeys, Session, keys};
 
@@ -151,6 +152,11 @@ impl Target {
         if self.make(key, value) {
             self.queue.add_now(key, MADE);
         }
+    }
+
+    /// Sets a canary or the heartbeat to the current time and queues it.
+    pub(super) fn write_time(&self, key: &[u8]) {
+        self.write(key, time_text(SystemTime::now()).into_bytes().into());
     }
 
     /// Returns the desired value of a created key.

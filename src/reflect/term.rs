@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::canaries::{cached_config, now};
 use super::cluster::{Cluster, Stage, Step, Withdrawal};
 use super::compare::{Right, compare};
 use super::target::{MADE, Target};
@@ -16,6 +15,7 @@ use crate::handle::{Origin, Reading};
 use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
 use crate::wire::cluster_config::{Reading as Offer, reading_of};
 use crate::wire::keys::{canary_key, cluster_config_key, watched_prefix};
+use crate::wire::write::cached_cluster_config_value;
 use cilium_kvstore::{DeleteWatcher, Deleted, KvstoreError, keys};
 
 /// Maximum number of changes queued at once, before other events are handled.
@@ -253,7 +253,7 @@ impl Term {
         let Some(config) = cluster.record.config else { return Ok(()) };
         self.target.set_reflected(name, true);
         let is_live = reading.source(name, Kind::Node).origin == Origin::Live;
-        self.write_config(name, cached_config(&config), is_live).await?;
+        self.write_config(name, cached_cluster_config_value(&config).into(), is_live).await?;
         for kind in Kind::ALL {
             if reading_of(kind, &config) == Offer::Published {
                 self.look_at_kind(name, kind, reading).await?;
@@ -361,7 +361,7 @@ impl Term {
             Some(value) => {
                 self.target.make(key.as_bytes(), value);
             }
-            None => self.target.write(key.as_bytes(), now()),
+            None => self.target.write_time(key.as_bytes()),
         }
         if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
             progress.has_canary = true;
@@ -439,7 +439,7 @@ async fn beat(target: &Target) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        target.write(keys::HEARTBEAT_PATH.as_bytes(), now());
+        target.write_time(keys::HEARTBEAT_PATH.as_bytes());
     }
 }
 

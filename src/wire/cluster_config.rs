@@ -48,23 +48,6 @@ pub fn parse_cluster_config(bytes: &[u8]) -> Result<ClusterConfig, String> {
     })
 }
 
-/// Encodes a cluster config as a KVStoreMesh writes it for a cluster that it copies
-/// (`pkg/clustermesh/kvstoremesh/remote_cluster.go`): cached, and with canaries. Unset members are
-/// left out, as in Go.
-#[must_use]
-pub fn write_cached_config(config: &ClusterConfig) -> Vec<u8> {
-    let mut capabilities = vec!["\"syncedCanaries\":true".to_owned(), "\"cached\":true".to_owned()];
-    if config.max_connected_clusters != 0 {
-        capabilities.push(format!("\"maxConnectedClusters\":{}", config.max_connected_clusters));
-    }
-    capabilities.extend(config.service_exports_enabled.map(|enabled| format!("\"serviceExportsEnabled\":{enabled}")));
-    if let Some(mode) = &config.endpoint_slices_export_mode {
-        // the mode is a foreign text, so it needs JSON's escapes
-        capabilities.push(format!("\"endpointSlicesExportMode\":{}", serde_json::Value::from(mode.as_str())));
-    }
-    format!("{{\"id\":{},\"capabilities\":{{{}}}}}", config.id, capabilities.join(",")).into_bytes()
-}
-
 /// State of a kind in a cluster, as its cluster config declares it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
@@ -165,17 +148,6 @@ mod tests {
         for zero in ["{}", "null", r#"{"id":null,"capabilities":null}"#, r#"{"capabilities":{"endpointSlicesExportMode":""}}"#] {
             assert_eq!(parse_cluster_config(zero.as_bytes()), Ok(ClusterConfig::default()), "{zero}");
         }
-    }
-
-    #[test]
-    fn a_copy_s_config_reads_back_with_canaries_and_cached() {
-        let plain = ClusterConfig { id: ClusterId(3), max_connected_clusters: 255, ..ClusterConfig::default() };
-        let json = r#"{"id":3,"capabilities":{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255}}"#;
-        assert_eq!(String::from_utf8(write_cached_config(&plain)).unwrap(), json);
-        let mode = Some("a \"mode\"\n".to_owned());
-        let rich = ClusterConfig { service_exports_enabled: Some(false), endpoint_slices_export_mode: mode, ..ClusterConfig::default() };
-        let expected = ClusterConfig { synced_canaries: true, cached: true, ..rich.clone() };
-        assert_eq!(parse_cluster_config(&write_cached_config(&rich)), Ok(expected));
     }
 
     #[test]

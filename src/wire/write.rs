@@ -286,6 +286,13 @@ pub fn cluster_config_value(config: &ClusterConfig) -> Vec<u8> {
     go_json(&ConfigJson { id: config.id.0, capabilities })
 }
 
+/// Encodes a cluster config as a KVStoreMesh writes it for a cluster that it copies
+/// (`pkg/clustermesh/kvstoremesh/remote_cluster.go`): cached, and with canaries.
+#[must_use]
+pub fn cached_cluster_config_value(config: &ClusterConfig) -> Vec<u8> {
+    cluster_config_value(&ClusterConfig { synced_canaries: true, cached: true, ..config.clone() })
+}
+
 /// Returns `None` for an empty map, which is `nil` in Go.
 fn some(labels: &LabelSet) -> Option<&LabelSet> {
     (!labels.is_empty()).then_some(labels)

@@ -12,9 +12,10 @@ use smol_str::SmolStr;
 
 use crate::model::{Announcement, ClusterName, DeleteReason, EntryKey, Kind, RawRecord, Scope, Sequence, Version};
 use crate::view::{Effects, View};
-use crate::wire::cluster_config::{Reading, reading_of, write_cached_config};
+use crate::wire::cluster_config::{Reading, reading_of};
 use crate::wire::keys::{HEARTBEAT, canary_key, cluster_config_key, synced_prefix};
 use crate::wire::time_text;
+use crate::wire::write::cached_cluster_config_value;
 
 /// All that stand now, by their keys.
 #[derive(Debug, Clone, Default)]
@@ -61,7 +62,7 @@ impl View {
         let config = self.clusters.get(cluster).and_then(|record| record.config.clone());
         let Some(config) = config.filter(|_| self.notices.are_wanted) else { return };
         let key = SmolStr::from(cluster_config_key(cluster));
-        let value: Arc<[u8]> = write_cached_config(&config).into();
+        let value: Arc<[u8]> = cached_cluster_config_value(&config).into();
         if self.notice(&key).is_none_or(|notice| notice.value != value) {
             self.put_notice(key, value, effects);
         }

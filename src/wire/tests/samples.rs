@@ -10,7 +10,7 @@ use crate::model::{
     MaxConnectedClusters, NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port, Service, ServiceExport, SliceEndpoint, SlicePort,
 };
 use crate::wire::cluster_config::{parse_cluster_config, validate_cluster_config};
-use crate::wire::write::{cluster_config_value, ip_value, node_value, service_value};
+use crate::wire::write::{cached_cluster_config_value, cluster_config_value, ip_value, node_value, service_value};
 use crate::wire::{Context, decode, keys};
 
 use super::{cluster, labels, slice_object};
@@ -132,6 +132,29 @@ fn what_is_written_is_what_the_samples_say_byte_for_byte() {
         assert_eq!(String::from_utf8(bytes).unwrap(), text, "{}", sample.key);
     }
     assert_eq!(written, [8, 8, 16, 4]);
+}
+
+#[test]
+fn the_config_of_a_copied_cluster_is_cached_and_has_canaries() {
+    let text = |config: &ClusterConfig| String::from_utf8(cached_cluster_config_value(config)).unwrap();
+    let mode = Some("services-and-endpointslices".to_owned());
+    let rich = ClusterConfig {
+        id: ClusterId(3),
+        synced_canaries: false,
+        cached: false,
+        max_connected_clusters: 255,
+        service_exports_enabled: Some(false),
+        endpoint_slices_export_mode: mode,
+    };
+    assert_eq!(
+        text(&rich),
+        r#"{"id":3,"capabilities":{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255,"serviceExportsEnabled":false,"endpointSlicesExportMode":"services-and-endpointslices"}}"#
+    );
+    assert_eq!(text(&ClusterConfig::default()), r#"{"capabilities":{"syncedCanaries":true,"cached":true}}"#);
+    // the mode is a foreign text
+    let odd = ClusterConfig { endpoint_slices_export_mode: Some("a \"mode\"\n".to_owned()), ..rich };
+    let expected = ClusterConfig { synced_canaries: true, cached: true, ..odd.clone() };
+    assert_eq!(parse_cluster_config(text(&odd).as_bytes()), Ok(expected));
 }
 
 #[test]
