@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use super::samples::in_state_form;
 use crate::harness::certificates::Authority;
-use crate::harness::etcd::etcd_binaries;
+use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::eventually;
+use crate::harness::mesh::{Form, MeshCluster, SMALL, Shape, publish};
 use crate::harness::meshkeep::Home;
 
 /// Returns a command of the binary, without environment variables that could change it.
@@ -210,4 +211,22 @@ fn scripts_and_the_manual_name_every_command() {
     for command in ["serve", "status", "get", "lookup", "explain", "watch", "problems", "healthcheck", "store", "openapi", "completion"] {
         assert!(page.contains(command), "{command}");
     }
+}
+
+/// A command asks for 10,000 items at a time.
+#[tokio::test]
+async fn a_list_of_more_than_one_page_is_printed_whole() {
+    let etcd = Etcd::start().await;
+    let shape = Shape { endpoints: 10_050, ..SMALL };
+    publish(&etcd, Form::State, &[MeshCluster::generate(1, shape)], "2026-01-12T09:31:07Z").await;
+    let mut home = Home::new();
+    home.write_cluster("c01", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    assert!(run(meshkeep.url(), &["status", "--wait"]).status.success());
+    let count = meshkeep.get("/v1/status").await["counts"]["ipcache"].as_u64().unwrap();
+    assert!(count > 10_000);
+    let output = run(meshkeep.url(), &["get", "ipcache", "-o", "name"]);
+    let names = String::from_utf8(output.stdout).unwrap();
+    let unique: std::collections::BTreeSet<&str> = names.lines().collect();
+    assert_eq!((output.status.code(), names.lines().count() as u64, unique.len() as u64), (Some(0), count, count));
 }
