@@ -40,8 +40,8 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 const WAITING_WHILE_FAILING_MAX: usize = 1_000_000;
 
 /// Maximum size of the changes that wait while the store fails, including decoded objects: about
-/// 600,000 keys of 0.9 KB. The mirror shares the objects that are not packed.
-const WAITING_BYTES_WHILE_FAILING_MAX: usize = 512 << 20;
+/// 670,000 keys of 0.9 KB. The mirror shares the objects that are not packed.
+const WAITING_BYTES_WHILE_FAILING_MAX: usize = 576 << 20;
 
 /// Wait after a failure before the store is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
