@@ -3,7 +3,8 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 TOOLS=$PWD/target/tools
 
-say() { printf '\n== %s\n' "$*" >&2; }
+# Prints a step of a script, after the minutes and seconds since its start.
+say() { printf "\n== %d:%02d %s\n" $((SECONDS / 60)) $((SECONDS % 60)) "$*" >&2; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 as_root() {
