@@ -5,7 +5,7 @@
 //! variable overrides the file. Every `Settings` value has passed the rules between options. The
 //! files that it names are not opened here, apart from the config file.
 
-mod in_force;
+mod effective;
 mod layers;
 mod timing;
 mod values;
@@ -269,14 +269,14 @@ impl Settings {
         arguments: &[OsString],
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<(Self, Vec<Setting>), UsageError> {
-        Self::resolve_beside::<()>(command, arguments, environment).map(|(settings, (), in_force)| (settings, in_force))
+        Self::resolve_with::<()>(command, arguments, environment).map(|(settings, (), effective_settings)| (settings, effective_settings))
     }
 
     /// Resolves the settings of a command that also has other options, `T`.
     ///
     /// # Errors
     /// Returns a [`UsageError`] that names the flag, variable or key.
-    pub fn resolve_beside<T: FromArgMatches>(
+    pub fn resolve_with<T: FromArgMatches>(
         command: &Command,
         arguments: &[OsString],
         environment: impl Fn(&str) -> Option<String>,
@@ -284,9 +284,9 @@ impl Settings {
         let layered = layers::parse_layered(command, arguments, &environment)?;
         let settings = Self::from_arg_matches(&layered.matches)?;
         settings.check()?;
-        let beside = T::from_arg_matches(&layered.matches)?;
-        let in_force = in_force::list(command, &layered, &settings.kvstore_options, environment);
-        Ok((settings, beside, in_force))
+        let others = T::from_arg_matches(&layered.matches)?;
+        let effective_settings = effective::list(command, &layered, &settings.kvstore_options, environment);
+        Ok((settings, others, effective_settings))
     }
 
     /// Returns warnings about these settings: addresses that are open to other machines, and

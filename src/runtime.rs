@@ -130,7 +130,7 @@ pub async fn check(settings: &Settings) -> Result<(), RunError> {
 /// store that fails while it is read.
 pub async fn run(
     settings: Settings,
-    in_force: Vec<Setting>,
+    effective_settings: Vec<Setting>,
     mut signals: Signals,
     log: &Log,
     reflect: Option<ReflectOptions>,
@@ -159,7 +159,7 @@ pub async fn run(
         }
     };
     let addresses = addresses(&bound);
-    let served = serve(&settings, in_force, bound, early, started, log);
+    let served = serve(&settings, effective_settings, bound, early, started, log);
     let (stop_api, served_no_more) = (served.stop_api.clone(), served.no_more.clone());
     tell(addresses).await;
     let starting = async {
@@ -228,7 +228,7 @@ async fn tell(addresses: Vec<String>) {
 }
 
 /// Starts the server, which answers with what is available so far.
-fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: EarlyWatch, started: Instant, log: &Log) -> Served {
+fn serve(settings: &Settings, effective_settings: Vec<Setting>, bound: Bound, early: EarlyWatch, started: Instant, log: &Log) -> Served {
     let (loaded_sender, loaded) = watch::channel(None);
     let (board_sender, clusters) = watch::channel(ClusterBoard::default());
     let (directory_sender, directory) = watch::channel(DirectoryState::default());
@@ -243,7 +243,7 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
         .with_findings_through(findings.clone())
         .with_early(early)
         .with_decoded(decoded.clone())
-        .with_settings(in_force)
+        .with_settings(effective_settings)
         .with_log(log.tail())
         .with_disk_bytes(wiring::disk_bytes(settings))
         .with_cluster_files(wiring::cluster_files(settings));

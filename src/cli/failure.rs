@@ -1,7 +1,8 @@
-//! Outcome of a command and its exit code: 0 success; 1 failed, not found or not healthy; 2
+//! Result of a command and its exit code: 0 success; 1 failed, not found or not healthy; 2
 //! incorrect usage; 3 unreachable or in use.
 //!
-//! Every command returns an [`Outcome`]. `?` turns any error into a [`Failure`] with exit code 1.
+//! Every command returns a [`CommandResult`]. `?` turns any error into a [`Failure`] with exit
+//! code 1.
 
 use std::error::Error;
 use std::fmt::{self, Display};
@@ -16,8 +17,7 @@ pub(super) const EXIT_USAGE: u8 = 2;
 /// Exit code if no sidecar answers.
 const EXIT_UNREACHABLE: u8 = 3;
 
-/// Result of a command.
-pub(super) type Outcome = Result<Verdict, Failure>;
+pub(super) type CommandResult = Result<ExitStatus, Failure>;
 
 /// Error of a command, with its exit code. It does not implement [`Error`], so that every error can
 /// be converted into it.
@@ -66,13 +66,13 @@ impl<E: Error> From<E> for Failure {
     }
 }
 
-/// Adds context to an error.
-pub(super) trait OrFail<T> {
+/// Conversion of an error into a [`Failure`] with context.
+pub(super) trait ResultExt<T> {
     /// Turns an error into a [`Failure`] with exit code 1 whose text begins with `what`.
     fn or_fail(self, what: impl Display) -> Result<T, Failure>;
 }
 
-impl<T, E: Error> OrFail<T> for Result<T, E> {
+impl<T, E: Error> ResultExt<T> for Result<T, E> {
     fn or_fail(self, what: impl Display) -> Result<T, Failure> {
         self.map_err(|error| Failure::not_found(format!("{what}: {}", with_sources(&error))))
     }
@@ -89,24 +89,24 @@ fn with_sources(error: &dyn Error) -> String {
     text
 }
 
-/// Verdict of a command that ran to its end.
+/// Exit status of a command that ran to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ExitStatus {
     /// Exit code 0.
-    Fine,
+    Success,
     /// Exit code 1. The command has already printed the reason.
-    NotFine,
+    Failed,
 }
 
-impl Verdict {
-    pub(super) fn of(fine: bool) -> Self {
-        if fine { Self::Fine } else { Self::NotFine }
+impl ExitStatus {
+    pub(super) fn from_success(success: bool) -> Self {
+        if success { Self::Success } else { Self::Failed }
     }
 
     pub(super) fn code(self) -> ExitCode {
         match self {
-            Self::Fine => ExitCode::SUCCESS,
-            Self::NotFine => ExitCode::from(EXIT_NOT_FOUND),
+            Self::Success => ExitCode::SUCCESS,
+            Self::Failed => ExitCode::from(EXIT_NOT_FOUND),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The command line: one file for each command.
 //!
-//! Each command returns an `Outcome` (`failure`), which determines its exit code. `queries` has the
-//! commands that query a running sidecar over its HTTP API, `etcd` those that write to an etcd, and
-//! `local` the others. The options of `serve` are in `config`.
+//! Each command returns a `CommandResult` (`failure`), which determines its exit code. `queries` has
+//! the commands that query a running sidecar over its HTTP API, `etcd` those that write to an etcd,
+//! and `local` the others. The options of `serve` are in `config`.
 
 mod etcd;
 mod failure;
@@ -20,8 +20,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
-use self::failure::{EXIT_USAGE, OrFail as _, Outcome};
-use self::queries::asker::ServerOptions;
+use self::failure::{CommandResult, EXIT_USAGE, ResultExt as _};
+use self::queries::api_client::ServerOptions;
 use crate::config::{Setting, Settings, UsageError};
 use crate::model::{in_words, printable, with_bare_urls, without_url_secrets};
 use crate::runtime::StartSignals;
@@ -33,7 +33,7 @@ const LONG_COMMANDS: [&str; 4] = ["serve", "reflect", "announce", "demo"];
 /// process.
 const STACK_BYTES: usize = 8 << 20;
 
-/// The exit code of a process whose first thread panics (std).
+/// Exit code of a process whose first thread panics (std).
 const EXIT_PANICKED: u8 = 101;
 
 /// Start of the message for a failed installation of signal handlers.
@@ -54,7 +54,6 @@ struct Cli {
     command: CliCommand,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Mirror the remote clusters and serve what they say
@@ -70,23 +69,23 @@ enum CliCommand {
     )]
     Reflect(Box<etcd::reflect::ReflectSettings>),
     /// How a running meshkeep and each of its clusters is; exit code 1 while one is not live
-    Status(Asking<queries::status::StatusOptions>),
+    Status(QueryArgs<queries::status::StatusOptions>),
     /// List objects, or show one
-    Get(Asking<queries::get::GetOptions>),
+    Get(QueryArgs<queries::get::GetOptions>),
     /// Who has an address: the entry that an agent would use, by longest prefix
-    Lookup(Asking<queries::lookup::LookupOptions>),
+    Lookup(QueryArgs<queries::lookup::LookupOptions>),
     /// The whole story of an address: every entry, which one wins and why, what is behind it and what looks wrong
-    Explain(Asking<queries::explain::ExplainOptions>),
+    Explain(QueryArgs<queries::explain::ExplainOptions>),
     /// Follow changes, one line each
-    Watch(Asking<queries::watch::WatchOptions>),
+    Watch(QueryArgs<queries::watch::WatchOptions>),
     /// What looks wrong in the mesh, and what to do
-    Problems(Asking<queries::problems::ProblemsOptions>),
+    Problems(QueryArgs<queries::problems::ProblemsOptions>),
     /// The settings in force of a running meshkeep, and where each comes from
-    Config(Asking<queries::config::ConfigOptions>),
+    Config(QueryArgs<queries::config::ConfigOptions>),
     /// Whether a running meshkeep is ready, for exec probes
-    Healthcheck(Asking<queries::healthcheck::HealthcheckOptions>),
+    Healthcheck(QueryArgs<queries::healthcheck::HealthcheckOptions>),
     /// Put what is needed to understand a running meshkeep into one tar: status, problems, metrics, settings, log; no secrets
-    Bundle(Asking<queries::bundle::BundleOptions>),
+    Bundle(QueryArgs<queries::bundle::BundleOptions>),
     /// A mesh of three simulated clusters to look at, mirrored and served as real ones; needs no server
     Demo(local::demo::Options),
     /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
@@ -113,9 +112,9 @@ enum CliCommand {
     Man,
 }
 
-/// The options of a command that asks a running sidecar.
+/// Options of a command that queries a running sidecar.
 #[derive(Debug, clap::Args)]
-struct Asking<O: clap::Args> {
+struct QueryArgs<O: clap::Args> {
     #[command(flatten)]
     options: O,
     #[command(flatten)]
@@ -150,35 +149,35 @@ fn run_with(arguments: &[OsString], start: Option<StartSignals>) -> ExitCode {
     // socket gets its mode when it is bound
     umask(Mode::RWXG | Mode::RWXO);
     match parse(arguments) {
-        Ok((command, in_force)) => finish(execute(command, in_force, start)),
-        Err(error) => refuse(&error),
+        Ok((command, effective_settings)) => finish(execute(command, effective_settings, start)),
+        Err(error) => report_usage_error(&error),
     }
 }
 
 /// Runs a command. A signal ends those that are not in [`LONG_COMMANDS`] with the default action.
-fn execute(command: CliCommand, in_force: Vec<Setting>, start: Option<StartSignals>) -> Outcome {
+fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<StartSignals>) -> CommandResult {
     let start_signals = || start.map_or_else(StartSignals::install, Ok).or_fail(NO_SIGNALS);
     match command {
         CliCommand::Serve(settings) => {
             let warnings = warnings("serve", &settings);
-            local::serve::run(*settings, in_force, &warnings, None, &start_signals()?)
+            local::serve::run(*settings, effective_settings, &warnings, None, &start_signals()?)
         }
         CliCommand::Reflect(reflect) => {
             let warnings = warnings("reflect", &reflect.settings);
             let target = reflect.to.options()?;
-            local::serve::run(reflect.settings, in_force, &warnings, Some(target), &start_signals()?)
+            local::serve::run(reflect.settings, effective_settings, &warnings, Some(target), &start_signals()?)
         }
         CliCommand::Announce(options) => etcd::announce::run(options, &start_signals()?),
         CliCommand::Demo(options) => local::demo::run(&options, &start_signals()?),
-        CliCommand::Status(asking) => block_on(queries::status::run(&asking.options, &asking.server)),
-        CliCommand::Get(asking) => block_on(queries::get::run(&asking.options, &asking.server)),
-        CliCommand::Lookup(asking) => block_on(queries::lookup::run(&asking.options, &asking.server)),
-        CliCommand::Explain(asking) => block_on(queries::explain::run(&asking.options, &asking.server)),
-        CliCommand::Watch(asking) => block_on(queries::watch::run(&asking.options, &asking.server)),
-        CliCommand::Problems(asking) => block_on(queries::problems::run(&asking.options, &asking.server)),
-        CliCommand::Config(asking) => block_on(queries::config::run(&asking.options, &asking.server)),
-        CliCommand::Healthcheck(asking) => block_on(queries::healthcheck::run(&asking.options, &asking.server)),
-        CliCommand::Bundle(asking) => block_on(queries::bundle::run(&asking.options, &asking.server)),
+        CliCommand::Status(args) => block_on(queries::status::run(&args.options, &args.server)),
+        CliCommand::Get(args) => block_on(queries::get::run(&args.options, &args.server)),
+        CliCommand::Lookup(args) => block_on(queries::lookup::run(&args.options, &args.server)),
+        CliCommand::Explain(args) => block_on(queries::explain::run(&args.options, &args.server)),
+        CliCommand::Watch(args) => block_on(queries::watch::run(&args.options, &args.server)),
+        CliCommand::Problems(args) => block_on(queries::problems::run(&args.options, &args.server)),
+        CliCommand::Config(args) => block_on(queries::config::run(&args.options, &args.server)),
+        CliCommand::Healthcheck(args) => block_on(queries::healthcheck::run(&args.options, &args.server)),
+        CliCommand::Bundle(args) => block_on(queries::bundle::run(&args.options, &args.server)),
         CliCommand::Doctor(options) => block_on(local::doctor::run(&options)),
         CliCommand::Identity(command) => block_on(etcd::identity::run(&command)),
         CliCommand::Kvstore(command) => block_on(etcd::kvstore::run(&command)),
@@ -189,7 +188,7 @@ fn execute(command: CliCommand, in_force: Vec<Setting>, start: Option<StartSigna
     }
 }
 
-fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
+fn block_on(command: impl Future<Output = CommandResult>) -> CommandResult {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     executor.block_on(command)
 }
@@ -204,21 +203,21 @@ fn warnings(name: &str, settings: &Settings) -> Vec<String> {
 }
 
 /// Returns the exit code of a command, and prints why it failed.
-fn finish(outcome: Outcome) -> ExitCode {
+fn finish(outcome: CommandResult) -> ExitCode {
     match outcome {
         Ok(verdict) => verdict.code(),
         Err(failure) => {
             let text = failure.to_string();
             if !text.is_empty() {
-                complain(&text);
+                print_error(&text);
             }
             failure.code()
         }
     }
 }
 
-/// Parses the arguments. `serve` and `reflect` take missing options from the environment and the
-/// config file, and get the list of settings in force.
+/// Parses the arguments. `serve` and `reflect` read missing options from the environment and the
+/// config file, and get the list of effective settings.
 fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageError> {
     let mut command = Cli::command();
     command.build();
@@ -227,28 +226,29 @@ fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageErro
     {
         let environment = |name: &str| std::env::var(name).ok();
         let resolved = Settings::resolve(serve, &arguments[1..], environment);
-        return resolved.map(|(settings, in_force)| (CliCommand::Serve(Box::new(settings)), in_force));
+        return resolved.map(|(settings, effective_settings)| (CliCommand::Serve(Box::new(settings)), effective_settings));
     }
     if let (Some(name), Some(reflect)) = (arguments.get(1), command.find_subcommand("reflect"))
         && *name == *reflect.get_name()
     {
         let environment = |name: &str| std::env::var(name).ok();
-        let (settings, to, in_force) = Settings::resolve_beside::<etcd::reflect::To>(reflect, &arguments[1..], environment)?;
-        return Ok((CliCommand::Reflect(Box::new(etcd::reflect::ReflectSettings { settings, to: to.check()? })), in_force));
+        let (settings, to, effective_settings) =
+            Settings::resolve_with::<etcd::reflect::ReflectTargetOptions>(reflect, &arguments[1..], environment)?;
+        return Ok((CliCommand::Reflect(Box::new(etcd::reflect::ReflectSettings { settings, to: to.check()? })), effective_settings));
     }
     let matches = command.try_get_matches_from(arguments)?;
     Ok((Cli::from_arg_matches(&matches)?.command, Vec::new()))
 }
 
-/// Returns the exit code for arguments that cannot be parsed, or for a request for help.
-fn refuse(error: &UsageError) -> ExitCode {
+/// Prints why arguments cannot be parsed, or the help that they request. Returns the exit code.
+fn report_usage_error(error: &UsageError) -> ExitCode {
     match error {
         UsageError::Arguments(error) => {
             print_usage_error(error);
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE))
         }
         UsageError::Value { .. } | UsageError::ConfigFile { .. } | UsageError::NotASwitch { .. } | UsageError::Conflict(_) => {
-            complain(error);
+            print_error(error);
             ExitCode::from(EXIT_USAGE)
         }
     }
@@ -267,12 +267,12 @@ fn print_usage_error(error: &clap::Error) {
     }
 }
 
-fn complain(message: &dyn Display) {
+fn print_error(message: &dyn Display) {
     print_to_stderr(format!("error: {message}\n"));
 }
 
 /// Prints a warning about a probable mistake.
-fn warn(message: &str) {
+fn print_warning(message: &str) {
     print_to_stderr(format!("warning: {message}\n"));
 }
 

@@ -11,29 +11,29 @@ use super::ClientFileError;
 
 /// Keys of `clientv3.Config` and its file (etcd 3.6) that have no effect here. Agents refuse a file
 /// in which one of them has a value of another type.
-const OTHERS: [(&str, Expected); 17] = [
-    ("auto-sync-interval", Expected::Integer),
-    ("backoff-jitter-fraction", Expected::Number),
-    ("backoff-wait-between", Expected::Integer),
-    ("ca-file", Expected::Scalar),
-    ("context", Expected::Nothing),
-    ("dial-keep-alive-time", Expected::Integer),
-    ("dial-keep-alive-timeout", Expected::Integer),
-    ("dial-timeout", Expected::Integer),
-    ("dialoptions", Expected::Nulls),
-    ("logconfig", Expected::Mapping),
-    ("logger", Expected::Mapping),
-    ("max-unary-retries", Expected::Natural),
-    ("maxcallrecvmsgsize", Expected::Integer),
-    ("maxcallsendmsgsize", Expected::Integer),
-    ("permit-without-stream", Expected::Flag),
-    ("reject-old-cluster", Expected::Flag),
-    ("tls", Expected::Mapping),
+const IGNORED_KEYS: [(&str, ValueType); 17] = [
+    ("auto-sync-interval", ValueType::Integer),
+    ("backoff-jitter-fraction", ValueType::Number),
+    ("backoff-wait-between", ValueType::Integer),
+    ("ca-file", ValueType::Scalar),
+    ("context", ValueType::Nothing),
+    ("dial-keep-alive-time", ValueType::Integer),
+    ("dial-keep-alive-timeout", ValueType::Integer),
+    ("dial-timeout", ValueType::Integer),
+    ("dialoptions", ValueType::Nulls),
+    ("logconfig", ValueType::Mapping),
+    ("logger", ValueType::Mapping),
+    ("max-unary-retries", ValueType::Natural),
+    ("maxcallrecvmsgsize", ValueType::Integer),
+    ("maxcallsendmsgsize", ValueType::Integer),
+    ("permit-without-stream", ValueType::Flag),
+    ("reject-old-cluster", ValueType::Flag),
+    ("tls", ValueType::Mapping),
 ];
 
 /// Expected type of a value, apart from `null`.
 #[derive(Clone, Copy)]
-enum Expected {
+enum ValueType {
     Flag,
     /// Includes durations, which are nanoseconds: `5s` is a text.
     Integer,
@@ -45,7 +45,7 @@ enum Expected {
     Nothing,
 }
 
-impl Expected {
+impl ValueType {
     fn accepts(self, value: &Value) -> bool {
         match (self, value) {
             (_, Value::Null) => true,
@@ -54,14 +54,14 @@ impl Expected {
                 number.is_u64() || whole(number).is_some_and(|number| (0.0..2_f64.powi(64)).contains(&number))
             }
             (Self::Nulls, Value::Sequence(items)) => items.iter().all(Value::is_null),
-            (Self::Scalar, value) => text_of(value).is_some(),
+            (Self::Scalar, value) => scalar_text(value).is_some(),
             (Self::Flag, Value::Bool(_)) | (Self::Number, Value::Number(_)) | (Self::Mapping, Value::Mapping(_)) => true,
             _ => false,
         }
     }
 
     /// Returns the type's name for errors.
-    fn described(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Flag => FLAG,
             Self::Integer => "a whole number, in nanoseconds where it is a time",
@@ -85,9 +85,9 @@ fn whole(number: &Number) -> Option<f64> {
 ///
 /// # Errors
 /// [`ClientFileError::WrongType`].
-pub(super) fn check_other(key: &str, value: &Value) -> Result<(), ClientFileError> {
-    match OTHERS.iter().find(|(name, _)| *name == key) {
-        Some((key, expected)) if !expected.accepts(value) => Err(ClientFileError::WrongType { key, expected: expected.described() }),
+pub(super) fn check_ignored(key: &str, value: &Value) -> Result<(), ClientFileError> {
+    match IGNORED_KEYS.iter().find(|(name, _)| *name == key) {
+        Some((key, expected)) if !expected.accepts(value) => Err(ClientFileError::WrongType { key, expected: expected.name() }),
         _ => Ok(()),
     }
 }
@@ -106,7 +106,7 @@ pub(super) fn set_text(field: &mut String, key: &'static str, value: &Value) -> 
 /// Sets a path, whose value may look like a number or a boolean; an empty path counts as not given.
 pub(super) fn set_path(field: &mut Option<PathBuf>, key: &'static str, value: &Value) -> Result<(), ClientFileError> {
     if !value.is_null() {
-        let text = text_of(value).ok_or(ClientFileError::WrongType { key, expected: "a text" })?;
+        let text = scalar_text(value).ok_or(ClientFileError::WrongType { key, expected: "a text" })?;
         *field = (!text.is_empty()).then(|| text.into());
     }
     Ok(())
@@ -135,7 +135,7 @@ pub(super) fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, Cli
 /// Converts a scalar to text as `sigs.k8s.io/yaml` does for a key that needs text. Floats have 32
 /// bits, as there.
 #[allow(clippy::cast_possible_truncation, reason = "sigs.k8s.io/yaml rounds floats to 32 bits")]
-pub(super) fn text_of(value: &Value) -> Option<String> {
+pub(super) fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Bool(flag) => Some(flag.to_string()),
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scalars_are_the_texts_that_go_makes_of_them() {
+    fn scalars_are_converted_to_text_like_go() {
         for (value, expected) in [
             (Value::from(123), "123"),
             (Value::from(true), "true"),
@@ -172,8 +172,8 @@ mod tests {
             (Value::from(0.00001), "1e-05"),
             (Value::from(1e21), "1e+21"),
         ] {
-            assert_eq!(text_of(&value).as_deref(), Some(expected));
+            assert_eq!(scalar_text(&value).as_deref(), Some(expected));
         }
-        assert_eq!(text_of(&Value::Null), None);
+        assert_eq!(scalar_text(&Value::Null), None);
     }
 }

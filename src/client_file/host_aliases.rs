@@ -1,5 +1,5 @@
 //! Host aliases of a client file (`cilium-host-aliases`). Cilium writes them for clusters whose
-//! names no DNS has, such as `paris.mesh.cilium.io` (`pkg/clustermesh/common/config.go`). etcd's
+//! names are in no DNS, such as `paris.mesh.cilium.io` (`pkg/clustermesh/common/config.go`). etcd's
 //! own client ignores the key.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use cilium_kvstore::HostAliases;
 use serde_yaml_ng::Value;
 
-use super::fields::text_of;
+use super::fields::scalar_text;
 
 /// Key of the aliases in the client file.
 pub(super) const KEY: &str = "cilium-host-aliases";
@@ -23,13 +23,13 @@ pub(super) fn read_host_aliases(value: &Value) -> Result<HostAliases, String> {
         Value::Sequence(entries) => {
             for entry in entries {
                 let hostname = field(entry, "hostname").map_err(|()| wrong())?;
-                let hostname = hostname.map_or(Some(String::new()), text_of).ok_or_else(wrong)?;
+                let hostname = hostname.map_or(Some(String::new()), scalar_text).ok_or_else(wrong)?;
                 add(&mut aliases, hostname, entry, &wrong)?;
             }
         }
         Value::Mapping(entries) => {
             for (hostname, entry) in entries {
-                add(&mut aliases, text_of(hostname).ok_or_else(wrong)?, entry, &wrong)?;
+                add(&mut aliases, scalar_text(hostname).ok_or_else(wrong)?, entry, &wrong)?;
             }
         }
         _ => return Err(wrong()),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn unusable_entries_are_named() {
         const SHAPE: &str = "it must be a list of entries with a hostname and a list of ips, or a map of hostnames to entries with ips";
         for (text, expected) in [
             ("paris", SHAPE),

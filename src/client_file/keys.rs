@@ -37,7 +37,7 @@ const KNOWN: [&str; 23] = [
 
 /// Names of the same settings in etcd's flags and elsewhere. `ca-file` is a key that etcd's client
 /// no longer reads.
-const ELSEWHERE: [(&str, &str); 10] = [
+const OTHER_NAMES: [(&str, &str); 10] = [
     ("ca", "trusted-ca-file"),
     ("ca-cert", "trusted-ca-file"),
     ("ca-file", "trusted-ca-file"),
@@ -63,7 +63,7 @@ pub fn meant_by(key: &str) -> Option<&'static str> {
         return None;
     }
     let plain = lower.replace(['_', ' '], "-");
-    let elsewhere = ELSEWHERE.iter().find(|(other, _)| *other == plain).map(|(_, ours)| *ours);
+    let elsewhere = OTHER_NAMES.iter().find(|(other, _)| *other == plain).map(|(_, ours)| *ours);
     elsewhere.or_else(|| nearest(key, KNOWN))
 }
 

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use cilium_kvstore::{ClientCertificate, Credentials, EtcdConfig, HostAliases};
 use serde_yaml_ng::Value;
 
-use self::fields::{check_other, set_flag, set_path, set_text, texts};
+use self::fields::{check_ignored, set_flag, set_path, set_text, texts};
 use self::host_aliases::read_host_aliases;
 use crate::yaml::{Limits, YamlError, go};
 
@@ -100,7 +100,7 @@ impl From<YamlError> for ClientFileError {
 }
 
 #[derive(Default)]
-struct Values {
+struct ParsedValues {
     endpoints: Vec<String>,
     trusted_ca_file: Option<PathBuf>,
     certificate_file: Option<PathBuf>,
@@ -120,7 +120,7 @@ impl ClientFile {
     /// # Errors
     /// [`ClientFileError`], which names the key.
     pub fn parse(bytes: &[u8]) -> Result<Self, ClientFileError> {
-        let mut values = Values::default();
+        let mut values = ParsedValues::default();
         match values.read(bytes).and_then(|()| values.config()) {
             Ok(config) => Ok(Self { config, half_pair: values.half_pair(), misspelt: values.misspelt }),
             Err(error) if values.misspelt.is_empty() => Err(error),
@@ -137,7 +137,7 @@ impl ClientFile {
     }
 }
 
-impl Values {
+impl ParsedValues {
     fn read(&mut self, bytes: &[u8]) -> Result<(), ClientFileError> {
         let Value::Mapping(mapping) = go::read(bytes, &Limits::CONFIGURATION)? else {
             return Err(ClientFileError::NotAMapping);
@@ -162,7 +162,7 @@ impl Values {
                 self.host_aliases = read_host_aliases(value).map_err(|reason| ClientFileError::HostAliases { reason })?;
             }
             lower => {
-                check_other(lower, value)?;
+                check_ignored(lower, value)?;
                 let misspelt = meant_by(key).filter(|_| self.misspelt.len() < MISSPELT_COUNT_MAX);
                 self.misspelt.extend(misspelt.map(|meant| MisspeltKey { key: key.to_owned(), meant }));
             }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_helm_file_is_read_whatever_the_case_of_its_keys() {
+    fn keys_of_a_helm_file_are_case_insensitive() {
         let text = "Endpoints:\n- https://tokyo.mesh.cilium.io:2379\n- other:2379\nTRUSTED-CA-FILE: /ca.crt\nkey-file: /c.key\n\
                     cert-file: /c.crt\ndial-timeout: 0\nusername: u\npassword: p\nunknown: {a: [1]}\ninsecure-skip-tls-verify: true\n";
         let mut expected = EtcdConfig::new("https://tokyo.mesh.cilium.io:2379").with_endpoint("other:2379");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_key_and_the_reason() {
         let message = |text: &str| ClientFile::parse(text.as_bytes()).unwrap_err().to_string();
         assert_eq!(message("just text"), "not a mapping of keys such as endpoints to values");
         assert_eq!(message(""), "not a mapping of keys such as endpoints to values");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_agents_accept_is_read_as_they_read_it() {
+    fn files_that_agents_accept_are_read_like_them() {
         let read = |text: &str| ClientFile::parse(text.as_bytes()).unwrap();
         let plain = read("endpoints: [https://a:2379]");
         for text in [
@@ -258,18 +258,18 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_key_is_told_also_where_something_is_missing_for_it() {
+    fn misspelt_keys_are_reported_with_and_without_an_error() {
         let file = ClientFile::parse(b"endpoints: [a]\ntrusted_ca_file: /ca.crt\nusernam: u\npassword: hunter2\nnote: x").unwrap();
-        let told = r#"it says "trusted_ca_file" where "trusted-ca-file" is meant, and "usernam" where "username" is meant, which etcd's client ignores"#;
-        assert_eq!(file.warnings().as_deref(), Some(told));
+        let expected = r#"it says "trusted_ca_file" where "trusted-ca-file" is meant, and "usernam" where "username" is meant, which etcd's client ignores"#;
+        assert_eq!(file.warnings().as_deref(), Some(expected));
         assert_eq!(ClientFile::parse(b"endpoints: [a]\nnote: x").unwrap().warnings(), None);
         let half = ClientFile::parse(b"endpoints: [a]\ncert-fil: /c.crt\nkey-file: /c.key").unwrap();
-        let told = r#"it says "cert-fil" where "cert-file" is meant, which etcd's client ignores; key-file is set without cert-file, so that no client certificate is shown"#;
-        assert_eq!(half.warnings().as_deref(), Some(told));
+        let expected = r#"it says "cert-fil" where "cert-file" is meant, which etcd's client ignores; key-file is set without cert-file, so that no client certificate is shown"#;
+        assert_eq!(half.warnings().as_deref(), Some(expected));
         assert_eq!(half.config.client_certificate, None);
         let error = ClientFile::parse(b"endpoint: [a]\n").unwrap_err().to_string();
-        let told = r#"endpoints is missing or empty: give at least one, such as https://host:2379; it says "endpoint" where "endpoints" is meant, which etcd's client ignores"#;
-        assert_eq!(error, told);
+        let expected = r#"endpoints is missing or empty: give at least one, such as https://host:2379; it says "endpoint" where "endpoints" is meant, which etcd's client ignores"#;
+        assert_eq!(error, expected);
         let many: String = (0..MISSPELT_COUNT_MAX + 3).map(|spaces| format!("'endpoint{}': x\n", " ".repeat(spaces))).collect();
         let file = ClientFile::parse(format!("endpoints: [a]\n{many}").as_bytes()).unwrap();
         assert_eq!(file.misspelt.len(), MISSPELT_COUNT_MAX);

@@ -30,7 +30,7 @@ fn expected(seen: &Value) -> Value {
     seen
 }
 
-fn ours(content: &[u8]) -> Value {
+fn parsed(content: &[u8]) -> Value {
     let Ok(ClientFile { config, .. }) = ClientFile::parse(content) else { return json!({"refused": true}) };
     let mut seen = json!({"refused": false});
     let certificate = config.client_certificate.as_ref().map(|pair| &pair.certificate_file);
@@ -57,7 +57,7 @@ fn ours(content: &[u8]) -> Value {
 }
 
 #[test]
-fn every_form_is_read_as_agents_read_it() {
+fn every_form_is_read_like_agents() {
     let mut differences = Vec::new();
     // files that agents skip are not client files for meshkeep either
     for row in table().iter().filter(|row| row["seen"]["isClientFile"] == true) {
@@ -65,9 +65,9 @@ fn every_form_is_read_as_agents_read_it() {
             .get("bytes")
             .map_or_else(|| row["text"].as_str().unwrap().as_bytes().to_vec(), |bytes| BASE64.decode(bytes.as_str().unwrap()).unwrap());
         let expected = expected(&row["seen"]);
-        let ours = ours(&content);
-        if ours != expected {
-            differences.push(format!("{}: {ours}, agents: {expected}", row["name"]));
+        let parsed = parsed(&content);
+        if parsed != expected {
+            differences.push(format!("{}: {parsed}, agents: {expected}", row["name"]));
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));

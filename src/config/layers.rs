@@ -21,7 +21,7 @@ use crate::yaml::{self, Limits};
 /// Prefix of meshkeep's environment variables.
 const ENVIRONMENT_PREFIX: &str = "MESHKEEP_";
 
-/// Variables of other commands than `serve` (`cli/queries/asker.rs`).
+/// Variables of other commands than `serve` (`cli/queries/api_client.rs`).
 const OTHER_VARIABLES: [&str; 4] = ["MESHKEEP_SERVER", "MESHKEEP_CA_FILE", "MESHKEEP_CLIENT_CERT", "MESHKEEP_CLIENT_KEY"];
 
 /// Option that names the file. It is the only option that the file cannot have.
@@ -31,7 +31,7 @@ pub(super) const CONFIG_OPTION: &str = "config";
 const CONFIG_FILE_SIZE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Values of one option in a layer.
-pub(super) struct Given {
+pub(super) struct LayerValue {
     arguments: Vec<OsString>,
     pub(super) source: SettingSource,
     /// Location of the value, human-readable.
@@ -39,10 +39,10 @@ pub(super) struct Given {
 }
 
 /// Values by the long name of the option.
-type Layer = BTreeMap<String, Given>;
+type Layer = BTreeMap<String, LayerValue>;
 
 /// Parsed arguments, and the values that do not come from the command line.
-pub(super) struct Layered {
+pub(super) struct LayeredArguments {
     pub(super) matches: ArgMatches,
     pub(super) below: Layer,
 }
@@ -56,19 +56,19 @@ pub(super) fn parse_layered(
     command: &Command,
     arguments: &[OsString],
     environment: impl Fn(&str) -> Option<String>,
-) -> Result<Layered, UsageError> {
+) -> Result<LayeredArguments, UsageError> {
     let given = command.clone().try_get_matches_from(arguments)?;
     let mut layers: Layer =
         open_options(command, &given).filter_map(|option| from_environment(option, &environment).transpose()).collect::<Result<_, _>>()?;
     let matches = parse_with(command, arguments, &layers)?;
-    let Some(path) = matches.get_one::<PathBuf>(CONFIG_OPTION) else { return Ok(Layered { matches, below: layers }) };
+    let Some(path) = matches.get_one::<PathBuf>(CONFIG_OPTION) else { return Ok(LayeredArguments { matches, below: layers }) };
     for (name, below) in read_file(command, path)? {
         if open_options(command, &given).any(|option| option.get_long() == Some(&name)) {
             layers.entry(name).or_insert(below);
         }
     }
     let matches = parse_with(command, arguments, &layers)?;
-    Ok(Layered { matches, below: layers })
+    Ok(LayeredArguments { matches, below: layers })
 }
 
 /// Returns the options that the command line does not set.
@@ -96,13 +96,13 @@ fn parse_with(command: &Command, arguments: &[OsString], layers: &Layer) -> Resu
         let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return error.into() };
         let long = shown.trim_start_matches("--").split([' ', '=']).next().unwrap_or_default();
         let Some(given) = layers.get(long) else { return error.into() };
-        UsageError::Value { origin: given.origin.clone(), option: shown.clone(), reason: what_is_right(&error) }
+        UsageError::Value { origin: given.origin.clone(), option: shown.clone(), reason: valid_values(&error) }
     })
 }
 
 /// Describes valid values: the list of them, or the message of the option's own parser, which
 /// repeats no value.
-fn what_is_right(error: &clap::Error) -> String {
+fn valid_values(error: &clap::Error) -> String {
     match (error.get(ContextKind::ValidValue), error.source()) {
         (_, Some(words)) => words.to_string(),
         (Some(ContextValue::Strings(values)), None) if !values.is_empty() => format!("must be one of {}", values.join(", ")),
@@ -112,7 +112,7 @@ fn what_is_right(error: &clap::Error) -> String {
 
 /// Reads an option from its variable. Several values of a repeatable option are separated by
 /// commas.
-fn from_environment(option: &Arg, environment: impl Fn(&str) -> Option<String>) -> Result<Option<(String, Given)>, UsageError> {
+fn from_environment(option: &Arg, environment: impl Fn(&str) -> Option<String>) -> Result<Option<(String, LayerValue)>, UsageError> {
     let Some(long) = option.get_long() else { return Ok(None) };
     let variable = variable_of(long);
     let Some(text) = environment(&variable).filter(|text| !text.is_empty()) else { return Ok(None) };
@@ -188,7 +188,7 @@ fn values_of(value: &Value) -> Option<Vec<String>> {
 }
 
 /// Converts values to arguments, as a user would type them. A switch is present or absent.
-fn as_arguments(option: &Arg, values: Vec<String>, source: SettingSource, origin: String) -> Result<Given, UsageError> {
+fn as_arguments(option: &Arg, values: Vec<String>, source: SettingSource, origin: String) -> Result<LayerValue, UsageError> {
     let long = option.get_long().unwrap_or_default();
     let arguments = if !matches!(option.get_action(), ArgAction::SetTrue) {
         values.into_iter().map(|value| format!("--{long}={value}").into()).collect()
@@ -199,5 +199,5 @@ fn as_arguments(option: &Arg, values: Vec<String>, source: SettingSource, origin
             _ => return Err(UsageError::NotASwitch { origin }),
         }
     };
-    Ok(Given { arguments, source, origin })
+    Ok(LayerValue { arguments, source, origin })
 }

@@ -9,10 +9,10 @@ use super::*;
 /// Resolves settings with this environment. `{file}` in the arguments is the path of a config file
 /// with this content.
 fn resolve(arguments: &[&str], environment: &[(&str, &str)], file: &str) -> Result<Settings, String> {
-    resolve_and_tell(arguments, environment, file).map(|(settings, _)| settings)
+    resolve_with_effective(arguments, environment, file).map(|(settings, _)| settings)
 }
 
-fn resolve_and_tell(arguments: &[&str], environment: &[(&str, &str)], file: &str) -> Result<(Settings, Vec<Setting>), String> {
+fn resolve_with_effective(arguments: &[&str], environment: &[(&str, &str)], file: &str) -> Result<(Settings, Vec<Setting>), String> {
     let path = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&path, file).unwrap();
     let file_name = path.path().to_str().unwrap();
@@ -28,7 +28,7 @@ fn tcp(text: &str) -> ListenAddress {
 }
 
 #[test]
-fn nothing_said_means_the_documented_defaults() {
+fn without_options_the_documented_defaults_apply() {
     let expected = Settings {
         config: None,
         clustermesh_config: "/var/lib/cilium/clustermesh".into(),
@@ -108,9 +108,9 @@ fn the_flag_beats_the_environment_and_both_beat_the_file() {
 }
 
 #[test]
-fn a_bad_value_names_its_flag_and_where_it_stands() {
-    type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
-    let cases: [Case; 13] = [
+fn a_bad_value_names_its_flag_and_its_origin() {
+    type BadValueCase = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
+    let cases: [BadValueCase; 13] = [
         (&["--cluster-id=x"], &[], "", &["'x'", "--cluster-id", "0 to 511"]),
         (
             &[],
@@ -139,7 +139,7 @@ fn a_bad_value_names_its_flag_and_where_it_stands() {
 }
 
 #[test]
-fn a_value_from_the_environment_or_the_file_is_never_shown_for_it_may_be_a_secret() {
+fn values_of_environment_and_file_are_never_shown() {
     /// A value that every option rejects, except for paths.
     const SECRET: &str = "Hunter2=hunter2 ,";
     let command = Settings::augment_args(Command::new("serve"));
@@ -158,7 +158,7 @@ fn a_value_from_the_environment_or_the_file_is_never_shown_for_it_may_be_a_secre
 }
 
 #[test]
-fn options_that_do_not_go_together_are_refused() {
+fn contradicting_options_are_refused() {
     let cases: [(&[&str], &str); 8] = [
         (&["--cluster-id=300"], "--cluster-id 300"),
         (&["--backoff-min=1m"], "--backoff-min"),
@@ -188,12 +188,12 @@ fn options_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn each_setting_in_force_says_what_holds_and_where_it_comes_from() {
+fn each_effective_setting_has_its_value_and_origin() {
     let file = "cluster-id: 3\ninsecure: true\nlisten: ['127.0.0.1:1', '127.0.0.1:2']\nkvstore-opt: {etcd.qps: 5}\nlog-level: warn\n";
     let environment = [("MESHKEEP_CLUSTER_NAME", "paris"), ("MESHKEEP_LOG_LEVEL", "debug"), ("RUST_LOG", "meshkeep=trace")];
-    let (_, told) = resolve_and_tell(&["--config={file}", "--data-dir", "/flag"], &environment, file).unwrap();
+    let (_, effective) = resolve_with_effective(&["--config={file}", "--data-dir", "/flag"], &environment, file).unwrap();
     let find = |name: &str| {
-        let found: Vec<&Setting> = told.iter().filter(|setting| setting.name == name).collect();
+        let found: Vec<&Setting> = effective.iter().filter(|setting| setting.name == name).collect();
         assert_eq!(found.len(), 1, "{name}");
         assert!(!found[0].description.is_empty(), "{name}");
         (found[0].values.join(","), found[0].source.api_name(), found[0].origin.clone().unwrap_or_default())
@@ -214,5 +214,5 @@ fn each_setting_in_force_says_what_holds_and_where_it_comes_from() {
     assert_eq!(find("cache-ttl"), is("0", "default", ""));
     let command = Settings::augment_args(Command::new("serve"));
     let options = command.get_arguments().filter(|option| option.get_long().is_some_and(|long| long != "help"));
-    assert_eq!(told.len(), options.count() - 1 + 6 + 1, "every option is told, kvstore-opt as six, and RUST_LOG");
+    assert_eq!(effective.len(), options.count() - 1 + 6 + 1, "every option is told, kvstore-opt as six, and RUST_LOG");
 }

@@ -88,7 +88,7 @@ impl Default for KvstoreOptions {
 
 impl KvstoreOptions {
     /// Returns the name, the value and a description of each option.
-    pub(super) fn described(&self) -> [(&'static str, String, &'static str); 6] {
+    pub(super) fn table(&self) -> [(&'static str, String, &'static str); 6] {
         let bootstrap_qps = self.bootstrap_qps.unwrap_or(self.qps);
         let time = |time: Duration| format!("{time:?}");
         [
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn kvstore_options_lie_over_ciliums_defaults() {
+    fn kvstore_options_override_ciliums_defaults() {
         let parsed: Result<Vec<_>, _> =
             ["etcd.qps=5", "etcd.qps=7", "etcd.limit=0", "etcd.keepaliveTimeout=3s"].map(KvstoreOption::parse).into_iter().collect();
         let expected = KvstoreOptions { qps: 7, page_limit: 0, keepalive_timeout: Duration::from_secs(3), ..KvstoreOptions::default() };

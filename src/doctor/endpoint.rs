@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::local::{certificate, seconds_now};
-use super::{Check, Outcome};
+use super::{Check, CheckOutcome};
 use cilium_kvstore::{Endpoint, EtcdConfig, Handshake, ServerFacts, TlsRefusal, examine};
 
 /// Domain in which Cilium's chart names clusters that have only addresses
@@ -50,7 +50,7 @@ pub(super) async fn checks(client: &EtcdConfig, endpoint: &Endpoint, step_max: D
         None => {}
     }
     checks.extend(found.handshake.iter().flat_map(tls));
-    if checks.iter().all(|check| check.outcome != Outcome::Failed) {
+    if checks.iter().all(|check| check.outcome != CheckOutcome::Failed) {
         checks.extend(found.server.map(|server| release(client, server)).into_iter().flatten());
     }
     checks

@@ -24,7 +24,7 @@ pub(super) const FILE_ADVICE: &str =
 
 /// Result of the local checks.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalChecks {
     pub(super) checks: Vec<Check>,
     /// Cluster files by name: content, or the reason why the file cannot be used.
     pub(super) files: ClusterFiles,
@@ -33,10 +33,10 @@ pub(super) struct Local {
 }
 
 /// Checks both directories. With `reads_store` also reads the whole store. Blocks.
-pub(super) fn look(options: &DoctorOptions, reads_store: bool) -> Local {
+pub(super) fn check_local(options: &DoctorOptions, reads_store: bool) -> LocalChecks {
     let (directory, files) = cluster_files(options);
     let (data, known) = data_directory(&options.data_dir, reads_store);
-    Local { checks: vec![directory, data], files, known }
+    LocalChecks { checks: vec![directory, data], files, known }
 }
 
 fn cluster_files(options: &DoctorOptions) -> (Check, ClusterFiles) {

@@ -24,7 +24,7 @@ use cilium_kvstore::{ClientOptions, Connection};
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// No problem was found.
     Ok,
     /// It works, but a person should look at it.
@@ -40,7 +40,7 @@ pub struct Check {
     /// Name of the check: `dns`, `tcp`, `tls`, …
     pub step: &'static str,
     /// Result of the check.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// Observation, as text.
     pub found: String,
     /// Advice on what to do; absent if nothing is wrong.
@@ -50,15 +50,15 @@ pub struct Check {
 
 impl Check {
     fn ok(step: &'static str, found: impl Into<String>) -> Self {
-        Self { step, outcome: Outcome::Ok, found: found.into(), advice: None }
+        Self { step, outcome: CheckOutcome::Ok, found: found.into(), advice: None }
     }
 
     fn warning(step: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { step, outcome: Outcome::Warning, found: in_words(found.into()), advice: Some(advice.into()) }
+        Self { step, outcome: CheckOutcome::Warning, found: in_words(found.into()), advice: Some(advice.into()) }
     }
 
     fn failed(step: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { step, outcome: Outcome::Failed, found: in_words(found.into()), advice: Some(advice.into()) }
+        Self { step, outcome: CheckOutcome::Failed, found: in_words(found.into()), advice: Some(advice.into()) }
     }
 }
 
@@ -100,12 +100,12 @@ impl Report {
     /// Returns whether no check failed.
     #[must_use]
     pub fn is_fine(&self) -> bool {
-        self.worst() != Some(Outcome::Failed)
+        self.worst() != Some(CheckOutcome::Failed)
     }
 
     /// Returns the worst outcome; `None` if there were no checks.
     #[must_use]
-    pub fn worst(&self) -> Option<Outcome> {
+    pub fn worst(&self) -> Option<CheckOutcome> {
         let of_endpoints = self.clusters.iter().flat_map(|cluster| &cluster.endpoints).flat_map(|endpoint| &endpoint.checks);
         let of_clusters = self.clusters.iter().flat_map(|cluster| &cluster.checks);
         self.checks.iter().chain(of_clusters).chain(of_endpoints).map(|check| check.outcome).max()
@@ -141,7 +141,7 @@ pub struct DoctorOptions {
 /// # Errors
 /// If a named cluster has no file.
 pub async fn examine(options: &DoctorOptions) -> Result<Report, String> {
-    look(options, true).await
+    check_local(options, true).await
 }
 
 /// Checks files only: opens no connections and does not read the store.
@@ -149,13 +149,13 @@ pub async fn examine(options: &DoctorOptions) -> Result<Report, String> {
 /// # Errors
 /// If a named cluster has no file.
 pub async fn examine_files(options: &DoctorOptions) -> Result<Report, String> {
-    look(options, false).await
+    check_local(options, false).await
 }
 
-async fn look(options: &DoctorOptions, connects: bool) -> Result<Report, String> {
+async fn check_local(options: &DoctorOptions, connects: bool) -> Result<Report, String> {
     let directories = options.clone();
-    let looking = tokio::task::spawn_blocking(move || local::look(&directories, connects));
-    let local::Local { checks, files, known } = looking.await.map_err(|error| error.to_string())?;
+    let looking = tokio::task::spawn_blocking(move || local::check_local(&directories, connects));
+    let local::LocalChecks { checks, files, known } = looking.await.map_err(|error| error.to_string())?;
     if let Some(missing) = options.clusters.iter().find(|name| !files.contains_key(*name)) {
         let known: Vec<&str> = files.keys().map(String::as_str).collect();
         let known = if known.is_empty() { "no cluster file at all".to_owned() } else { known.join(", ") };
@@ -201,7 +201,7 @@ async fn examine_cluster(
     }
     for endpoint in client.endpoints().iter().filter(|_| connects) {
         let mut checks = endpoint::checks(&client, endpoint, options.step_max).await;
-        if checks.iter().all(|check| check.outcome != Outcome::Failed) {
+        if checks.iter().all(|check| check.outcome != CheckOutcome::Failed) {
             let limits = ClientOptions { connect_timeout: options.step_max, request_timeout: options.step_max, ..ClientOptions::default() };
             match Connection::open(&client, endpoint, &limits).await {
                 Ok(connection) => checks.extend(

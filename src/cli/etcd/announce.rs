@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::target::{check_takeover, parse_lease_ttl};
 use crate::announce::{AnnounceError, AnnounceOptions, ChangeRules, MaxWithdrawal, announce, dry_run, withdraw};
-use crate::cli::failure::{Failure, OrFail as _, Outcome, Verdict};
+use crate::cli::failure::{CommandResult, ExitStatus, Failure, ResultExt as _};
 use crate::cli::terminal::output;
 use crate::cli::{NO_RUNTIME, NO_SIGNALS};
 use crate::config::{LogFormat, LogLevel, parse_duration};
@@ -22,7 +22,6 @@ use crate::runtime::{Asked, SHUTDOWN_MAX, Signals, StartSignals};
 use crate::telemetry;
 use cilium_kvstore::SessionOptions;
 
-/// What to announce.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Options {
     /// The files: one cluster in all of them
@@ -69,7 +68,7 @@ fn parse_announced_ttl(text: &str) -> Result<Duration, String> {
 }
 
 /// Announces until a stop signal arrives; with `--dry-run` prints, with `--retire` withdraws.
-pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> Outcome {
+pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResult {
     if options.dry_run {
         start.kill_from_now_on();
         return print(&options.files);
@@ -79,7 +78,7 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> Outcome {
     let mut signals = executor.block_on(async { Signals::new(start) }).or_fail(NO_SIGNALS)?;
     let _log = telemetry::init(options.log_format, options.log_level)?;
     let (apply_now, stop, is_retirement) = (Arc::new(Notify::new()), CancellationToken::new(), options.retire);
-    let asked = AnnounceOptions {
+    let announce_options = AnnounceOptions {
         to,
         files: options.files,
         lease_ttl: options.lease_ttl,
@@ -88,13 +87,14 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> Outcome {
         metrics_file: options.metrics_file,
     };
     let (grace, stopped) = (options.retire_grace, stop.clone());
-    let work =
-        executor.spawn(async move { if is_retirement { withdraw(&asked, grace, stopped).await } else { announce(&asked, stopped).await } });
+    let work = executor.spawn(async move {
+        if is_retirement { withdraw(&announce_options, grace, stopped).await } else { announce(&announce_options, stopped).await }
+    });
     let done = executor.block_on(until_done(work, &mut signals, &apply_now, &stop));
     executor.shutdown_background();
     match done? {
         false if is_retirement => Err(Failure::not_found("stopped before the cluster was withdrawn: run it again")),
-        _ => Ok(Verdict::Fine),
+        _ => Ok(ExitStatus::Success),
     }
 }
 
@@ -125,12 +125,12 @@ async fn until_done(
 }
 
 /// Prints the keys and values that would be written.
-fn print(files: &[PathBuf]) -> Outcome {
+fn print(files: &[PathBuf]) -> CommandResult {
     let mut text = String::new();
     for (key, value) in dry_run(files)? {
         text.extend([&key, " => ", &value, "\n"]);
     }
     crate::cli::print_to_stderr("the numbers of identities are examples: free ones of the cluster's range are chosen\n".to_owned());
-    output::print_whole(|out| out.write_all(printable(&text).as_bytes()))?;
-    Ok(Verdict::Fine)
+    output::print_document(|out| out.write_all(printable(&text).as_bytes()))?;
+    Ok(ExitStatus::Success)
 }

@@ -12,9 +12,9 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::target::connected;
-use crate::cli::failure::{Failure, Verdict};
+use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{print, print_json};
-use crate::cli::terminal::progress::Progress;
+use crate::cli::terminal::progress::ProgressLine;
 use crate::client_file::ClientFile;
 use crate::config::parse_duration;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
@@ -25,24 +25,23 @@ use cilium_kvstore::allocator::{
 };
 use cilium_kvstore::{Session, SessionOptions};
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum IdentityCommand {
     /// List all identities with their labels
     List {
         #[command(flatten)]
-        etcd: EtcdOptions,
+        etcd: IdentityEtcdOptions,
         /// How to print
         #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-        output: Format,
+        output: IdentityFormat,
     },
     /// Show the labels of an identity's number, or the number of labels
     Get {
         /// A number, or labels as SOURCE:KEY=VALUE
         #[arg(value_name = "ID|LABEL", required = true)]
-        what: Vec<String>,
+        selector: Vec<String>,
         #[command(flatten)]
-        etcd: EtcdOptions,
+        etcd: IdentityEtcdOptions,
     },
     /// Give labels an identity, or find the one that they have, and refer to it until the lease ends
     Allocate {
@@ -52,7 +51,7 @@ pub(in crate::cli) enum IdentityCommand {
         #[command(flatten)]
         range: RangeOptions,
         #[command(flatten)]
-        etcd: EtcdOptions,
+        etcd: IdentityEtcdOptions,
     },
     /// Take the reference of a node to the identity of labels away
     Release {
@@ -60,7 +59,7 @@ pub(in crate::cli) enum IdentityCommand {
         #[arg(value_name = "LABEL", required = true)]
         labels: Vec<String>,
         #[command(flatten)]
-        etcd: EtcdOptions,
+        etcd: IdentityEtcdOptions,
     },
     /// Delete the identities that no node refers to in two rounds, and the locks whose holders are stuck
     Gc {
@@ -70,13 +69,13 @@ pub(in crate::cli) enum IdentityCommand {
         #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_duration)]
         interval: Duration,
         #[command(flatten)]
-        etcd: EtcdOptions,
+        etcd: IdentityEtcdOptions,
     },
 }
 
-/// Which etcd, and who asks.
+/// The etcd, and the node for which the command writes.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct EtcdOptions {
+pub(in crate::cli) struct IdentityEtcdOptions {
     /// The etcd client file
     #[arg(long, value_name = "FILE")]
     etcd: PathBuf,
@@ -91,7 +90,7 @@ pub(in crate::cli) struct EtcdOptions {
     timeout: Duration,
 }
 
-/// Whose identities.
+/// Range of identity numbers, given by the cluster that allocates from it.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RangeOptions {
     /// The id of the cluster, which has a range of numbers; 0 for one in no mesh
@@ -102,9 +101,8 @@ pub(in crate::cli) struct RangeOptions {
     max_connected_clusters: u32,
 }
 
-/// A form of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Format {
+pub(in crate::cli) enum IdentityFormat {
     /// A line for each
     Text,
     /// JSON
@@ -122,7 +120,7 @@ impl RangeOptions {
     }
 }
 
-impl EtcdOptions {
+impl IdentityEtcdOptions {
     async fn open(&self) -> Result<Session, Failure> {
         let path = shown_path(&self.etcd);
         let content =
@@ -138,7 +136,7 @@ impl EtcdOptions {
 }
 
 /// Parses labels of the command line.
-fn key(labels: &[String]) -> Result<AllocatorKey, Failure> {
+fn parse_labels(labels: &[String]) -> Result<AllocatorKey, Failure> {
     let parts: Result<Vec<_>, _> = labels
         .iter()
         .map(|label| {
@@ -149,130 +147,140 @@ fn key(labels: &[String]) -> Result<AllocatorKey, Failure> {
     parts.map(AllocatorKey::from_labels).map_err(|label| Failure::usage(format!("{label:?} is not a label such as k8s:app=cart")))
 }
 
-fn failed(error: &BackendError) -> Failure {
+fn backend_failure(error: &BackendError) -> Failure {
     Failure::not_found(error.to_string())
 }
 
-fn not_allocated(error: &AllocateError) -> Failure {
+fn allocation_failure(error: &AllocateError) -> Failure {
     Failure::not_found(error.to_string())
 }
 
 /// A command whose arguments were checked before any etcd is contacted.
-enum Task {
-    List(Format),
-    Get(What),
+enum IdentityTask {
+    List(IdentityFormat),
+    Get(IdentitySelector),
     Allocate(AllocatorKey, IdRange),
     Release(AllocatorKey),
     Collect(IdRange, Duration),
 }
 
 /// Identity selected by number or by labels.
-enum What {
+enum IdentitySelector {
     Number(Id),
     Labels(AllocatorKey),
 }
 
 impl IdentityCommand {
-    fn task(&self) -> Result<(Task, &EtcdOptions), Failure> {
+    fn check_arguments(&self) -> Result<(IdentityTask, &IdentityEtcdOptions), Failure> {
         Ok(match self {
-            Self::List { output, etcd } => (Task::List(*output), etcd),
-            Self::Get { what, etcd } => {
-                let number = what.first().filter(|_| what.len() == 1).and_then(|what| Id::parse(what));
-                (Task::Get(number.map_or_else(|| key(what).map(What::Labels), |id| Ok(What::Number(id)))?), etcd)
+            Self::List { output, etcd } => (IdentityTask::List(*output), etcd),
+            Self::Get { selector, etcd } => {
+                let number = selector.first().filter(|_| selector.len() == 1).and_then(|selector| Id::parse(selector));
+                (
+                    IdentityTask::Get(
+                        number
+                            .map_or_else(|| parse_labels(selector).map(IdentitySelector::Labels), |id| Ok(IdentitySelector::Number(id)))?,
+                    ),
+                    etcd,
+                )
             }
-            Self::Allocate { labels, range, etcd } => (Task::Allocate(key(labels)?, range.range()?), etcd),
-            Self::Release { labels, etcd } => (Task::Release(key(labels)?), etcd),
-            Self::Gc { range, interval, etcd } => (Task::Collect(range.range()?, *interval), etcd),
+            Self::Allocate { labels, range, etcd } => (IdentityTask::Allocate(parse_labels(labels)?, range.range()?), etcd),
+            Self::Release { labels, etcd } => (IdentityTask::Release(parse_labels(labels)?), etcd),
+            Self::Gc { range, interval, etcd } => (IdentityTask::Collect(range.range()?, *interval), etcd),
         })
     }
 }
 
-pub(in crate::cli) async fn run(command: &IdentityCommand) -> Result<Verdict, Failure> {
-    let (task, etcd) = command.task()?;
+pub(in crate::cli) async fn run(command: &IdentityCommand) -> Result<ExitStatus, Failure> {
+    let (task, etcd) = command.check_arguments()?;
     let session = etcd.open().await?;
     let backend = etcd.backend(&session);
     let verdict = match task {
-        Task::List(output) => list(backend, etcd.timeout, output).await,
-        Task::Get(what) => get(&backend, what).await,
-        Task::Allocate(key, range) => allocate(backend, etcd.timeout, &key, range).await,
-        Task::Release(key) => release(&backend, &key, &etcd.node).await,
-        Task::Collect(range, interval) => collect(backend, range, interval).await,
+        IdentityTask::List(output) => list(backend, etcd.timeout, output).await,
+        IdentityTask::Get(selector) => get(&backend, selector).await,
+        IdentityTask::Allocate(key, range) => allocate(backend, etcd.timeout, &key, range).await,
+        IdentityTask::Release(key) => release(&backend, &key, &etcd.node).await,
+        IdentityTask::Collect(range, interval) => collect(backend, range, interval).await,
     };
     // an allocated identity remains until its lease expires
     session.close().await;
     verdict
 }
 
-async fn list(backend: EtcdBackend, limit: Duration, output: Format) -> Result<Verdict, Failure> {
+async fn list(backend: EtcdBackend, limit: Duration, output: IdentityFormat) -> Result<ExitStatus, Failure> {
     let options = AllocatorOptions { sync_interval: None, ..AllocatorOptions::default() };
     let allocator = Allocator::start(backend, options).map_err(|error| Failure::usage(error.to_string()))?;
-    allocator.wait_for_initial_sync(limit).await.map_err(|error| not_allocated(&error))?;
+    allocator.wait_for_initial_sync(limit).await.map_err(|error| allocation_failure(&error))?;
     let mut all = Vec::with_capacity(allocator.count());
     allocator.for_each(|id, key| all.push((id, key.clone())));
     allocator.delete().await;
     all.sort();
     match output {
-        Format::Text => {
+        IdentityFormat::Text => {
             let mut text = String::new();
             for (id, key) in &all {
                 let _ = writeln!(text, "{id}\t{key}");
             }
             print(&text)?;
         }
-        Format::Json => {
+        IdentityFormat::Json => {
             let labels =
                 |key: &AllocatorKey| key.labels().map(|(name, value)| (name.to_owned(), value.into())).collect::<serde_json::Map<_, _>>();
             let all: Vec<_> = all.iter().map(|(id, key)| json!({"id": id.number(), "labels": labels(key)})).collect();
             print_json(&json!(all))?;
         }
     }
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }
 
-async fn get(backend: &EtcdBackend, what: What) -> Result<Verdict, Failure> {
-    let (found, what) = match what {
-        What::Number(id) => (backend.get_by_id(id).await.map_err(|error| failed(&error))?.map(|key| key.to_string()), id.to_string()),
-        What::Labels(key) => (backend.get(&key).await.map_err(|error| failed(&error))?.map(|id| id.to_string()), key.to_string()),
+async fn get(backend: &EtcdBackend, selector: IdentitySelector) -> Result<ExitStatus, Failure> {
+    let (found, selector) = match selector {
+        IdentitySelector::Number(id) => {
+            (backend.get_by_id(id).await.map_err(|error| backend_failure(&error))?.map(|key| key.to_string()), id.to_string())
+        }
+        IdentitySelector::Labels(key) => {
+            (backend.get(&key).await.map_err(|error| backend_failure(&error))?.map(|id| id.to_string()), key.to_string())
+        }
     };
     match found {
-        Some(found) => print(&format!("{found}\n")).map(|()| Verdict::Fine),
-        None => Err(Failure::not_found(format!("there is no identity {what}"))),
+        Some(found) => print(&format!("{found}\n")).map(|()| ExitStatus::Success),
+        None => Err(Failure::not_found(format!("there is no identity {selector}"))),
     }
 }
 
-async fn allocate(backend: EtcdBackend, limit: Duration, key: &AllocatorKey, range: IdRange) -> Result<Verdict, Failure> {
+async fn allocate(backend: EtcdBackend, limit: Duration, key: &AllocatorKey, range: IdRange) -> Result<ExitStatus, Failure> {
     let options = AllocatorOptions { range, sync_interval: None, allocation_max: limit, ..AllocatorOptions::default() };
     let allocator = Allocator::start(backend, options).map_err(|error| Failure::usage(error.to_string()))?;
     let allocated = allocator.allocate(key).await;
     allocator.delete().await;
-    let allocation = allocated.map_err(|error| not_allocated(&error))?;
-    print(&format!("{}\n", allocation.id)).map(|()| Verdict::Fine)
+    let allocation = allocated.map_err(|error| allocation_failure(&error))?;
+    print(&format!("{}\n", allocation.id)).map(|()| ExitStatus::Success)
 }
 
-async fn release(backend: &EtcdBackend, key: &AllocatorKey, node: &str) -> Result<Verdict, Failure> {
-    if backend.take_back(key).await.map_err(|error| failed(&error))? {
-        return Ok(Verdict::Fine);
+async fn release(backend: &EtcdBackend, key: &AllocatorKey, node: &str) -> Result<ExitStatus, Failure> {
+    if backend.take_back(key).await.map_err(|error| backend_failure(&error))? {
+        return Ok(ExitStatus::Success);
     }
     Err(Failure::not_found(format!("node {node} does not refer to an identity of {key}: name the node that does with --node")))
 }
 
-async fn collect(backend: EtcdBackend, range: IdRange, interval: Duration) -> Result<Verdict, Failure> {
+async fn collect(backend: EtcdBackend, range: IdRange, interval: Duration) -> Result<ExitStatus, Failure> {
     // default of Cilium's operator: 2,500 per minute (`--identity-gc-rate-limit`)
     let deletes_per_minute = NonZeroU32::new(2_500).unwrap_or(NonZeroU32::MIN);
-    let what = Collected { range, deletes_per_minute };
+    let scope = Collected { range, deletes_per_minute };
     let allocator = Allocator::for_collection(backend, AllocatorOptions::default()).map_err(|error| Failure::usage(error.to_string()))?;
-    let first = allocator.run_gc(&StaleIds::new(), &what).await.map_err(|error| failed(&error))?;
-    let locks = allocator.run_locks_gc(&StaleLocks::new()).await.map_err(|error| failed(&error))?;
-    let progress = Progress::begin("waiting for the second round");
+    let first = allocator.run_gc(&StaleIds::new(), &scope).await.map_err(|error| backend_failure(&error))?;
+    let locks = allocator.run_locks_gc(&StaleLocks::new()).await.map_err(|error| backend_failure(&error))?;
+    let progress = ProgressLine::start("waiting for the second round");
     sleep(interval).await;
     drop(progress);
-    let second = allocator.run_gc(&first.stale, &what).await.map_err(|error| failed(&error))?;
-    let locks = allocator.run_locks_gc(&locks.held).await.map_err(|error| failed(&error))?;
+    let second = allocator.run_gc(&first.stale, &scope).await.map_err(|error| backend_failure(&error))?;
+    let locks = allocator.run_locks_gc(&locks.held).await.map_err(|error| backend_failure(&error))?;
     let mut text = String::new();
     for id in &second.deleted {
         let _ = writeln!(text, "deleted {id}");
     }
     let _ = writeln!(text, "{} identities are left, {} were deleted, and {} locks", second.alive, second.deleted.len(), locks.deleted);
     print(&text)?;
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }

@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::target::{TargetOptions, failure};
-use crate::cli::failure::{Failure, Verdict};
+use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{print, print_json};
 use crate::config::parse_duration;
 use cilium_kvstore::{EventKind, KeyValue, Life, Session};
@@ -25,35 +25,32 @@ const EVENTS_MAX: usize = 256;
 /// Interval between checks whether the command under a lock has ended: too short to notice.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What to do with a key.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum KvstoreCommand {
     /// Read a key, or all keys with a prefix
-    Get(GetOptions),
+    Get(KvstoreGetOptions),
     /// Read all keys with a prefix
-    List(ListOptions),
+    List(KvstoreListOptions),
     /// Write a key, without a lease
-    Set(SetOptions),
+    Set(KvstoreSetOptions),
     /// Delete a key, or all keys with a prefix
-    Delete(DeleteOptions),
+    Delete(KvstoreDeleteOptions),
     /// Read all keys with a prefix, then follow their changes, one line each
-    Watch(WatchOptions),
+    Watch(KvstoreWatchOptions),
     /// Hold a lock until the standard input ends, or for as long as a command runs
-    Lock(LockOptions),
+    Lock(KvstoreLockOptions),
 }
 
-/// How keys are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum KvstoreFormat {
     /// `key => value`
     Text,
     /// JSON, with values that are no text in base64
     Json,
 }
 
-/// What is read.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct GetOptions {
+pub(in crate::cli) struct KvstoreGetOptions {
     /// The key
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     key: String,
@@ -62,14 +59,13 @@ pub(in crate::cli) struct GetOptions {
     recursive: bool,
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Form,
+    output: KvstoreFormat,
     #[command(flatten)]
     target: TargetOptions,
 }
 
-/// What is listed.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct ListOptions {
+pub(in crate::cli) struct KvstoreListOptions {
     /// What the keys begin with
     #[arg(default_value = "")]
     prefix: String,
@@ -78,14 +74,13 @@ pub(in crate::cli) struct ListOptions {
     keys_only: bool,
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Form,
+    output: KvstoreFormat,
     #[command(flatten)]
     target: TargetOptions,
 }
 
-/// What is written.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct SetOptions {
+pub(in crate::cli) struct KvstoreSetOptions {
     /// The key
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     key: String,
@@ -99,9 +94,8 @@ pub(in crate::cli) struct SetOptions {
     target: TargetOptions,
 }
 
-/// What is deleted.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct DeleteOptions {
+pub(in crate::cli) struct KvstoreDeleteOptions {
     /// The key
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     key: String,
@@ -112,9 +106,8 @@ pub(in crate::cli) struct DeleteOptions {
     target: TargetOptions,
 }
 
-/// What is followed.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct WatchOptions {
+pub(in crate::cli) struct KvstoreWatchOptions {
     /// What the keys begin with
     #[arg(default_value = "")]
     prefix: String,
@@ -122,9 +115,8 @@ pub(in crate::cli) struct WatchOptions {
     target: TargetOptions,
 }
 
-/// What is locked.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct LockOptions {
+pub(in crate::cli) struct KvstoreLockOptions {
     /// The path
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     path: String,
@@ -138,7 +130,7 @@ pub(in crate::cli) struct LockOptions {
     target: TargetOptions,
 }
 
-pub(in crate::cli) async fn run(command: &KvstoreCommand) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(command: &KvstoreCommand) -> Result<ExitStatus, Failure> {
     match command {
         KvstoreCommand::Get(options) => get(options).await,
         KvstoreCommand::List(options) => {
@@ -152,7 +144,7 @@ pub(in crate::cli) async fn run(command: &KvstoreCommand) -> Result<Verdict, Fai
     }
 }
 
-async fn get(options: &GetOptions) -> Result<Verdict, Failure> {
+async fn get(options: &KvstoreGetOptions) -> Result<ExitStatus, Failure> {
     let session = options.target.connect(false).await?;
     if options.recursive {
         return list(&session, &options.key, options.output, false).await;
@@ -160,24 +152,24 @@ async fn get(options: &GetOptions) -> Result<Verdict, Failure> {
     let found = session.get(options.key.as_bytes()).await.map_err(|error| failure(&error))?;
     let found = found.ok_or_else(|| Failure::not_found(format!("key {} is not found", options.key)))?;
     match options.output {
-        Form::Text => print(&line(&found))?,
-        Form::Json => print_json(&described(&found))?,
+        KvstoreFormat::Text => print(&line(&found))?,
+        KvstoreFormat::Json => print_json(&key_value_json(&found))?,
     }
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }
 
-async fn list(session: &Session, prefix: &str, form: Form, keys_only: bool) -> Result<Verdict, Failure> {
+async fn list(session: &Session, prefix: &str, format: KvstoreFormat, keys_only: bool) -> Result<ExitStatus, Failure> {
     let found = session.list_prefix(prefix.as_bytes()).await.map_err(|error| failure(&error))?;
-    match form {
-        Form::Text if keys_only => print(&found.iter().map(|found| text(&found.key) + "\n").collect::<String>())?,
-        Form::Text => print(&found.iter().map(line).collect::<String>())?,
-        Form::Json if keys_only => print_json(&json!(found.iter().map(|found| text(&found.key)).collect::<Vec<_>>()))?,
-        Form::Json => print_json(&Value::Array(found.iter().map(described).collect()))?,
+    match format {
+        KvstoreFormat::Text if keys_only => print(&found.iter().map(|found| text(&found.key) + "\n").collect::<String>())?,
+        KvstoreFormat::Text => print(&found.iter().map(line).collect::<String>())?,
+        KvstoreFormat::Json if keys_only => print_json(&json!(found.iter().map(|found| text(&found.key)).collect::<Vec<_>>()))?,
+        KvstoreFormat::Json => print_json(&Value::Array(found.iter().map(key_value_json).collect()))?,
     }
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }
 
-async fn set(options: &SetOptions) -> Result<Verdict, Failure> {
+async fn set(options: &KvstoreSetOptions) -> Result<ExitStatus, Failure> {
     let session = options.target.connect(false).await?;
     let (key, value) = (options.key.as_bytes(), options.value.as_bytes());
     if !options.create_only {
@@ -185,18 +177,18 @@ async fn set(options: &SetOptions) -> Result<Verdict, Failure> {
     } else if !session.create_only(key, value, Life::Lasting).await.map_err(|error| failure(&error))? {
         return Err(Failure::not_found(format!("key {} is there already", options.key)));
     }
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }
 
-async fn delete(options: &DeleteOptions) -> Result<Verdict, Failure> {
+async fn delete(options: &KvstoreDeleteOptions) -> Result<ExitStatus, Failure> {
     let session = options.target.connect(false).await?;
     let key = options.key.as_bytes();
     let count = if options.recursive { session.delete_prefix(key).await } else { session.delete(key).await.map(u64::from) };
     print(&format!("{} deleted\n", count.map_err(|error| failure(&error))?))?;
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }
 
-async fn watch(options: &WatchOptions) -> Result<Verdict, Failure> {
+async fn watch(options: &KvstoreWatchOptions) -> Result<ExitStatus, Failure> {
     let session = options.target.connect(false).await?;
     let mut watcher = session.list_and_watch(options.prefix.as_bytes(), EVENTS_MAX);
     while let Some(event) = watcher.next().await {
@@ -209,49 +201,49 @@ async fn watch(options: &WatchOptions) -> Result<Verdict, Failure> {
             EventKind::Relisting | EventKind::Relisted => continue,
         })?;
     }
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }
 
-async fn lock(options: &LockOptions) -> Result<Verdict, Failure> {
+async fn lock(options: &KvstoreLockOptions) -> Result<ExitStatus, Failure> {
     // from here on a signal also ends the command under the lock, which must not run without it
-    let mut signals = Signals::new().map_err(|error| Failure::not_found(format!("cannot receive signals: {error}")))?;
+    let mut signals = StopSignals::new().map_err(|error| Failure::not_found(format!("cannot receive signals: {error}")))?;
     let session = tokio::select! {
         session = options.target.connect(true) => session?,
-        () = signals.end() => return Ok(Verdict::NotFine),
+        () = signals.received() => return Ok(ExitStatus::Failed),
     };
-    let verdict = under_lock(options, &session, &mut signals).await;
+    let verdict = hold_lock(options, &session, &mut signals).await;
     // revokes the leases too: the key of a process that gave up waiting would block those behind it
     session.close().await;
     verdict
 }
 
-async fn under_lock(options: &LockOptions, session: &Session, signals: &mut Signals) -> Result<Verdict, Failure> {
+async fn hold_lock(options: &KvstoreLockOptions, session: &Session, signals: &mut StopSignals) -> Result<ExitStatus, Failure> {
     let locking = tokio::select! {
         locking = tokio::time::timeout(options.timeout, session.lock_path_for_long(options.path.as_bytes())) => locking,
-        () = signals.end() => return Ok(Verdict::NotFine),
+        () = signals.received() => return Ok(ExitStatus::Failed),
     };
     let locking = locking.map_err(|_| Failure::not_found(format!("{} is locked by somebody else", options.path)))?;
     let lock = locking.map_err(|error| failure(&error))?;
     print(&format!("{}\n", text(&lock.comparator().key)))?;
     let verdict = tokio::select! {
-        verdict = held(&options.command) => verdict,
+        verdict = run_or_wait(&options.command) => verdict,
         () = lock.lost() => return Err(Failure::not_found(format!("the lock on {} was lost", options.path))),
         // an interrupted command did not succeed
-        () = signals.end() => Ok(Verdict::of(options.command.is_empty())),
+        () = signals.received() => Ok(ExitStatus::from_success(options.command.is_empty())),
     };
     lock.unlock().await.map_err(|error| failure(&error))?;
     verdict
 }
 
 /// Signals that end the command: SIGINT, SIGTERM and SIGHUP.
-struct Signals([Signal; 3]);
+struct StopSignals([Signal; 3]);
 
-impl Signals {
+impl StopSignals {
     fn new() -> io::Result<Self> {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]))
     }
 
-    async fn end(&mut self) {
+    async fn received(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -261,35 +253,36 @@ impl Signals {
     }
 }
 
-/// Returns when the lock is no longer needed.
-async fn held(command: &[String]) -> Result<Verdict, Failure> {
+/// Runs the command, or waits for the end of standard input if there is none. The lock is no longer
+/// needed afterwards.
+async fn run_or_wait(command: &[String]) -> Result<ExitStatus, Failure> {
     let Some((program, arguments)) = command.split_first() else {
-        return input_ends().await;
+        return wait_for_end_of_input().await;
     };
     let cannot = |error: io::Error| Failure::usage(format!("cannot run {program}: {error}"));
-    let mut running = Running(Command::new(program).args(arguments).spawn().map_err(cannot)?);
+    let mut running = ChildGuard(Command::new(program).args(arguments).spawn().map_err(cannot)?);
     loop {
         if let Some(status) = running.0.try_wait().map_err(cannot)? {
-            return Ok(Verdict::of(status.success()));
+            return Ok(ExitStatus::from_success(status.success()));
         }
         tokio::time::sleep(COMMAND_INTERVAL).await;
     }
 }
 
 /// Waits for the end of standard input, on a thread that does not keep the process alive.
-async fn input_ends() -> Result<Verdict, Failure> {
+async fn wait_for_end_of_input() -> Result<ExitStatus, Failure> {
     let (ended, end) = oneshot::channel();
     std::thread::spawn(move || {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         let _ = ended.send(());
     });
-    end.await.map(|()| Verdict::Fine).map_err(|_| Failure::not_found("the standard input cannot be read"))
+    end.await.map(|()| ExitStatus::Success).map_err(|_| Failure::not_found("the standard input cannot be read"))
 }
 
 /// A child process that is killed on drop: it must not run without the lock.
-struct Running(Child);
+struct ChildGuard(Child);
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // fails only if the child has already ended
         let _ = self.0.kill();
@@ -307,7 +300,7 @@ fn line(found: &KeyValue) -> String {
 }
 
 /// Returns a key with its value and all metadata from etcd, as JSON.
-fn described(found: &KeyValue) -> Value {
+fn key_value_json(found: &KeyValue) -> Value {
     let mut object = Map::new();
     object.insert("key".into(), text(&found.key).into());
     match str::from_utf8(&found.value) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::target::{check_takeover, parse_lease_ttl};
-use crate::cli::failure::{Failure, OrFail as _};
+use crate::cli::failure::{Failure, ResultExt as _};
 use crate::client_file::ClientFile;
 use crate::config::{KvstoreOption, KvstoreOptions, Settings, UsageError, parse_duration};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
@@ -15,7 +15,7 @@ use crate::reflect::ReflectOptions;
 use crate::runtime::client_options;
 use cilium_kvstore::SessionOptions;
 
-/// Default limit of writes per second, which is no limit in practice: the calls in flight bound the
+/// Default limit of writes per second. In practice it limits nothing: the calls in flight bound the
 /// rate.
 const WRITES_PER_SECOND: u32 = 1_000_000;
 
@@ -27,18 +27,18 @@ const IN_FLIGHT: u32 = 64;
 /// million keys has 2,000 pages.
 const PAGE_KEYS: u32 = 512;
 
-/// The options of `serve`, and the target's.
+/// Options of `serve` and of the target.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ReflectSettings {
     #[command(flatten)]
     pub(in crate::cli) settings: Settings,
     #[command(flatten)]
-    pub(in crate::cli) to: To,
+    pub(in crate::cli) to: ReflectTargetOptions,
 }
 
-/// Where to.
+/// Options of the etcd to write into.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct To {
+pub(in crate::cli) struct ReflectTargetOptions {
     /// The client file of the etcd to write into, of the same form as those of remote clusters; its user must have the right to read and write
     /// below cilium/
     #[arg(long, value_name = "FILE")]
@@ -65,7 +65,7 @@ pub(in crate::cli) struct To {
     to_audit_interval: Duration,
 }
 
-impl To {
+impl ReflectTargetOptions {
     /// Checks that a target is set, and that the keys outlive a kill of the process. This cannot be
     /// left to clap, because the environment or the config file may also set the target.
     pub(in crate::cli) fn check(self) -> Result<Self, UsageError> {
@@ -81,9 +81,9 @@ impl To {
         let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).or_fail(format!("cannot read {}", shown_path(path)))?;
         let file = ClientFile::parse(&bytes).or_fail(format!("--to {}", shown_path(path)))?;
         let defaults = [KvstoreOption::Qps(WRITES_PER_SECOND), KvstoreOption::MaxInflight(IN_FLIGHT), KvstoreOption::Limit(PAGE_KEYS)];
-        let tuned: Vec<KvstoreOption> = defaults.into_iter().chain(self.to_options.iter().copied()).collect();
+        let tuning: Vec<KvstoreOption> = defaults.into_iter().chain(self.to_options.iter().copied()).collect();
         let session = SessionOptions {
-            client: client_options(&KvstoreOptions::with(&tuned)),
+            client: client_options(&KvstoreOptions::with(&tuning)),
             lease_ttl: self.to_lease_ttl,
             lock_ttl: self.to_lock_ttl,
             ..SessionOptions::default()

@@ -8,7 +8,7 @@ use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::failure::Failure;
-use crate::cli::terminal::progress::Progress;
+use crate::cli::terminal::progress::ProgressLine;
 use crate::client_file::ClientFile;
 use crate::config::{KvstoreOption, KvstoreOptions, parse_duration};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
@@ -20,7 +20,7 @@ use cilium_kvstore::{EtcdConfig, KvstoreError, Session, SessionOptions};
 const WAITING_MAX: Duration = Duration::from_secs(30);
 
 /// Interval between updates of the reason why there is no connection yet.
-const TELLING_INTERVAL: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Allowed lease TTLs (Cilium's `--kvstore-lease-ttl`).
 const LEASE_TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(25)..=Duration::from_secs(24 * 60 * 60);
@@ -32,7 +32,7 @@ const LOCK_WAIT_MARGIN: Duration = Duration::from_secs(5);
 /// Maximum time from the start of the next process until it has renewed all keys.
 const START_MAX: Duration = Duration::from_secs(5);
 
-/// Which etcd, and how it is written to.
+/// Options of the etcd, its client and its leases.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct TargetOptions {
     /// The client file of the etcd, of the same form as Cilium's (`--kvstore-opt etcd.config=FILE` means it too)
@@ -107,12 +107,12 @@ impl TargetOptions {
     }
 
     fn session_options(&self) -> SessionOptions {
-        let tuned = self.options.iter().filter_map(|option| match option {
+        let tuning = self.options.iter().filter_map(|option| match option {
             TargetOption::Tune(option) => Some(*option),
             TargetOption::Address(_) | TargetOption::Config(_) => None,
         });
         SessionOptions {
-            client: client_options(&KvstoreOptions::with(&tuned.collect::<Vec<_>>())),
+            client: client_options(&KvstoreOptions::with(&tuning.collect::<Vec<_>>())),
             lease_ttl: self.kvstore_lease_ttl,
             quorum_errors_max: self.kvstore_max_consecutive_quorum_errors,
             ..SessionOptions::default()
@@ -120,7 +120,7 @@ impl TargetOptions {
     }
 
     fn etcd(&self) -> Result<EtcdConfig, Failure> {
-        let given = self.options.iter().rev().find_map(|option| match option {
+        let config_path = self.options.iter().rev().find_map(|option| match option {
             TargetOption::Config(path) => Some(path),
             TargetOption::Address(_) | TargetOption::Tune(_) => None,
         });
@@ -128,7 +128,7 @@ impl TargetOptions {
             TargetOption::Address(address) => Some(address),
             TargetOption::Config(_) | TargetOption::Tune(_) => None,
         });
-        match (self.etcd.as_ref().or(given), address) {
+        match (self.etcd.as_ref().or(config_path), address) {
             (Some(path), _) => {
                 let shown = shown_path(path);
                 let bytes =
@@ -144,20 +144,20 @@ impl TargetOptions {
 
 /// Waits until a session is connected. Meanwhile shows why it is not connected yet.
 pub(in crate::cli) async fn connected(session: &Session, limit: Duration) -> Result<(), Failure> {
-    let progress = Progress::begin("connecting to the etcd");
-    let telling = async {
-        let mut ticks = interval(TELLING_INTERVAL);
+    let progress = ProgressLine::start("connecting to the etcd");
+    let reporting = async {
+        let mut ticks = interval(PROGRESS_INTERVAL);
         loop {
             ticks.tick().await;
             if let Some(cause) = session.status().cause {
-                progress.tell(format!("connecting to the etcd: {}", in_words(cause)));
+                progress.set_text(format!("connecting to the etcd: {}", in_words(cause)));
             }
         }
     };
     let connecting = async {
         tokio::select! {
             result = session.connected() => result.map_err(|error| failure(&error)),
-            () = telling => Ok(()),
+            () = reporting => Ok(()),
         }
     };
     let connected = timeout(limit, connecting).await;

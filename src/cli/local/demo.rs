@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use crate::cli::failure::{OrFail as _, Outcome, Verdict};
+use crate::cli::failure::{CommandResult, ExitStatus, ResultExt as _};
 use crate::cli::{NO_RUNTIME, NO_SIGNALS};
 use crate::demo::{self, DemoOptions};
 use crate::runtime::{Signals, StartSignals};
 
-/// What it can be told.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Options {
     /// How many pods each of the three clusters has
@@ -30,7 +29,7 @@ pub(in crate::cli) struct Options {
 }
 
 /// Runs until a stop signal arrives.
-pub(in crate::cli) fn run(options: &Options, start: &StartSignals) -> Outcome {
+pub(in crate::cli) fn run(options: &Options, start: &StartSignals) -> CommandResult {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     let mut signals = executor.block_on(async { Signals::new(start) }).or_fail(NO_SIGNALS)?;
     let Options { pods, changes, listen, control } = *options;
@@ -43,5 +42,5 @@ pub(in crate::cli) fn run(options: &Options, start: &StartSignals) -> Outcome {
     let ended = executor.block_on(demo::run(&options, stopped));
     executor.shutdown_background();
     ended?;
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }

@@ -8,14 +8,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use crate::cli::failure::{Failure, Verdict};
+use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{Colour, coloured, one_line, print_coloured, print_json};
-use crate::cli::terminal::progress::Progress;
+use crate::cli::terminal::progress::ProgressLine;
 use crate::config::{parse_cluster_id, parse_cluster_name, parse_duration, parse_max_connected_clusters};
-use crate::doctor::{Check, DoctorOptions, Outcome, Report, examine};
+use crate::doctor::{Check, CheckOutcome, DoctorOptions, Report, examine};
 use crate::model::{ClusterId, ClusterName, MaxConnectedClusters};
 
-/// What to look at, and how to print it.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Options {
     /// These clusters only
@@ -50,7 +49,6 @@ pub(in crate::cli) struct Options {
     output: ReportFormat,
 }
 
-/// A form of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReportFormat {
     /// Lines for people
@@ -60,7 +58,7 @@ enum ReportFormat {
 }
 
 /// Runs the checks and prints the report. Not fine if a step failed.
-pub(in crate::cli) async fn run(options: &Options) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &Options) -> Result<ExitStatus, Failure> {
     let asked = DoctorOptions {
         clustermesh_config: options.clustermesh_config.clone(),
         own_cluster: options.cluster_name.clone(),
@@ -72,14 +70,14 @@ pub(in crate::cli) async fn run(options: &Options) -> Result<Verdict, Failure> {
         clusters: options.clusters.clone(),
         step_max: options.timeout,
     };
-    let progress = Progress::begin("trying each step to each remote");
+    let progress = ProgressLine::start("trying each step to each remote");
     let report = examine(&asked).await.map_err(Failure::not_found)?;
     drop(progress);
     match options.output {
         ReportFormat::Json => print_json(&json!(report))?,
         ReportFormat::Text => print_coloured(&text(&report))?,
     }
-    Ok(Verdict::of(report.is_fine()))
+    Ok(ExitStatus::from_success(report.is_fine()))
 }
 
 /// Returns the human-readable report.
@@ -94,7 +92,7 @@ pub(in crate::cli) fn text(report: &Report) -> String {
             lines(&mut out, "    ", &endpoint.checks);
         }
     }
-    let failed = |checks: &[Check]| checks.iter().any(|check| check.outcome == Outcome::Failed);
+    let failed = |checks: &[Check]| checks.iter().any(|check| check.outcome == CheckOutcome::Failed);
     let sick: Vec<String> = report
         .clusters
         .iter()
@@ -116,9 +114,9 @@ pub(in crate::cli) fn text(report: &Report) -> String {
 fn lines(out: &mut String, indent: &str, checks: &[Check]) {
     for check in checks {
         let mark = match check.outcome {
-            Outcome::Ok => coloured("ok  ", Colour::Green),
-            Outcome::Warning => coloured("warn", Colour::Yellow),
-            Outcome::Failed => coloured("FAIL", Colour::Red),
+            CheckOutcome::Ok => coloured("ok  ", Colour::Green),
+            CheckOutcome::Warning => coloured("warn", Colour::Yellow),
+            CheckOutcome::Failed => coloured("FAIL", Colour::Red),
         };
         let _ = writeln!(out, "{indent}{mark}  {:<16} {}", check.step, one_line(&check.found));
         if let Some(advice) = &check.advice {

@@ -2,32 +2,31 @@
 
 use std::io::Write as _;
 
-use crate::cli::failure::{Outcome, Verdict};
+use crate::cli::failure::{CommandResult, ExitStatus};
 use crate::cli::terminal::output;
 use crate::runtime::{OpenapiForm, openapi_document};
 
-/// Which document.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(in crate::cli) struct OpenapiOptions {
     /// The version of OpenAPI: 3.1, or 3.0 for generators that know nothing newer
     #[arg(long, value_name = "VERSION", default_value = "3.1")]
-    form: Form,
+    form: OpenapiVersion,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Form {
+enum OpenapiVersion {
     #[value(name = "3.1")]
-    New,
+    V31,
     #[value(name = "3.0")]
-    Old,
+    V30,
 }
 
-pub(in crate::cli) fn run(options: OpenapiOptions) -> Outcome {
+pub(in crate::cli) fn run(options: OpenapiOptions) -> CommandResult {
     let form = match options.form {
-        Form::New => OpenapiForm::New,
-        Form::Old => OpenapiForm::Old,
+        OpenapiVersion::V31 => OpenapiForm::New,
+        OpenapiVersion::V30 => OpenapiForm::Old,
     };
     let document = openapi_document(form);
-    output::print_whole(|out| writeln!(out, "{}", document.trim_end()))?;
-    Ok(Verdict::Fine)
+    output::print_document(|out| writeln!(out, "{}", document.trim_end()))?;
+    Ok(ExitStatus::Success)
 }

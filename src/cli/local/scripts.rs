@@ -5,21 +5,21 @@ use std::io;
 use clap::Command;
 use clap_complete::Shell;
 
-use crate::cli::failure::{Outcome, Verdict};
+use crate::cli::failure::{CommandResult, ExitStatus};
 use crate::cli::terminal::output::print;
 
-pub(in crate::cli) fn completion(shell: Shell, mut command: Command) -> Outcome {
+pub(in crate::cli) fn completion(shell: Shell, mut command: Command) -> CommandResult {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "meshkeep", &mut script);
-    print(&String::from_utf8_lossy(&script)).map(|()| Verdict::Fine)
+    print(&String::from_utf8_lossy(&script)).map(|()| ExitStatus::Success)
 }
 
 /// Prints one manual page for all commands, for `man -l -`.
-pub(in crate::cli) fn man(command: Command) -> Outcome {
+pub(in crate::cli) fn man(command: Command) -> CommandResult {
     let mut page = Vec::new();
     let written = clap_mangen::Man::new(command.clone()).render(&mut page).and_then(|()| render_below(&command, "meshkeep", &mut page));
     written?;
-    print(&String::from_utf8_lossy(&page)).map(|()| Verdict::Fine)
+    print(&String::from_utf8_lossy(&page)).map(|()| ExitStatus::Success)
 }
 
 /// Renders the subcommands of a command recursively.

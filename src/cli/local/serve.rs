@@ -3,7 +3,7 @@
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::doctor;
-use crate::cli::failure::{Failure, OrFail as _, Outcome, Verdict};
+use crate::cli::failure::{CommandResult, ExitStatus, Failure, ResultExt as _};
 use crate::cli::terminal::output::print_coloured;
 use crate::cli::{NO_RUNTIME, NO_SIGNALS};
 use crate::config::{Setting, Settings};
@@ -15,11 +15,11 @@ use crate::{runtime, telemetry};
 /// Serves until a stop signal arrives, or only checks the settings. With a target it also reflects.
 pub(in crate::cli) fn run(
     settings: Settings,
-    in_force: Vec<Setting>,
+    effective_settings: Vec<Setting>,
     warnings: &[String],
     reflect: Option<ReflectOptions>,
     start: &StartSignals,
-) -> Outcome {
+) -> CommandResult {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     if settings.check_config {
         // exit code 0 would mean that the settings are valid
@@ -34,12 +34,12 @@ pub(in crate::cli) fn run(
     if settings.end_with_stdin {
         std::thread::spawn(end_with_stdin);
     }
-    let ended = executor.block_on(runtime::run(settings, in_force, signals, &log, reflect));
+    let ended = executor.block_on(runtime::run(settings, effective_settings, signals, &log, reflect));
     // an orderly end has already waited for everything; any other end must not wait for a store
     // that is still loading
     executor.shutdown_background();
     ended?;
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }
 
 /// Waits until standard input ends, then ends this process as SIGTERM does. The other end of the
@@ -50,9 +50,9 @@ fn end_with_stdin() {
 }
 
 /// Reads everything that a start would read, and reports what is wrong with it.
-async fn check(settings: &Settings, warnings: &[String]) -> Outcome {
+async fn check(settings: &Settings, warnings: &[String]) -> CommandResult {
     for warning in warnings {
-        crate::cli::warn(warning);
+        crate::cli::print_warning(warning);
     }
     runtime::check(settings).await?;
     let options = DoctorOptions {
@@ -71,5 +71,5 @@ async fn check(settings: &Settings, warnings: &[String]) -> Outcome {
     if !report.is_fine() {
         return Err(Failure::not_found("something that the settings name cannot be used"));
     }
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }

@@ -1,9 +1,8 @@
-//! Test that docs/operate/settings.md lists exactly the options of `serve`, and those of `reflect`
-//! in addition.
+//! Test that docs/operate/settings.md lists exactly the options of `serve` and `reflect`.
 
 use clap::{ArgAction, Args as _, Command};
 
-use crate::cli::etcd::reflect::To;
+use crate::cli::etcd::reflect::ReflectTargetOptions;
 use crate::config::{Settings, options};
 
 const BEGIN: &str = "| flag | variable |";
@@ -14,7 +13,7 @@ fn cell(text: &str) -> String {
 }
 
 /// Returns the page's table for the options of a command, in the order of the help text.
-fn table_of(command: &Command) -> String {
+fn settings_table(command: &Command) -> String {
     let mut table = "| flag | variable | default | what it is |\n|---|---|---|---|\n".to_owned();
     for option in options(command).filter(|option| !option.is_hide_set()) {
         let long = option.get_long().unwrap();
@@ -44,11 +43,11 @@ fn with_table(page: &str, from: usize, table: &str) -> (String, usize) {
 
 /// With `SETTINGS_WRITE=1` the test writes the page's tables instead.
 #[test]
-fn the_page_about_settings_has_what_the_code_has() {
+fn the_settings_page_lists_the_options() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/settings.md");
     let page = std::fs::read_to_string(&path).unwrap();
-    let (expected, behind) = with_table(&page, 0, &table_of(&Settings::augment_args(Command::new("serve"))));
-    let (expected, _) = with_table(&expected, behind, &table_of(&To::augment_args(Command::new("reflect"))));
+    let (expected, behind) = with_table(&page, 0, &settings_table(&Settings::augment_args(Command::new("serve"))));
+    let (expected, _) = with_table(&expected, behind, &settings_table(&ReflectTargetOptions::augment_args(Command::new("reflect"))));
     if std::env::var_os("SETTINGS_WRITE").is_some() {
         std::fs::write(&path, &expected).unwrap();
     }

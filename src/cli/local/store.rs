@@ -10,9 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::cli::failure::{Failure, Outcome, Verdict};
-use crate::cli::terminal::output::{Escaping, print_whole};
-use crate::cli::terminal::progress::Progress;
+use crate::cli::failure::{CommandResult, ExitStatus, Failure};
+use crate::cli::terminal::output::{EscapingWriter, print_document};
+use crate::cli::terminal::progress::ProgressLine;
 use crate::runtime::{Inspection, StoreError, inspect_store};
 
 /// Number of entries that are printed between two updates of the progress line: some milliseconds.
@@ -21,59 +21,57 @@ const ENTRIES_BETWEEN: usize = 1_000;
 /// Length of the longest bar of the chart, in characters.
 const BAR_WIDTH: u64 = 40;
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum StoreCommand {
     /// Show what is stored, and where the bytes are
-    Inspect(Place),
+    Inspect(StoreOptions),
     /// Check every checksum, and that nothing is missing
-    Verify(Place),
+    Verify(StoreOptions),
     /// Print every entry as a line of JSON
-    Export(Place),
+    Export(StoreOptions),
 }
 
-/// Where the store is.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Place {
+pub(in crate::cli) struct StoreOptions {
     /// The data directory of a meshkeep that does not run
     #[arg(long, value_name = "DIR", env = "MESHKEEP_DATA_DIR", default_value = "/var/lib/meshkeep")]
     data_dir: PathBuf,
 }
 
 /// Function that prints the result of an inspection.
-type Printer = fn(&Inspection, &mut dyn Write) -> io::Result<()>;
+type PrintFn = fn(&Inspection, &mut dyn Write) -> io::Result<()>;
 
-pub(in crate::cli) fn run(command: &StoreCommand) -> Outcome {
-    let (place, print): (&Place, Printer) = match command {
-        StoreCommand::Inspect(place) => (place, picture),
-        StoreCommand::Verify(place) => (place, verdict),
-        StoreCommand::Export(place) => (place, export),
+pub(in crate::cli) fn run(command: &StoreCommand) -> CommandResult {
+    let (options, print): (&StoreOptions, PrintFn) = match command {
+        StoreCommand::Inspect(options) => (options, print_summary),
+        StoreCommand::Verify(options) => (options, print_verification),
+        StoreCommand::Export(options) => (options, print_entries),
     };
-    look(&place.data_dir, print)
+    inspect(&options.data_dir, print)
 }
 
-fn look(data_directory: &Path, print: Printer) -> Outcome {
-    let progress = Progress::begin("looking");
-    let inspection = inspect_store(data_directory, &|doing| progress.tell(doing)).map_err(|error| match error {
+fn inspect(data_directory: &Path, print: PrintFn) -> CommandResult {
+    let progress = ProgressLine::start("looking");
+    let inspection = inspect_store(data_directory, &|doing| progress.set_text(doing)).map_err(|error| match error {
         StoreError::Locked { .. } => Failure::unreachable(error.to_string()),
         error => Failure::not_found(error.to_string()),
     })?;
     drop(progress);
     for finding in &inspection.findings {
-        crate::cli::complain(finding);
+        crate::cli::print_error(finding);
     }
-    print_whole(|out| print(&inspection, &mut Escaping(BufWriter::new(out))))?;
-    Ok(Verdict::of(inspection.findings.is_empty()))
+    print_document(|out| print(&inspection, &mut EscapingWriter(BufWriter::new(out))))?;
+    Ok(ExitStatus::from_success(inspection.findings.is_empty()))
 }
 
-fn verdict(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
+fn print_verification(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
     if inspection.findings.is_empty() {
         writeln!(out, "whole: {} entries, up to group {}", inspection.loaded.record_count(), inspection.group_number)?;
     }
     out.flush()
 }
 
-fn picture(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
+fn print_summary(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
     let loaded = &inspection.loaded;
     writeln!(out, "layout {}, group {}", inspection.layout, inspection.group_number)?;
     writeln!(
@@ -103,13 +101,13 @@ fn picture(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
-fn export(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
+fn print_entries(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
     // on a terminal the printed lines themselves show the progress
-    let progress = (!io::stdout().is_terminal()).then(|| Progress::begin("reading what is stored"));
+    let progress = (!io::stdout().is_terminal()).then(|| ProgressLine::start("reading what is stored"));
     let records = inspection.loaded.records();
     for (number, record) in records.iter().enumerate() {
         if let Some(progress) = progress.as_ref().filter(|_| number % ENTRIES_BETWEEN == 0) {
-            progress.tell(format!("printed {number} of {} entries", records.len()));
+            progress.set_text(format!("printed {number} of {} entries", records.len()));
         }
         let mut line = json!({
             "key": record.key.to_string(),

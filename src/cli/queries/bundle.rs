@@ -11,8 +11,8 @@ use clap::Args;
 use serde_json::{Value, json};
 use tar::{Builder, Header};
 
-use super::asker::{Asker, ServerOptions};
-use crate::cli::failure::{Failure, Verdict};
+use super::api_client::{ApiClient, ServerOptions};
+use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{one_line, print};
 use crate::dto::log::Log;
 
@@ -37,7 +37,6 @@ const ANSWERS: [(&str, &str); 5] = [
 /// Files with text answers, and their paths. Probes answer even if they fail.
 const TEXTS: [(&str, &str); 3] = [("ready.txt", "/readyz?verbose"), ("synced.txt", "/readyz?synced&verbose"), ("metrics.txt", "/metrics")];
 
-/// Where to put it.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct BundleOptions {
     /// The file to write; `-` is standard output [default: meshkeep-bundle-TIME.tar here]
@@ -46,16 +45,16 @@ pub(in crate::cli) struct BundleOptions {
 }
 
 /// Requests and writes everything. Not fine if a request was not answered.
-pub(in crate::cli) async fn run(options: &BundleOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
-    let asker = Asker::new(server)?;
+pub(in crate::cli) async fn run(options: &BundleOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
+    let client = ApiClient::new(server)?;
     let now = jiff::Timestamp::now();
-    let (mut files, mut failures) = (vec![("about.json", pretty(&about(now)))], Vec::new());
+    let (mut files, mut failures) = (vec![("about.json", pretty(&bundle_info(now)))], Vec::new());
     for (name, path) in ANSWERS {
-        take(&mut files, &mut failures, name, asker.get(path, &[]).await.map(|answer| pretty(&answer)));
+        add_answer(&mut files, &mut failures, name, client.get(path, &[]).await.map(|answer| pretty(&answer)));
     }
-    take(&mut files, &mut failures, "log.txt", asker.get("/v1/log", &[]).await.map(lines));
+    add_answer(&mut files, &mut failures, "log.txt", client.get("/v1/log", &[]).await.map(lines));
     for (name, path) in TEXTS {
-        take(&mut files, &mut failures, name, asker.probe(path).await.map(|(_, text)| text));
+        add_answer(&mut files, &mut failures, name, client.probe(path).await.map(|(_, text)| text));
     }
     let is_complete = failures.is_empty();
     if files.len() == 1
@@ -71,18 +70,19 @@ pub(in crate::cli) async fn run(options: &BundleOptions, server: &ServerOptions)
         crate::cli::print_to_stderr(format!("not all was answered:\n{text}"));
         files.push(("errors.txt", text));
     }
-    let bytes = pack(&files, now).map_err(|error| Failure::not_found(format!("cannot make the bundle: {error}")))?;
+    let bytes = write_tar(&files, now).map_err(|error| Failure::not_found(format!("cannot make the bundle: {error}")))?;
     let path = options.output.clone().unwrap_or_else(|| PathBuf::from(format!("{FOLDER}-{}.tar", now.strftime("%Y%m%dT%H%M%SZ"))));
     write(&path, &bytes).map_err(|error| Failure::not_found(format!("cannot write {}: {error}", path.display())))?;
     if path != Path::new(STANDARD_OUTPUT) {
         print(&format!("{}: {} files, {} bytes\n", path.display(), files.len(), bytes.len()))?;
     }
-    Ok(Verdict::of(is_complete))
+    Ok(ExitStatus::from_success(is_complete))
 }
 
-type Files = Vec<(&'static str, String)>;
+/// Names and contents of the files in the tar.
+type BundleFiles = Vec<(&'static str, String)>;
 
-fn take(files: &mut Files, failures: &mut Vec<(&'static str, Failure)>, name: &'static str, answer: Result<String, Failure>) {
+fn add_answer(files: &mut BundleFiles, failures: &mut Vec<(&'static str, Failure)>, name: &'static str, answer: Result<String, Failure>) {
     match answer {
         Ok(text) => files.push((name, text)),
         Err(failure) => failures.push((name, failure)),
@@ -90,7 +90,7 @@ fn take(files: &mut Files, failures: &mut Vec<(&'static str, Failure)>, name: &'
 }
 
 /// Returns when and by which version the bundle was made. The sidecar reports its own version.
-fn about(now: jiff::Timestamp) -> Value {
+fn bundle_info(now: jiff::Timestamp) -> Value {
     json!({ "made": now.to_string(), "by": format!("meshkeep {}", env!("MESHKEEP_VERSION")) })
 }
 
@@ -103,7 +103,7 @@ fn lines(log: Log) -> String {
     log.lines.into_iter().fold(String::new(), |text, line| text + &line + "\n")
 }
 
-fn pack(files: &Files, now: jiff::Timestamp) -> io::Result<Vec<u8>> {
+fn write_tar(files: &BundleFiles, now: jiff::Timestamp) -> io::Result<Vec<u8>> {
     let mut tar = Builder::new(Vec::new());
     for (name, text) in files {
         let mut header = Header::new_gnu();

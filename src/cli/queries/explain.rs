@@ -5,16 +5,15 @@ use std::fmt::Write as _;
 use clap::Args;
 use serde_json::Value;
 
-use super::asker::{Asker, ServerOptions};
+use super::api_client::{ApiClient, ServerOptions};
 use super::get::encoded;
 use super::kinds::owner;
-use super::lookup::Looked;
-use crate::cli::failure::{Failure, Verdict};
-use crate::cli::terminal::output::{Colour, Format, OutputOptions, age_of, coloured, print_coloured, print_one, read, text};
+use super::lookup::LookupResult;
+use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::terminal::output::{Colour, OutputFormat, OutputOptions, age_of, coloured, parse_answer, print_coloured, print_one, text};
 use crate::dto::objects::IpcacheEntry;
 use crate::dto::problems::{ExplainedEntry, Explanation, Hint};
 
-/// What to explain.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ExplainOptions {
     /// The address, IPv4 or IPv6
@@ -25,46 +24,46 @@ pub(in crate::cli) struct ExplainOptions {
 }
 
 /// Prints the explanation. Not fine if no entry covers the address.
-pub(in crate::cli) async fn run(options: &ExplainOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
-    let answer: Value = Asker::new(server)?.get(&format!("/v1/explain/{}", encoded(&options.ip)), &[]).await?;
-    let story: Explanation = read(&answer)?;
+pub(in crate::cli) async fn run(options: &ExplainOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
+    let answer: Value = ApiClient::new(server)?.get(&format!("/v1/explain/{}", encoded(&options.ip)), &[]).await?;
+    let explanation: Explanation = parse_answer(&answer)?;
     match options.output.output {
-        Format::Table | Format::Wide => print_coloured(&ladder(&story))?,
+        OutputFormat::Table | OutputFormat::Wide => print_coloured(&ladder(&explanation))?,
         format => print_one(format, &Explanation::SHAPE, &answer)?,
     }
-    Ok(Verdict::of(story.found.is_some()))
+    Ok(ExitStatus::from_success(explanation.found.is_some()))
 }
 
 /// Returns the ladder of an address: its entries, the identity, the node, the services and the
 /// findings.
-fn ladder(story: &Explanation) -> String {
+fn ladder(explanation: &Explanation) -> String {
     let mut out = String::new();
-    match &story.found {
+    match &explanation.found {
         Some(found) => {
             let who = [found.cluster.clone(), format!("identity {}", found.identity), owner(found)];
             let who: Vec<&str> = who.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-            let (origin, age) = (text(story.meta.origin.as_ref()), age_of(story.meta.age_seconds));
+            let (origin, age) = (text(explanation.meta.origin.as_ref()), age_of(explanation.meta.age_seconds));
             let age = if age.is_empty() { age } else { format!(", {age} old") };
-            let _ = writeln!(out, "{} -> {}  ({origin}{age})", story.ip, who.join("  "));
+            let _ = writeln!(out, "{} -> {}  ({origin}{age})", explanation.ip, who.join("  "));
         }
         None => {
-            let is_rejected = story.hints.iter().any(|hint| hint.kind == "rejected" && hint.node.is_none());
+            let is_rejected = explanation.hints.iter().any(|hint| hint.kind == "rejected" && hint.node.is_none());
             let why =
                 if is_rejected { "no entry that can be used covers it: a value was rejected" } else { "no entry of any cluster covers it" };
-            let _ = writeln!(out, "{} -> {}", story.ip, coloured(why, Colour::Yellow));
+            let _ = writeln!(out, "{} -> {}", explanation.ip, coloured(why, Colour::Yellow));
         }
     }
-    if !story.entries.is_empty() {
+    if !explanation.entries.is_empty() {
         out.push('\n');
-        draw_entries(&mut out, &story.entries);
+        draw_entries(&mut out, &explanation.entries);
     }
-    if let Some(found) = &story.found {
-        draw_behind(&mut out, found, story);
+    if let Some(found) = &explanation.found {
+        draw_details(&mut out, found, explanation);
     }
-    draw_miss(&mut out, &story.hints);
-    if !story.problems.is_empty() {
+    draw_hints(&mut out, &explanation.hints);
+    if !explanation.problems.is_empty() {
         out.push_str("\nwhat looks wrong\n");
-        for problem in &story.problems {
+        for problem in &explanation.problems {
             let _ = writeln!(out, "  {} {}: {}; {}", coloured("!", Colour::Red), problem.kind, problem.detail, problem.advice);
         }
     }
@@ -83,13 +82,13 @@ fn draw_entries(out: &mut String, entries: &[ExplainedEntry]) {
             " {mark} {:prefix_width$}  {:cluster_width$}  {:>identity_width$}  {origin:8}  ",
             entry.prefix, entry.cluster, entry.identity
         );
-        let told = if wins { format!("wins: {reason}") } else { coloured(reason, Colour::Faint) };
-        let _ = writeln!(out, "{line}{told}");
+        let reason_text = if wins { format!("wins: {reason}") } else { coloured(reason, Colour::Faint) };
+        let _ = writeln!(out, "{line}{reason_text}");
     }
 }
 
 /// Draws the identity, node and services behind the winning entry.
-fn draw_behind(out: &mut String, found: &IpcacheEntry, story: &Explanation) {
+fn draw_details(out: &mut String, found: &IpcacheEntry, explanation: &Explanation) {
     let _ = writeln!(out, " │");
     let _ = writeln!(out, " ├─ identity {}", found.identity);
     let labels = found.labels.as_ref().filter(|labels| !labels.0.is_empty());
@@ -99,19 +98,19 @@ fn draw_behind(out: &mut String, found: &IpcacheEntry, story: &Explanation) {
     if labels.is_none() {
         let _ = writeln!(out, " │    {}", coloured("its labels are not known", Colour::Faint));
     }
-    match &story.node {
+    match &explanation.node {
         Some(node) => drop(writeln!(out, " ├─ node      {}/{}  {}", node.cluster, node.name, text(found.host_ip.as_ref()))),
         None => drop(writeln!(out, " ├─ node      {}", coloured("none is known for its host address", Colour::Faint))),
     }
-    out.push_str(if story.services.is_empty() { " └─ services  none has it behind it\n" } else { " └─ services\n" });
-    for service in &story.services {
+    out.push_str(if explanation.services.is_empty() { " └─ services  none has it behind it\n" } else { " └─ services\n" });
+    for service in &explanation.services {
         let _ = writeln!(out, "      {}/{}/{}  ({})", service.cluster, service.namespace, service.name, service.kind);
     }
 }
 
 /// Draws the rejected values, then the hints for a miss: the range that the address belongs to, its
-/// former entry, and the clusters that could not be asked.
-fn draw_miss(out: &mut String, hints: &[Hint]) {
+/// former entry, and the clusters that were not read.
+fn draw_hints(out: &mut String, hints: &[Hint]) {
     let (rejected, others): (Vec<&Hint>, Vec<&Hint>) = hints.iter().partition(|hint| hint.kind == "rejected");
     for (title, hints) in [("what was rejected", rejected), ("why it has no entry of its own", others)] {
         if !hints.is_empty() {

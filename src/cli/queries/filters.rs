@@ -2,7 +2,6 @@
 
 use clap::Args;
 
-/// Which objects are meant.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct FilterOptions {
     /// Only those of this cluster (repeatable)

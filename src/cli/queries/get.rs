@@ -3,15 +3,14 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::asker::{Asker, ServerOptions};
+use super::api_client::{ApiClient, ServerOptions};
 use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
 use super::watch;
-use crate::cli::failure::{Failure, Verdict};
-use crate::cli::terminal::output::{Format, OutputOptions, print_list, print_one};
+use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::terminal::output::{OutputFormat, OutputOptions, print_list, print_one};
 use crate::model::check_exact_name;
 
-/// What to get.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct GetOptions {
     /// nodes, services, global-services, identities, ipcache, service-exports, endpoint-slices or clusters
@@ -30,56 +29,56 @@ pub(in crate::cli) struct GetOptions {
 }
 
 /// Prints the objects that the options select.
-pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
-    let kind = KindRow::of(&options.kind).ok_or_else(|| {
+pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
+    let kind = KindRow::by_name(&options.kind).ok_or_else(|| {
         let known: Vec<&str> = KINDS.iter().map(|kind| kind.names[0]).collect();
         Failure::usage(format!("there is no kind {:?}: get one of {}", options.kind, known.join(", ")))
     })?;
     if let Some(Err(error)) = options.name.as_deref().map(check_exact_name) {
         return Err(Failure::usage(error.to_string()));
     }
-    let asker = Asker::new(server)?;
-    let filters = filters(&options.filters, kind)?;
+    let client = ApiClient::new(server)?;
+    let filters = check_filters(&options.filters, kind)?;
     let query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     if options.watch && options.name.is_some() {
         return Err(Failure::usage("-w follows a list: leave the name out, and give --cluster or another filter"));
     }
-    if let Some(path) = options.name.as_deref().and_then(|name| path_of(kind, options, name)) {
-        check_filters_of_one(kind, &query, &path)?;
-        let by_cluster: Vec<(&str, &str)> = query.into_iter().filter(|_| is_of_many_clusters(kind)).collect();
-        let found: Value = asker.get(&path, &by_cluster).await?;
+    if let Some(path) = options.name.as_deref().and_then(|name| object_path(kind, options, name)) {
+        check_object_filters(kind, &query, &path)?;
+        let by_cluster: Vec<(&str, &str)> = query.into_iter().filter(|_| needs_cluster(kind)).collect();
+        let found: Value = client.get(&path, &by_cluster).await?;
         if let Some(Value::Array(items)) = found.get("items") {
             print_list(options.output.output, kind.shape, items)?;
         } else {
             print_one(options.output.output, kind.shape, &found)?;
         }
-        return Ok(Verdict::Fine);
+        return Ok(ExitStatus::Success);
     }
-    let (mut items, position) = asker.list(&kind.path(), &query).await?;
+    let (mut items, position) = client.list(&kind.path(), &query).await?;
     if let Some(name) = &options.name {
-        items = named(kind, items, name)?;
+        items = filter_by_name(kind, items, name)?;
         if items.is_empty() {
             return Err(Failure::not_found(format!("no {} is called {name:?} in any cluster that is mirrored", kind.names[1])));
         }
     }
-    if items.is_empty() && matches!(options.output.output, Format::Table | Format::Wide) {
+    if items.is_empty() && matches!(options.output.output, OutputFormat::Table | OutputFormat::Wide) {
         crate::cli::print_to_stderr("none found\n".to_owned());
     } else {
         print_list(options.output.output, kind.shape, &items)?;
     }
     match (options.watch, kind.stream_name) {
-        (false, _) => Ok(Verdict::Fine),
+        (false, _) => Ok(ExitStatus::Success),
         (true, Some(stream_name)) => {
             let mut query: Vec<(String, String)> = filters.clone();
             query.push(("kind".to_owned(), stream_name.to_owned()));
-            watch::follow(&asker, query, watch::Start::After(position), options.output.output).await
+            watch::follow(&client, query, watch::WatchStart::After(position), options.output.output).await
         }
         (true, None) => Err(Failure::usage(format!("{} cannot be followed: follow services instead", kind.names[0]))),
     }
 }
 
 /// Returns the query parameters of the list. Refuses filters that the kind does not have.
-fn filters(options: &FilterOptions, kind: &KindRow) -> Result<Vec<(String, String)>, Failure> {
+fn check_filters(options: &FilterOptions, kind: &KindRow) -> Result<Vec<(String, String)>, Failure> {
     let name = kind.names[0];
     if options.namespace.is_some() && !kind.namespaced {
         return Err(Failure::usage(format!("{name} have no namespace")));
@@ -93,17 +92,17 @@ fn filters(options: &FilterOptions, kind: &KindRow) -> Result<Vec<(String, Strin
 
 /// Returns whether several clusters may have an object of the same name, so that its path needs
 /// `cluster=`.
-fn is_of_many_clusters(kind: &KindRow) -> bool {
+fn needs_cluster(kind: &KindRow) -> bool {
     matches!(kind.name_parts, ["prefix" | "id"])
 }
 
 /// Refuses filters that a complete name makes useless or that contradict it.
-fn check_filters_of_one(kind: &KindRow, query: &[(&str, &str)], path: &str) -> Result<(), Failure> {
-    let says_cluster = kind.name_parts.first() == Some(&"cluster");
+fn check_object_filters(kind: &KindRow, query: &[(&str, &str)], path: &str) -> Result<(), Failure> {
+    let name_has_cluster = kind.name_parts.first() == Some(&"cluster");
     for (filter, value) in query {
-        let is_said =
-            says_cluster && path.strip_prefix(&kind.path()).is_some_and(|name| name.split('/').nth(1) == Some(encoded(value).as_str()));
-        if *filter != "cluster" || !(is_of_many_clusters(kind) || is_said) {
+        let is_redundant =
+            name_has_cluster && path.strip_prefix(&kind.path()).is_some_and(|name| name.split('/').nth(1) == Some(encoded(value).as_str()));
+        if *filter != "cluster" || !(needs_cluster(kind) || is_redundant) {
             return Err(Failure::usage(format!("a whole name is of one object: leave {filter}={value} out, or the name")));
         }
     }
@@ -111,7 +110,7 @@ fn check_filters_of_one(kind: &KindRow, query: &[(&str, &str)], path: &str) -> R
 }
 
 /// Returns the path of a single object; `None` if the name is incomplete.
-fn path_of(kind: &KindRow, options: &GetOptions, name: &str) -> Option<String> {
+fn object_path(kind: &KindRow, options: &GetOptions, name: &str) -> Option<String> {
     if matches!(kind.name_parts, ["prefix" | "id" | "name"]) {
         return Some(format!("{}/{}", kind.path(), encoded(name)));
     }
@@ -129,7 +128,7 @@ fn path_of(kind: &KindRow, options: &GetOptions, name: &str) -> Option<String> {
 }
 
 /// Returns the objects whose name ends with the parts in `wanted`.
-fn named(kind: &KindRow, items: Vec<Value>, wanted: &str) -> Result<Vec<Value>, Failure> {
+fn filter_by_name(kind: &KindRow, items: Vec<Value>, wanted: &str) -> Result<Vec<Value>, Failure> {
     let wanted: Vec<&str> = wanted.split('/').collect();
     let mut found = Vec::new();
     for item in items {

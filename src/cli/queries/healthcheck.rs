@@ -2,11 +2,10 @@
 
 use clap::Args;
 
-use super::asker::{Asker, ServerOptions};
-use crate::cli::failure::{Failure, Verdict};
+use super::api_client::{ApiClient, ServerOptions};
+use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::print;
 
-/// What to ask.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct HealthcheckOptions {
     /// Also ask whether every cluster was read completely since the start
@@ -18,15 +17,15 @@ pub(in crate::cli) struct HealthcheckOptions {
 }
 
 /// Requests `/readyz` or `/livez`, and prints what is not healthy.
-pub(in crate::cli) async fn run(options: &HealthcheckOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &HealthcheckOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let path = match (options.live, options.synced) {
         (true, _) => "/livez?verbose",
         (false, true) => "/readyz?synced&verbose",
         (false, false) => "/readyz?verbose",
     };
-    let (healthy, told) = Asker::new(server)?.probe(path).await?;
+    let (healthy, text) = ApiClient::new(server)?.probe(path).await?;
     if !healthy {
-        print(&(told.trim_end().to_owned() + "\n"))?;
+        print(&(text.trim_end().to_owned() + "\n"))?;
     }
-    Ok(Verdict::of(healthy))
+    Ok(ExitStatus::from_success(healthy))
 }

@@ -1,7 +1,7 @@
 //! Table of kinds for the command line: names, API path and table columns. A new kind is one more
 //! row.
 
-use crate::cli::terminal::output::{Colour, Column, Shape, Tabular, age_of, coloured, joined, labels, number, text};
+use crate::cli::terminal::output::{Colour, TableColumn, TableShape, Tabular, age_of, coloured, joined, labels, number, text};
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::objects::global_services::{GlobalService, TooLarge};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
@@ -24,7 +24,7 @@ pub(in crate::cli) struct KindRow {
 
 impl KindRow {
     /// Returns the row of a kind, by any of its names.
-    pub(in crate::cli) fn of(name: &str) -> Option<&'static Self> {
+    pub(in crate::cli) fn by_name(name: &str) -> Option<&'static Self> {
         KINDS.iter().find(|kind| kind.names.contains(&name))
     }
 
@@ -102,43 +102,43 @@ pub(super) static KINDS: &[KindRow] = &[
     },
 ];
 
-const NODES: Shape<Node> = Shape {
+const NODES: TableShape<Node> = TableShape {
     columns: &[
-        Column::new("CLUSTER", |node| node.cluster.clone()),
-        Column::new("NAME", |node| node.name.clone()),
-        Column::new("ADDRESSES", |node| joined(node.addresses.iter().map(|address| &address.ip))),
-        Column::new("POD CIDR", |node| joined(node.ipv4_pod_cidr.iter().chain(&node.ipv6_pod_cidr).chain(&node.secondary_pod_cidrs))),
-        Column::wide("HEALTH", |node| joined(&node.health_ips)),
-        Column::wide("INGRESS", |node| joined(&node.ingress_ips)),
-        Column::wide("KEY", |node| number(node.encryption_key)),
-        Column::wide("LABELS", |node| labels(&node.labels)),
+        TableColumn::new("CLUSTER", |node| node.cluster.clone()),
+        TableColumn::new("NAME", |node| node.name.clone()),
+        TableColumn::new("ADDRESSES", |node| joined(node.addresses.iter().map(|address| &address.ip))),
+        TableColumn::new("POD CIDR", |node| joined(node.ipv4_pod_cidr.iter().chain(&node.ipv6_pod_cidr).chain(&node.secondary_pod_cidrs))),
+        TableColumn::wide("HEALTH", |node| joined(&node.health_ips)),
+        TableColumn::wide("INGRESS", |node| joined(&node.ingress_ips)),
+        TableColumn::wide("KEY", |node| number(node.encryption_key)),
+        TableColumn::wide("LABELS", |node| labels(&node.labels)),
     ],
     name: |node| format!("node/{}/{}", node.cluster, node.name),
 };
 
-const SERVICES: Shape<Service> = Shape {
+const SERVICES: TableShape<Service> = TableShape {
     columns: &[
-        Column::new("CLUSTER", |service| service.cluster.clone()),
-        Column::new("NAMESPACE", |service| service.namespace.clone()),
-        Column::new("NAME", |service| service.name.clone()),
-        Column::new("FRONTENDS", |service| joined(service.frontends.iter().map(|frontend| &frontend.ip))),
-        Column::new("BACKENDS", |service| service.backends.len().to_string()),
-        Column::new("SHARED", |service| service.shared.to_string()),
-        Column::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
-        Column::wide("SELECTOR", |service| labels(&service.selector)),
-        Column::wide("LABELS", |service| labels(&service.labels)),
+        TableColumn::new("CLUSTER", |service| service.cluster.clone()),
+        TableColumn::new("NAMESPACE", |service| service.namespace.clone()),
+        TableColumn::new("NAME", |service| service.name.clone()),
+        TableColumn::new("FRONTENDS", |service| joined(service.frontends.iter().map(|frontend| &frontend.ip))),
+        TableColumn::new("BACKENDS", |service| service.backends.len().to_string()),
+        TableColumn::new("SHARED", |service| service.shared.to_string()),
+        TableColumn::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
+        TableColumn::wide("SELECTOR", |service| labels(&service.selector)),
+        TableColumn::wide("LABELS", |service| labels(&service.labels)),
     ],
     name: |service| format!("service/{}/{}/{}", service.cluster, service.namespace, service.name),
 };
 
-const GLOBAL_SERVICES: Shape<GlobalService> = Shape {
+const GLOBAL_SERVICES: TableShape<GlobalService> = TableShape {
     columns: &[
-        Column::new("NAMESPACE", |service| service.namespace.clone()),
-        Column::new("NAME", |service| service.name.clone()),
-        Column::new("CLUSTERS", |service| joined(service.clusters.iter().map(|share| &share.cluster))),
-        Column::new("BACKENDS", backends),
-        Column::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
-        Column::wide("CONFLICTS", |service| joined(service.conflicts.iter().map(|conflict| &conflict.reason))),
+        TableColumn::new("NAMESPACE", |service| service.namespace.clone()),
+        TableColumn::new("NAME", |service| service.name.clone()),
+        TableColumn::new("CLUSTERS", |service| joined(service.clusters.iter().map(|share| &share.cluster))),
+        TableColumn::new("BACKENDS", backends),
+        TableColumn::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
+        TableColumn::wide("CONFLICTS", |service| joined(service.conflicts.iter().map(|conflict| &conflict.reason))),
     ],
     name: |service| format!("global-service/{}/{}", service.namespace, service.name),
 };
@@ -149,29 +149,29 @@ fn backends(service: &GlobalService) -> String {
     coloured(&format!("too large: {} MiB decoded, most of {cluster}", bytes >> 20), Colour::Red)
 }
 
-const IDENTITIES: Shape<Identity> = Shape {
+const IDENTITIES: TableShape<Identity> = TableShape {
     columns: &[
-        Column::new("ID", |identity| identity.id.to_string()),
-        Column::new("CLUSTER", |identity| text(identity.cluster.as_ref())),
-        Column::wide("SCOPE", |identity| identity.scope.to_string()),
-        Column::new("LABELS", |identity| {
+        TableColumn::new("ID", |identity| identity.id.to_string()),
+        TableColumn::new("CLUSTER", |identity| text(identity.cluster.as_ref())),
+        TableColumn::wide("SCOPE", |identity| identity.scope.to_string()),
+        TableColumn::new("LABELS", |identity| {
             identity.reserved.as_ref().map_or_else(|| labels(identity.labels.0.iter()), |name| format!("reserved:{name}"))
         }),
     ],
     name: |identity| format!("identity/{}", identity.id),
 };
 
-const IPCACHE: Shape<IpcacheEntry> = Shape {
+const IPCACHE: TableShape<IpcacheEntry> = TableShape {
     columns: &[
-        Column::new("PREFIX", |entry| entry.prefix.clone()),
-        Column::new("CLUSTER", |entry| entry.cluster.clone()),
-        Column::new("IDENTITY", |entry| entry.identity.to_string()),
-        Column::new("HOST", |entry| text(entry.host_ip.as_ref())),
-        Column::new("OWNER", owner),
-        Column::wide("KEY", |entry| number(entry.encryption_key)),
-        Column::wide("SOURCE", |entry| entry.source.to_string()),
-        Column::wide("SERVICE ACCOUNT", |entry| text(entry.service_account.as_ref())),
-        Column::wide("LABELS", identity_labels),
+        TableColumn::new("PREFIX", |entry| entry.prefix.clone()),
+        TableColumn::new("CLUSTER", |entry| entry.cluster.clone()),
+        TableColumn::new("IDENTITY", |entry| entry.identity.to_string()),
+        TableColumn::new("HOST", |entry| text(entry.host_ip.as_ref())),
+        TableColumn::new("OWNER", owner),
+        TableColumn::wide("KEY", |entry| number(entry.encryption_key)),
+        TableColumn::wide("SOURCE", |entry| entry.source.to_string()),
+        TableColumn::wide("SERVICE ACCOUNT", |entry| text(entry.service_account.as_ref())),
+        TableColumn::wide("LABELS", identity_labels),
     ],
     name: |entry| format!("ipcache/{}/{}", entry.cluster, entry.prefix),
 };
@@ -190,47 +190,50 @@ pub(super) fn identity_labels(entry: &IpcacheEntry) -> String {
     entry.labels.as_ref().map(|known| labels(known.0.iter())).unwrap_or_default()
 }
 
-const SERVICE_EXPORTS: Shape<ServiceExport> = Shape {
+const SERVICE_EXPORTS: TableShape<ServiceExport> = TableShape {
     columns: &[
-        Column::new("CLUSTER", |export| export.cluster.clone()),
-        Column::new("NAMESPACE", |export| export.namespace.clone()),
-        Column::new("NAME", |export| export.name.clone()),
-        Column::new("TYPE", |export| export.service_type.clone()),
-        Column::new("EXPORTED", |export| export.export_creation_timestamp.clone()),
-        Column::wide("LABELS", |export| labels(&export.labels)),
+        TableColumn::new("CLUSTER", |export| export.cluster.clone()),
+        TableColumn::new("NAMESPACE", |export| export.namespace.clone()),
+        TableColumn::new("NAME", |export| export.name.clone()),
+        TableColumn::new("TYPE", |export| export.service_type.clone()),
+        TableColumn::new("EXPORTED", |export| export.export_creation_timestamp.clone()),
+        TableColumn::wide("LABELS", |export| labels(&export.labels)),
     ],
     name: |export| format!("service-export/{}/{}/{}", export.cluster, export.namespace, export.name),
 };
 
-const ENDPOINT_SLICES: Shape<EndpointSlice> = Shape {
+const ENDPOINT_SLICES: TableShape<EndpointSlice> = TableShape {
     columns: &[
-        Column::new("CLUSTER", |slice| slice.cluster.clone()),
-        Column::new("NAMESPACE", |slice| slice.namespace.clone()),
-        Column::new("NAME", |slice| slice.name.clone()),
-        Column::new("TYPE", |slice| slice.address_type.clone()),
-        Column::new("ENDPOINTS", |slice| slice.endpoints.len().to_string()),
-        Column::wide("LABELS", |slice| labels(&slice.labels)),
+        TableColumn::new("CLUSTER", |slice| slice.cluster.clone()),
+        TableColumn::new("NAMESPACE", |slice| slice.namespace.clone()),
+        TableColumn::new("NAME", |slice| slice.name.clone()),
+        TableColumn::new("TYPE", |slice| slice.address_type.clone()),
+        TableColumn::new("ENDPOINTS", |slice| slice.endpoints.len().to_string()),
+        TableColumn::wide("LABELS", |slice| labels(&slice.labels)),
     ],
     name: |slice| format!("endpoint-slice/{}/{}/{}", slice.cluster, slice.namespace, slice.name),
 };
 
-pub(super) const CLUSTERS: Shape<Cluster> = Shape {
+pub(super) const CLUSTERS: TableShape<Cluster> = TableShape {
     columns: &[
-        Column::new("NAME", |cluster| if cluster.local == Some(true) { format!("{} (local)", cluster.name) } else { cluster.name.clone() }),
-        Column::new("ID", |cluster| text(cluster.cluster_id.as_ref())),
-        Column::new("PHASE", phase),
-        Column::new("FOR", |cluster| age_of(cluster.phase_seconds)),
-        Column::new("SOURCE-AGE", |cluster| age_of(cluster.age_seconds)),
-        Column::new("NODES", |cluster| entries(cluster, "node")),
-        Column::new("SERVICES", |cluster| entries(cluster, "service")),
-        Column::new("IDENTITIES", |cluster| entries(cluster, "identity")),
-        Column::new("IPS", |cluster| entries(cluster, "ipcache")),
-        Column::wide("EXPORTS", |cluster| entries(cluster, "serviceExport")),
-        Column::wide("SLICES", |cluster| entries(cluster, "endpointSlice")),
-        Column::wide("FAILURES", |cluster| cluster.failures.to_string()),
-        Column::wide("CERTIFICATE UNTIL", |cluster| text(cluster.certificate_expiry.as_ref())),
-        Column::wide("ENDPOINT", |cluster| text(cluster.endpoint.as_ref())),
-        Column::new("LAST ERROR", |cluster| text(cluster.last_error.as_ref().filter(|_| cluster.phase.as_deref() != Some("live")))),
+        TableColumn::new(
+            "NAME",
+            |cluster| if cluster.local == Some(true) { format!("{} (local)", cluster.name) } else { cluster.name.clone() },
+        ),
+        TableColumn::new("ID", |cluster| text(cluster.cluster_id.as_ref())),
+        TableColumn::new("PHASE", phase),
+        TableColumn::new("FOR", |cluster| age_of(cluster.phase_seconds)),
+        TableColumn::new("SOURCE-AGE", |cluster| age_of(cluster.age_seconds)),
+        TableColumn::new("NODES", |cluster| entries(cluster, "node")),
+        TableColumn::new("SERVICES", |cluster| entries(cluster, "service")),
+        TableColumn::new("IDENTITIES", |cluster| entries(cluster, "identity")),
+        TableColumn::new("IPS", |cluster| entries(cluster, "ipcache")),
+        TableColumn::wide("EXPORTS", |cluster| entries(cluster, "serviceExport")),
+        TableColumn::wide("SLICES", |cluster| entries(cluster, "endpointSlice")),
+        TableColumn::wide("FAILURES", |cluster| cluster.failures.to_string()),
+        TableColumn::wide("CERTIFICATE UNTIL", |cluster| text(cluster.certificate_expiry.as_ref())),
+        TableColumn::wide("ENDPOINT", |cluster| text(cluster.endpoint.as_ref())),
+        TableColumn::new("LAST ERROR", |cluster| text(cluster.last_error.as_ref().filter(|_| cluster.phase.as_deref() != Some("live")))),
     ],
     name: |cluster| format!("cluster/{}", cluster.name),
 };
@@ -260,7 +263,7 @@ mod tests {
     /// The examples of the OpenAPI document are answers of a real server about a fixed sample mesh.
     /// Only the ages differ between runs.
     #[test]
-    fn tables_and_names_say_what_the_answers_say() {
+    fn tables_and_names_match_the_answers() {
         let examples: Value = serde_json::from_str(include_str!("../../api/openapi/examples.json")).unwrap();
         let cases = [
             ("no", "Node", "node/paris/paris-worker-1", "paris paris-worker-1 172.18.1.1,fc00:c111:1::1 10.1.1.0/24,fd00:10:1:1::/64"),
@@ -274,7 +277,7 @@ mod tests {
         ];
         assert_eq!(cases.len(), KINDS.len());
         for (kind, schema, name, expected) in cases {
-            let (shape, example) = (KindRow::of(kind).unwrap().shape, &examples["schemas"][schema]);
+            let (shape, example) = (KindRow::by_name(kind).unwrap().shape, &examples["schemas"][schema]);
             assert_eq!(shape.name(example).unwrap(), name);
             let table = shape.table(std::slice::from_ref(example), false).unwrap();
             let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();

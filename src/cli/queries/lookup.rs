@@ -6,10 +6,10 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::asker::{Asker, ServerOptions, items};
+use super::api_client::{ApiClient, ServerOptions, items};
 use super::kinds::{identity_labels, owner};
-use crate::cli::failure::{Failure, Verdict};
-use crate::cli::terminal::output::{Column, OutputOptions, Shape, age_of, number, print_list, print_one, read, text};
+use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::terminal::output::{OutputOptions, TableColumn, TableShape, age_of, number, parse_answer, print_list, print_one, text};
 use crate::dto::lookup::{LookupAnswer, LookupItem, LookupRequest};
 use crate::dto::objects::IpcacheEntry;
 use crate::dto::problems::Explanation;
@@ -17,7 +17,6 @@ use crate::dto::problems::Explanation;
 /// Maximum number of addresses per request (the API's limit).
 const BATCH_LENGTH_MAX: usize = 10_000;
 
-/// What to look up.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct LookupOptions {
     /// Addresses, IPv4 or IPv6; `-` reads them from standard input, one a line
@@ -27,23 +26,23 @@ pub(in crate::cli) struct LookupOptions {
     output: OutputOptions,
 }
 
-/// An answer of a lookup, from the API for one address or for many.
-pub(in crate::cli) trait Looked: DeserializeOwned + 'static {
-    /// Table of such answers.
-    const SHAPE: Shape<Self> = Shape {
+/// Answer of a lookup, from the API for one address or for many.
+pub(in crate::cli) trait LookupResult: DeserializeOwned + 'static {
+    /// Columns of the table of answers.
+    const SHAPE: TableShape<Self> = TableShape {
         columns: &[
-            Column::new("IP", |looked: &Self| looked.ip().to_owned()),
-            Column::new("PREFIX", prefix),
-            Column::new("CLUSTER", |looked| of(looked, |entry| entry.cluster.clone())),
-            Column::new("IDENTITY", |looked| of(looked, |entry| entry.identity.to_string())),
-            Column::new("OWNER", |looked| of(looked, owner)),
-            Column::new("NODE", |looked| of(looked, |entry| text(entry.node_name.as_ref()))),
-            Column::new("SOURCE-AGE", |looked| age_of(looked.age_seconds())),
-            Column::wide("HOST", |looked| of(looked, |entry| text(entry.host_ip.as_ref()))),
-            Column::wide("KEY", |looked| of(looked, |entry| number(entry.encryption_key))),
-            Column::new("LABELS", |looked| of(looked, identity_labels)),
+            TableColumn::new("IP", |result: &Self| result.ip().to_owned()),
+            TableColumn::new("PREFIX", prefix),
+            TableColumn::new("CLUSTER", |result| entry_cell(result, |entry| entry.cluster.clone())),
+            TableColumn::new("IDENTITY", |result| entry_cell(result, |entry| entry.identity.to_string())),
+            TableColumn::new("OWNER", |result| entry_cell(result, owner)),
+            TableColumn::new("NODE", |result| entry_cell(result, |entry| text(entry.node_name.as_ref()))),
+            TableColumn::new("SOURCE-AGE", |result| age_of(result.age_seconds())),
+            TableColumn::wide("HOST", |result| entry_cell(result, |entry| text(entry.host_ip.as_ref()))),
+            TableColumn::wide("KEY", |result| entry_cell(result, |entry| number(entry.encryption_key))),
+            TableColumn::new("LABELS", |result| entry_cell(result, identity_labels)),
         ],
-        name: |looked| of(looked, |entry| entry.prefix.clone()),
+        name: |result| entry_cell(result, |entry| entry.prefix.clone()),
     };
 
     /// Returns the address.
@@ -63,7 +62,7 @@ pub(in crate::cli) trait Looked: DeserializeOwned + 'static {
     }
 }
 
-impl Looked for LookupAnswer {
+impl LookupResult for LookupAnswer {
     fn ip(&self) -> &str {
         &self.ip
     }
@@ -77,7 +76,7 @@ impl Looked for LookupAnswer {
     }
 }
 
-impl Looked for LookupItem {
+impl LookupResult for LookupItem {
     fn ip(&self) -> &str {
         &self.ip
     }
@@ -95,7 +94,7 @@ impl Looked for LookupItem {
     }
 }
 
-impl Looked for Explanation {
+impl LookupResult for Explanation {
     fn ip(&self) -> &str {
         &self.ip
     }
@@ -110,13 +109,13 @@ impl Looked for Explanation {
 }
 
 /// Returns a cell about the matching entry; empty without one.
-fn of(looked: &impl Looked, tell: fn(&IpcacheEntry) -> String) -> String {
-    looked.found().map(tell).unwrap_or_default()
+fn entry_cell(result: &impl LookupResult, describe: fn(&IpcacheEntry) -> String) -> String {
+    result.found().map(describe).unwrap_or_default()
 }
 
 /// Returns the prefix that covers an address, or why there is none.
-fn prefix(looked: &impl Looked) -> String {
-    match (looked.error(), looked.found()) {
+fn prefix(result: &impl LookupResult) -> String {
+    match (result.error(), result.found()) {
         (Some(error), _) => error.to_owned(),
         (None, Some(entry)) => entry.prefix.clone(),
         (None, None) => "no entry".to_owned(),
@@ -124,36 +123,36 @@ fn prefix(looked: &impl Looked) -> String {
 }
 
 /// Prints the entry of each address. Not fine if an address has none.
-pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
-    let asker = Asker::new(server)?;
+pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
+    let client = ApiClient::new(server)?;
     let ips = addresses(&options.ips)?;
     if let [ip] = ips.as_slice() {
-        let answer = asker.get("/v1/ipcache/lookup", &[("ip", ip)]).await?;
+        let answer = client.get("/v1/ipcache/lookup", &[("ip", ip)]).await?;
         print_one(options.output.output, &LookupAnswer::SHAPE, &answer)?;
-        return is_found::<LookupAnswer>(&answer).map(Verdict::of);
+        return is_found::<LookupAnswer>(&answer).map(ExitStatus::from_success);
     }
     let mut all = Vec::new();
     for batch in ips.chunks(BATCH_LENGTH_MAX) {
-        all.extend(items(asker.post("/v1/ipcache/lookup", &LookupRequest { ips: batch.to_vec() }).await?));
+        all.extend(items(client.post("/v1/ipcache/lookup", &LookupRequest { ips: batch.to_vec() }).await?));
     }
     print_list(options.output.output, &LookupItem::SHAPE, &all)?;
     for item in &all {
         if !is_found::<LookupItem>(item)? {
-            return Ok(Verdict::NotFine);
+            return Ok(ExitStatus::Failed);
         }
     }
-    Ok(Verdict::Fine)
+    Ok(ExitStatus::Success)
 }
 
 /// Returns whether an answer has an entry for the address.
-fn is_found<T: Looked>(answer: &Value) -> Result<bool, Failure> {
-    read::<T>(answer).map(|looked| looked.found().is_some())
+fn is_found<T: LookupResult>(answer: &Value) -> Result<bool, Failure> {
+    parse_answer::<T>(answer).map(|result| result.found().is_some())
 }
 
 /// Returns the addresses of the arguments, with those of standard input in place of `-`.
-fn addresses(given: &[String]) -> Result<Vec<String>, Failure> {
+fn addresses(arguments: &[String]) -> Result<Vec<String>, Failure> {
     let mut all = Vec::new();
-    for word in given {
+    for word in arguments {
         if word != "-" {
             all.push(word.clone());
             continue;

@@ -1,6 +1,6 @@
 //! Commands that query a running sidecar over its HTTP API.
 
-pub(super) mod asker;
+pub(super) mod api_client;
 pub(super) mod bundle;
 pub(super) mod config;
 pub(super) mod explain;

@@ -2,12 +2,11 @@
 
 use clap::Args;
 
-use super::asker::{Asker, ServerOptions};
-use crate::cli::failure::{Failure, Verdict};
-use crate::cli::terminal::output::{Column, Format, OutputOptions, Shape, age_of, joined, print, print_list, text};
+use super::api_client::{ApiClient, ServerOptions};
+use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::terminal::output::{OutputFormat, OutputOptions, TableColumn, TableShape, age_of, joined, print, print_list, text};
 use crate::dto::problems::Finding;
 
-/// What to tell.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ProblemsOptions {
     /// Only those of this cluster (repeatable)
@@ -23,15 +22,15 @@ pub(in crate::cli) struct ProblemsOptions {
     output: OutputOptions,
 }
 
-const SHAPE: Shape<Finding> = Shape {
+const SHAPE: TableShape<Finding> = TableShape {
     columns: &[
-        Column::new("SEVERITY", |finding| finding.severity.to_string()),
-        Column::new("KIND", |finding| finding.kind.to_string()),
-        Column::new("CLUSTERS", |finding| joined(&finding.clusters)),
-        Column::new("COUNT", |finding| text(finding.count.as_ref())),
-        Column::new("SINCE", since),
-        Column::wide("KEY", |finding| text(finding.key.as_ref())),
-        Column::new("WHAT, AND WHAT TO DO", |finding| format!("{}; {}", finding.detail, finding.advice)),
+        TableColumn::new("SEVERITY", |finding| finding.severity.to_string()),
+        TableColumn::new("KIND", |finding| finding.kind.to_string()),
+        TableColumn::new("CLUSTERS", |finding| joined(&finding.clusters)),
+        TableColumn::new("COUNT", |finding| text(finding.count.as_ref())),
+        TableColumn::new("SINCE", since),
+        TableColumn::wide("KEY", |finding| text(finding.key.as_ref())),
+        TableColumn::new("WHAT, AND WHAT TO DO", |finding| format!("{}; {}", finding.detail, finding.advice)),
     ],
     name: |finding| finding.id.clone(),
 };
@@ -43,14 +42,14 @@ fn since(finding: &Finding) -> String {
 }
 
 /// Prints the findings. Not fine if there are any.
-pub(in crate::cli) async fn run(options: &ProblemsOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &ProblemsOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let mut query: Vec<(&str, &str)> = options.cluster.iter().map(|name| ("cluster", name.as_str())).collect();
     query.extend(options.kind.iter().map(|kind| ("kind", kind.as_str())));
     query.extend(options.severity.iter().map(|severity| ("severity", severity.as_str())));
-    let (items, _) = Asker::new(server)?.list("/v1/problems", &query).await?;
+    let (items, _) = ApiClient::new(server)?.list("/v1/problems", &query).await?;
     match options.output.output {
-        Format::Table | Format::Wide if items.is_empty() => print("nothing looks wrong\n")?,
+        OutputFormat::Table | OutputFormat::Wide if items.is_empty() => print("nothing looks wrong\n")?,
         format => print_list(format, &SHAPE, &items)?,
     }
-    Ok(Verdict::of(items.is_empty()))
+    Ok(ExitStatus::from_success(items.is_empty()))
 }

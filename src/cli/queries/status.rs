@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::asker::{Asker, ServerOptions};
+use super::api_client::{ApiClient, ServerOptions};
 use super::kinds::{CLUSTERS, KindRow};
-use crate::cli::failure::{Failure, Verdict};
-use crate::cli::terminal::output::{Format, OutputOptions, Tabular, age, print_coloured, print_list, print_one, read};
-use crate::cli::terminal::progress::Progress;
+use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::terminal::output::{OutputFormat, OutputOptions, Tabular, age, parse_answer, print_coloured, print_list, print_one};
+use crate::cli::terminal::progress::ProgressLine;
 use crate::config::parse_duration;
 use crate::dto::reflection::ReflectionStatus;
 use crate::dto::status::{Cluster, DirectoryStatus, Status, StatusCounts};
@@ -20,7 +20,6 @@ use crate::dto::status::{Cluster, DirectoryStatus, Status, StatusCounts};
 /// sidecar is negligible.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What to tell.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct StatusOptions {
     /// Wait until there is a cluster and every one is live
@@ -34,60 +33,60 @@ pub(in crate::cli) struct StatusOptions {
 }
 
 /// Prints the state. Not fine while something is not live.
-pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
-    let asker = Asker::new(server)?;
+pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
+    let client = ApiClient::new(server)?;
     let deadline = Instant::now() + options.timeout;
-    let mut waiting = Waiting::default();
-    let found = loop {
-        let found = ask(&asker).await;
+    let mut wait_reporter = WaitReporter::default();
+    let answers = loop {
+        let answers = fetch_status(&client).await;
         let waits = options.wait && Instant::now() < deadline;
-        match found {
-            Ok(found) => match not_yet(&found.status.directory, &found.clusters).filter(|_| waits) {
-                Some(reason) => waiting.tell(&reason),
-                None => break found,
+        match answers {
+            Ok(answers) => match not_live_reason(&answers.status.directory, &answers.clusters).filter(|_| waits) {
+                Some(reason) => wait_reporter.report(&reason),
+                None => break answers,
             },
-            Err(failure) if waits && failure.is_unreachable() => waiting.tell(&failure.to_string()),
+            Err(failure) if waits && failure.is_unreachable() => wait_reporter.report(&failure.to_string()),
             Err(failure) => return Err(failure),
         }
         tokio::time::sleep(ASK_INTERVAL).await;
     };
-    drop(waiting);
-    let is_fine = not_yet(&found.status.directory, &found.clusters).is_none();
-    let Found { status, said: (status_said, clusters_said), .. } = found;
+    drop(wait_reporter);
+    let is_fine = not_live_reason(&answers.status.directory, &answers.clusters).is_none();
+    let StatusAnswers { status, raw: (raw_status, raw_clusters), .. } = answers;
     match options.output.output {
-        format @ (Format::Table | Format::Wide) => {
-            print_coloured(&(summary(&status) + "\n" + &CLUSTERS.table(&clusters_said, format == Format::Wide)?))?;
+        format @ (OutputFormat::Table | OutputFormat::Wide) => {
+            print_coloured(&(summary(&status) + "\n" + &CLUSTERS.table(&raw_clusters, format == OutputFormat::Wide)?))?;
         }
-        Format::Name => print_list(Format::Name, &CLUSTERS, &clusters_said)?,
-        format => print_one(format, &CLUSTERS, &json!({ "status": status_said, "clusters": clusters_said }))?,
+        OutputFormat::Name => print_list(OutputFormat::Name, &CLUSTERS, &raw_clusters)?,
+        format => print_one(format, &CLUSTERS, &json!({ "status": raw_status, "clusters": raw_clusters }))?,
     }
-    Ok(Verdict::of(is_fine))
+    Ok(ExitStatus::from_success(is_fine))
 }
 
-/// State of the sidecar and its clusters.
-struct Found {
+/// Answers about the sidecar and its clusters.
+struct StatusAnswers {
     /// If its config directory was not read, an empty list of clusters is not a good state: nobody
     /// knows which clusters exist.
     status: Status,
     clusters: Vec<Cluster>,
     /// Both answers as the API sent them.
-    said: (Value, Vec<Value>),
+    raw: (Value, Vec<Value>),
 }
 
-async fn ask(asker: &Asker) -> Result<Found, Failure> {
-    let status_said: Value = asker.get("/v1/status", &[]).await?;
-    let path = KindRow::of("clusters").map(KindRow::path).unwrap_or_default();
-    let (clusters_said, _) = asker.list(&path, &[]).await?;
-    let (status, clusters) = (read(&status_said)?, clusters_said.iter().map(read).collect::<Result<_, _>>()?);
-    Ok(Found { status, clusters, said: (status_said, clusters_said) })
+async fn fetch_status(client: &ApiClient) -> Result<StatusAnswers, Failure> {
+    let raw_status: Value = client.get("/v1/status", &[]).await?;
+    let path = KindRow::by_name("clusters").map(KindRow::path).unwrap_or_default();
+    let (raw_clusters, _) = client.list(&path, &[]).await?;
+    let (status, clusters) = (parse_answer(&raw_status)?, raw_clusters.iter().map(parse_answer).collect::<Result<_, _>>()?);
+    Ok(StatusAnswers { status, clusters, raw: (raw_status, raw_clusters) })
 }
 
 fn is_live(cluster: &Cluster) -> bool {
     cluster.phase.as_deref() == Some("live") && cluster.origin == "live"
 }
 
-/// Returns why not everything is live, if that is so.
-fn not_yet(directory: &DirectoryStatus, clusters: &[Cluster]) -> Option<String> {
+/// Returns the first reason why not everything is live.
+fn not_live_reason(directory: &DirectoryStatus, clusters: &[Cluster]) -> Option<String> {
     if let Some(reason) = &directory.no_clusters {
         return Some(format!("there is no cluster: {reason}"));
     }
@@ -95,25 +94,25 @@ fn not_yet(directory: &DirectoryStatus, clusters: &[Cluster]) -> Option<String> 
         return Some("the config directory is not read yet".to_owned());
     }
     if !clusters.iter().all(is_live) {
-        return Some(waiting_for(clusters));
+        return Some(describe_first_waiting(clusters));
     }
     // if a file was valid before, its cluster keeps the old configuration
     let unused = directory.invalid_files.iter().find(|(file, _)| clusters.iter().all(|cluster| cluster.name != **file));
     unused.map(|(file, reason)| format!("file {file} is not used: {reason}"))
 }
 
-fn waiting_for(clusters: &[Cluster]) -> String {
+fn describe_first_waiting(clusters: &[Cluster]) -> String {
     let waiting: Vec<&Cluster> = clusters.iter().filter(|cluster| !is_live(cluster)).collect();
     let first = waiting.first().map(|cluster| {
         let phase = cluster.phase.as_deref().unwrap_or("without a file");
         let error = cluster.last_error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
-        format!("{} is {phase}{}{error}", cluster.name, listed(cluster))
+        format!("{} is {phase}{}{error}", cluster.name, list_progress(cluster))
     });
     format!("{} of {} clusters are live; {}", clusters.len() - waiting.len(), clusters.len(), first.unwrap_or_default())
 }
 
 /// Returns the progress of a cluster's lists, if the source reports how many keys it has.
-fn listed(cluster: &Cluster) -> String {
+fn list_progress(cluster: &Cluster) -> String {
     let expected: u64 = cluster.resources.iter().filter_map(|resource| resource.expected).sum();
     let entries: u64 = cluster.resources.iter().map(|resource| resource.entries).sum();
     match (cluster.phase.as_deref(), expected) {
@@ -122,28 +121,28 @@ fn listed(cluster: &Cluster) -> String {
     }
 }
 
-/// Reports what the command waits for: on a terminal in one line, in a log once per reason.
+/// Reports why the command still waits: on a terminal in one line, in a log once per reason.
 #[derive(Debug, Default)]
-struct Waiting {
-    progress: Option<Progress>,
-    told: String,
+struct WaitReporter {
+    progress: Option<ProgressLine>,
+    last_reported: String,
 }
 
-impl Waiting {
-    fn tell(&mut self, text: &str) {
+impl WaitReporter {
+    fn report(&mut self, text: &str) {
         if io::stderr().is_terminal() {
-            self.progress.get_or_insert_with(|| Progress::begin("")).tell(text);
-        } else if self.told != text {
+            self.progress.get_or_insert_with(|| ProgressLine::start("")).set_text(text);
+        } else if self.last_reported != text {
             crate::cli::print_to_stderr(format!("{text}\n"));
-            text.clone_into(&mut self.told);
+            text.clone_into(&mut self.last_reported);
         }
     }
 }
 
-/// A kind in the summary: its count, and its singular and plural.
-type Counted = (fn(&StatusCounts) -> u64, &'static str, &'static str);
+/// Kind in the summary: its count, and its singular and plural.
+type CountLabel = (fn(&StatusCounts) -> u64, &'static str, &'static str);
 
-const COUNTED: [Counted; 7] = [
+const COUNT_LABELS: [CountLabel; 7] = [
     (|counts| counts.nodes, "node", "nodes"),
     (|counts| counts.services, "service", "services"),
     (|counts| counts.identities, "identity", "identities"),
@@ -154,8 +153,8 @@ const COUNTED: [Counted; 7] = [
 ];
 
 /// Returns the number of entries per kind, in one line. Kinds without entries are left out.
-fn held(counts: &StatusCounts) -> String {
-    let parts = COUNTED.iter().filter_map(|(count, one, several)| match count(counts) {
+fn counts_line(counts: &StatusCounts) -> String {
+    let parts = COUNT_LABELS.iter().filter_map(|(count, one, several)| match count(counts) {
         0 => None,
         1 => Some(format!("1 {one}")),
         count => Some(format!("{count} {several}")),
@@ -166,7 +165,7 @@ fn held(counts: &StatusCounts) -> String {
 }
 
 /// Returns the state of `reflect`, in one line.
-fn reflected(reflection: &ReflectionStatus) -> String {
+fn reflection_line(reflection: &ReflectionStatus) -> String {
     match &reflection.error {
         None if reflection.leader => format!("reflects {} clusters; {} keys wait\n", reflection.clusters, reflection.waiting),
         None => "reflects nothing: another meshkeep or KVStoreMesh writes\n".to_owned(),
@@ -179,12 +178,12 @@ fn summary(status: &Status) -> String {
     let mut out = String::new();
     let loading = if status.loaded { "" } else { ", still loading its store" };
     let _ = writeln!(out, "meshkeep {}, up {}{loading}", status.version, age(status.uptime_seconds));
-    out.extend(status.counts.as_ref().map(held));
+    out.extend(status.counts.as_ref().map(counts_line));
     let store = &status.store;
     let details: Vec<&str> = store.error.iter().chain(&store.losses).map(String::as_str).collect();
     let colon = if details.is_empty() { "" } else { ": " };
     let _ = writeln!(out, "store {}{colon}{}", store.state, details.join("; "));
-    out.extend(status.reflection.as_ref().map(reflected));
+    out.extend(status.reflection.as_ref().map(reflection_line));
     match &status.directory.error {
         _ if status.directory.no_clusters.is_some() => {
             out.extend(status.directory.no_clusters.iter().map(|reason| format!("there is no cluster: {reason}\n")));
@@ -205,10 +204,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_whose_file_cannot_be_used_is_waited_for() {
+    fn an_invalid_file_is_not_live() {
         let directory = |readable: bool, invalid: Value| {
             let directory = json!({"readable": readable, "invalidFiles": invalid});
-            not_yet(&serde_json::from_value(directory).unwrap(), &[])
+            not_live_reason(&serde_json::from_value(directory).unwrap(), &[])
         };
         assert_eq!(directory(true, json!({})), None);
         assert_eq!(directory(false, json!({})).as_deref(), Some("the config directory is not read yet"));
@@ -216,12 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_said_in_words() {
+    fn counts_are_human_readable() {
         let none: StatusCounts = serde_json::from_value(json!({"entries": 1, "nodes": 0, "services": 0, "serviceExports": 0,
             "endpointSlices": 0, "identities": 0, "ipcache": 0, "rejected": 0}))
         .unwrap();
         let some = StatusCounts { entries: 22, nodes: 4, services: 1, ipcache: 44, service_exports: 1, rejected: 2, ..none.clone() };
-        assert_eq!(held(&some), "holds 22 keys: 4 nodes, 1 service, 44 ipcache entries, 1 service export, 2 rejected values\n");
-        assert_eq!(held(&none), "holds 1 key\n");
+        assert_eq!(counts_line(&some), "holds 22 keys: 4 nodes, 1 service, 44 ipcache entries, 1 service export, 2 rejected values\n");
+        assert_eq!(counts_line(&none), "holds 1 key\n");
     }
 }

@@ -8,11 +8,11 @@ use futures_util::StreamExt;
 use jiff::Zoned;
 use serde_json::Value;
 
-use super::asker::{ANSWER_BYTES_MAX, Asker, ServerOptions};
+use super::api_client::{ANSWER_BYTES_MAX, ApiClient, ServerOptions};
 use super::filters::FilterOptions;
 use super::kinds::owner;
-use crate::cli::failure::{Failure, Verdict};
-use crate::cli::terminal::output::{Colour, Format, OutputOptions, coloured, labels, print_coloured, text, yaml};
+use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::terminal::output::{Colour, OutputFormat, OutputOptions, coloured, labels, print_coloured, text, yaml};
 use crate::dto::events::WatchEvent;
 use crate::dto::streamed::StreamedObject;
 use crate::model::{Backoff, ReaderPosition, printable};
@@ -25,7 +25,6 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// the connection is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 
-/// What to follow.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct WatchOptions {
     /// Only changes of this kind: node, service, identity, ipcache, serviceExport, endpointSlice, cluster or problem (repeatable; problems are told only if asked for)
@@ -44,7 +43,7 @@ pub(in crate::cli) struct WatchOptions {
 }
 
 /// Start of a stream.
-pub(in crate::cli) enum Start {
+pub(in crate::cli) enum WatchStart {
     /// Only changes from now on.
     Now,
     /// A snapshot, and then the changes after it.
@@ -54,7 +53,7 @@ pub(in crate::cli) enum Start {
 }
 
 /// Progress of a stream.
-struct Place {
+struct StreamProgress {
     /// Position to resume at; `None` before the first position, and inside a snapshot.
     position: Option<String>,
     /// Whether a snapshot comes first.
@@ -64,59 +63,64 @@ struct Place {
 }
 
 /// Follows the stream until it is interrupted.
-pub(in crate::cli) async fn run(options: &WatchOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+pub(in crate::cli) async fn run(options: &WatchOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let mut query = options.filters.query();
     query.extend(options.kind.iter().map(|kind| ("kind".to_owned(), kind.clone())));
     let start = match &options.after {
-        Some(position) => Start::After(position.to_string()),
-        None if options.snapshot => Start::Snapshot,
-        None => Start::Now,
+        Some(position) => WatchStart::After(position.to_string()),
+        None if options.snapshot => WatchStart::Snapshot,
+        None => WatchStart::Now,
     };
-    follow(&Asker::new(server)?, query, start, options.output.output).await
+    follow(&ApiClient::new(server)?, query, start, options.output.output).await
 }
 
 /// Follows a filter of the stream from a start on.
 pub(in crate::cli) async fn follow(
-    asker: &Asker,
+    client: &ApiClient,
     filters: Vec<(String, String)>,
-    start: Start,
-    format: Format,
-) -> Result<Verdict, Failure> {
+    start: WatchStart,
+    format: OutputFormat,
+) -> Result<ExitStatus, Failure> {
     let (position, snapshot) = match start {
-        Start::Now => (None, false),
-        Start::Snapshot => (None, true),
-        Start::After(position) => (Some(position), false),
+        WatchStart::Now => (None, false),
+        WatchStart::Snapshot => (None, true),
+        WatchStart::After(position) => (Some(position), false),
     };
     let is_narrow = filters.iter().any(|(name, _)| !matches!(name.as_str(), "kind" | "cluster"));
-    let mut place = Place { position, snapshot, is_narrow };
+    let mut progress = StreamProgress { position, snapshot, is_narrow };
     let (mut backoff, mut connected_before) = (Backoff::new(RETRY_MIN, RETRY_MAX), false);
     loop {
         let mut query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        match &place.position {
+        match &progress.position {
             Some(position) => query.push(("after", position)),
-            None if place.snapshot => query.push(("snapshot", "true")),
+            None if progress.snapshot => query.push(("snapshot", "true")),
             None => {}
         }
-        let broken = match asker.stream("/v1/events", &query).await {
+        let broken = match client.stream("/v1/events", &query).await {
             Ok(response) => {
                 if connected_before {
-                    note(if place.position.is_some() { "connected again: going on from where it was" } else { "connected again" });
+                    print_note(if progress.position.is_some() { "connected again: going on from where it was" } else { "connected again" });
                 }
                 connected_before = true;
                 backoff.reset();
-                read(asker, response, &mut place, format).await?
+                read(client, response, &mut progress, format).await?
             }
             Err(failure) if connected_before && failure.is_unreachable() => failure.to_string(),
             Err(failure) => return Err(failure),
         };
         let wait = backoff.next_wait();
-        note(&format!("{broken}; trying again in {:.1} s", wait.as_secs_f64()));
+        print_note(&format!("{broken}; trying again in {:.1} s", wait.as_secs_f64()));
         tokio::time::sleep(wait).await;
     }
 }
 
 /// Prints the events of a stream until it ends. Returns why it ended.
-async fn read(asker: &Asker, response: reqwest::Response, place: &mut Place, format: Format) -> Result<String, Failure> {
+async fn read(
+    client: &ApiClient,
+    response: reqwest::Response,
+    progress: &mut StreamProgress,
+    format: OutputFormat,
+) -> Result<String, Failure> {
     let mut chunks = response.bytes_stream();
     let mut buffer = Vec::new();
     loop {
@@ -129,33 +133,33 @@ async fn read(asker: &Asker, response: reqwest::Response, place: &mut Place, for
         let Some(end) = chunk.iter().rposition(|byte| *byte == b'\n') else {
             buffer.extend_from_slice(&chunk);
             if buffer.len() > ANSWER_BYTES_MAX {
-                return Err(asker.too_much("an event", ANSWER_BYTES_MAX));
+                return Err(client.too_large("an event", ANSWER_BYTES_MAX));
             }
             continue;
         };
-        let (ended, begun) = chunk.split_at(end + 1);
-        buffer.extend_from_slice(ended);
-        let lines = std::mem::replace(&mut buffer, begun.to_vec());
+        let (complete, rest) = chunk.split_at(end + 1);
+        buffer.extend_from_slice(complete);
+        let lines = std::mem::replace(&mut buffer, rest.to_vec());
         let mut printed = String::new();
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            printed.extend(heard(line, place, format));
+            printed.extend(event_text(line, progress, format));
         }
         print_coloured(&printed)?;
     }
 }
 
 /// Returns the text to print for a line of the stream.
-fn heard(line: &[u8], place: &mut Place, format: Format) -> Option<String> {
+fn event_text(line: &[u8], progress: &mut StreamProgress, format: OutputFormat) -> Option<String> {
     // deserialized through a `Value` like other answers: each direct way to read every shape adds
     // some hundred kilobytes to the binary
-    let said: Value = serde_json::from_slice(line).ok()?;
-    match crate::cli::terminal::output::read(&said) {
-        Ok(event) => told(&event, line, place, format),
+    let json: Value = serde_json::from_slice(line).ok()?;
+    match crate::cli::terminal::output::parse_answer(&json) {
+        Ok(event) => apply_event(&event, line, progress, format),
         // an event of a newer server must not be ignored silently
         Err(failure) => {
-            let printed = as_it_is(line, format);
+            let printed = raw_text(line, format);
             if printed.is_none() {
-                note(&failure.to_string());
+                print_note(&failure.to_string());
             }
             printed
         }
@@ -163,46 +167,46 @@ fn heard(line: &[u8], place: &mut Place, format: Format) -> Option<String> {
 }
 
 /// Returns the event as the API sent it, for JSON output.
-fn as_it_is(line: &[u8], format: Format) -> Option<String> {
+fn raw_text(line: &[u8], format: OutputFormat) -> Option<String> {
     match format {
-        Format::Json => Some(printable(&String::from_utf8_lossy(line)).into_owned() + "\n"),
-        Format::Yaml => {
-            let said: Value = serde_json::from_slice(line).ok()?;
-            yaml(&said).ok().map(|text| format!("---\n{}", printable(&text)))
+        OutputFormat::Json => Some(printable(&String::from_utf8_lossy(line)).into_owned() + "\n"),
+        OutputFormat::Yaml => {
+            let json: Value = serde_json::from_slice(line).ok()?;
+            yaml(&json).ok().map(|text| format!("---\n{}", printable(&text)))
         }
-        Format::Table | Format::Wide | Format::Name => None,
+        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name => None,
     }
 }
 
 /// Returns the text to print for an event, with its line end. Records the stream's progress.
-fn told(event: &WatchEvent, line: &[u8], place: &mut Place, format: Format) -> Option<String> {
+fn apply_event(event: &WatchEvent, line: &[u8], progress: &mut StreamProgress, format: OutputFormat) -> Option<String> {
     let name = event.event_type.as_ref();
     let reached = event.meta.as_ref().and_then(|meta| meta.position.as_ref()).or(event.position.as_ref());
     // inside a snapshot a position would skip the remaining events
-    if name != "reset" && (name == "synced" || place.position.is_some() || name == "bookmark") {
-        place.position = reached.cloned().or(place.position.take());
+    if name != "reset" && (name == "synced" || progress.position.is_some() || name == "bookmark") {
+        progress.position = reached.cloned().or(progress.position.take());
     }
-    place.snapshot &= name != "synced";
+    progress.snapshot &= name != "synced";
     match (name, format) {
-        (_, Format::Json | Format::Yaml) => as_it_is(line, format),
-        // The key changed while no stream was open. Only filters of keys can tell whether it ever
+        (_, OutputFormat::Json | OutputFormat::Yaml) => raw_text(line, format),
+        // The key changed while no stream was open. Only filters of keys can decide whether it ever
         // matched.
-        ("delete", _) if place.is_narrow && event.reason.as_deref() == Some("unknown") => None,
-        ("upsert" | "delete" | "patch" | "cluster", Format::Name) => Some(text(event.key.as_ref()) + "\n"),
-        ("upsert" | "patch" | "cluster", _) => Some(line_of('+', Colour::Green, event)),
-        ("delete", _) => Some(line_of('-', Colour::Red, event)),
+        ("delete", _) if progress.is_narrow && event.reason.as_deref() == Some("unknown") => None,
+        ("upsert" | "delete" | "patch" | "cluster", OutputFormat::Name) => Some(text(event.key.as_ref()) + "\n"),
+        ("upsert" | "patch" | "cluster", _) => Some(event_line('+', Colour::Green, event)),
+        ("delete", _) => Some(event_line('-', Colour::Red, event)),
         ("reset", _) => {
             // a snapshot follows, which starts again if the stream breaks
-            (place.position, place.snapshot) = (None, true);
+            (progress.position, progress.snapshot) = (None, true);
             match event.reason.as_deref().unwrap_or_default() {
                 // the snapshot that the options ask for
                 "initial" => {}
-                reason => note(&format!("its place in the stream is gone ({reason}): everything follows anew")),
+                reason => print_note(&format!("its place in the stream is gone ({reason}): everything follows anew")),
             }
             None
         }
         ("error", _) => {
-            note(event.problem.as_ref().map(|problem| problem.detail.as_str()).unwrap_or_default());
+            print_note(event.problem.as_ref().map(|problem| problem.detail.as_str()).unwrap_or_default());
             None
         }
         _ => None,
@@ -210,31 +214,31 @@ fn told(event: &WatchEvent, line: &[u8], place: &mut Place, format: Format) -> O
 }
 
 /// Returns a line such as `14:03:07 tokyo + ipcache 10.2.1.9/32 shop/cart-x id 131331`.
-fn line_of(sign: char, colour: Colour, event: &WatchEvent) -> String {
+fn event_line(sign: char, colour: Colour, event: &WatchEvent) -> String {
     // a problem of several clusters or of none has the cluster `-`
     let cluster = event.meta.as_ref().map(|meta| meta.cluster.as_str()).filter(|name| *name != "-");
-    let (sign, what) = (coloured(&sign.to_string(), colour), what(event));
+    let (sign, what) = (coloured(&sign.to_string(), colour), describe_object(event));
     let parts = [cluster, Some(sign.as_str()), event.kind.as_deref(), Some(what.as_str()), event.reason.as_deref()];
     let parts: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
     format!("{} {}\n", Zoned::now().strftime("%H:%M:%S"), parts.join(" "))
 }
 
 /// Returns a short description of an object, or the short key of a deleted one.
-fn what(event: &WatchEvent) -> String {
+fn describe_object(event: &WatchEvent) -> String {
     let key = event.key.as_deref().unwrap_or_default();
     let parts = match &event.object {
         Some(StreamedObject::Ipcache(entry)) => vec![entry.prefix.clone(), owner(entry), format!("id {}", entry.identity)],
         Some(StreamedObject::Identity(identity)) => vec![identity.id.to_string(), labels(identity.labels.0.iter())],
-        Some(StreamedObject::Finding(finding)) => vec![finding.severity.to_string(), short(key).to_owned(), finding.detail.clone()],
+        Some(StreamedObject::Finding(finding)) => vec![finding.severity.to_string(), short_key(key).to_owned(), finding.detail.clone()],
         Some(StreamedObject::Cluster(cluster)) => vec![text(cluster.phase.as_ref()), text(cluster.last_error.as_ref())],
-        _ => vec![short(key).to_owned()],
+        _ => vec![short_key(key).to_owned()],
     };
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns a key without the parts that its line already has:
 /// `cilium/cache/services/v1/tokyo/shop/cart` becomes `shop/cart`.
-fn short(key: &str) -> &str {
+fn short_key(key: &str) -> &str {
     if let Some(problem) = key.strip_prefix("problem/") {
         return problem;
     }
@@ -247,7 +251,7 @@ fn short(key: &str) -> &str {
 }
 
 /// Prints a note to the user on standard error, next to the stream.
-fn note(text: &str) {
+fn print_note(text: &str) {
     crate::cli::print_to_stderr(format!("{} {text}\n", Zoned::now().strftime("%H:%M:%S")));
 }
 
@@ -259,12 +263,12 @@ mod tests {
 
     /// Returns the line without its time.
     fn line(sign: char, event: &Value) -> String {
-        let line = line_of(sign, Colour::Green, &read(event));
+        let line = event_line(sign, Colour::Green, &read(event));
         line.split_once(' ').map(|(_, rest)| rest.trim_end().to_owned()).unwrap_or_default()
     }
 
     fn read(event: &Value) -> WatchEvent {
-        crate::cli::terminal::output::read(event).unwrap()
+        crate::cli::terminal::output::parse_answer(event).unwrap()
     }
 
     #[test]
@@ -297,20 +301,20 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_this_version_does_not_read_is_printed_as_it_is_where_that_is_asked_for() {
+    fn json_and_yaml_print_events_that_this_version_cannot_parse() {
         let line = br#"{"type":"upsert","kind":"node","key":7}"#;
-        let heard = |format| heard(line, &mut Place { position: None, snapshot: false, is_narrow: false }, format);
-        assert_eq!(heard(Format::Json).as_deref(), Some("{\"type\":\"upsert\",\"kind\":\"node\",\"key\":7}\n"));
-        assert_eq!(heard(Format::Yaml).as_deref(), Some("---\nkey: 7\nkind: node\ntype: upsert\n"));
-        assert_eq!(heard(Format::Table), None);
+        let event_text = |format| event_text(line, &mut StreamProgress { position: None, snapshot: false, is_narrow: false }, format);
+        assert_eq!(event_text(OutputFormat::Json).as_deref(), Some("{\"type\":\"upsert\",\"kind\":\"node\",\"key\":7}\n"));
+        assert_eq!(event_text(OutputFormat::Yaml).as_deref(), Some("---\nkey: 7\nkind: node\ntype: upsert\n"));
+        assert_eq!(event_text(OutputFormat::Table), None);
     }
 
     #[test]
-    fn no_place_is_kept_inside_a_snapshot() {
-        let mut place = Place { position: None, snapshot: false, is_narrow: true };
+    fn a_snapshot_has_no_position_to_resume_at() {
+        let mut progress = StreamProgress { position: None, snapshot: false, is_narrow: true };
         let mut tell = |event: Value| {
-            told(&read(&event), b"", &mut place, Format::Table);
-            place.position.clone()
+            apply_event(&read(&event), b"", &mut progress, OutputFormat::Table);
+            progress.position.clone()
         };
         assert_eq!(tell(json!({"type": "reset", "reason": "initial"})), None);
         assert_eq!(tell(json!({"type": "upsert", "kind": "node", "meta": {"cluster": "tokyo", "position": "v1.a.5"}})), None);
@@ -320,13 +324,13 @@ mod tests {
             Some("v1.a.10")
         );
         assert_eq!(tell(json!({"type": "reset", "reason": "foreignEpoch"})), None);
-        assert!(place.snapshot, "what follows anew is asked for anew where it breaks off");
-        let told = |event: Value, place: &mut Place| told(&read(&event), b"", place, Format::Table);
-        told(json!({"type": "synced", "position": "v1.b.1"}), &mut place);
-        assert!(!place.snapshot);
+        assert!(progress.snapshot, "a snapshot that breaks off is requested again");
+        let apply_event = |event: Value, progress: &mut StreamProgress| apply_event(&read(&event), b"", progress, OutputFormat::Table);
+        apply_event(json!({"type": "synced", "position": "v1.b.1"}), &mut progress);
+        assert!(!progress.snapshot);
         let gone =
             |reason: &str| json!({"type": "delete", "kind": "ipcache", "key": "cilium/cache/ip/v1/tokyo/10.0.0.1", "reason": reason});
-        assert_eq!(told(gone("unknown"), &mut place), None);
-        assert!(told(gone("deleted"), &mut place).is_some());
+        assert_eq!(apply_event(gone("unknown"), &mut progress), None);
+        assert!(apply_event(gone("deleted"), &mut progress).is_some());
     }
 }

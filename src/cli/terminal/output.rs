@@ -1,11 +1,11 @@
 //! Output formats of the commands: tables that fit the terminal, JSON, YAML or names.
 //!
-//! A table is a list of [`Column`]s; `-o wide` shows more of them. Tables and names are made from
+//! A table is a list of [`TableColumn`]s; `-o wide` shows more of them. Tables and names are made from
 //! the `dto` shapes of this version. JSON and YAML print the API's answer itself, including members
 //! that this version does not know.
 //!
-//! Every command prints through [`print`], [`print_coloured`] or [`Escaping`], which escape the
-//! characters that a terminal acts on.
+//! Every command prints through [`print`], [`print_coloured`] or [`EscapingWriter`], which escape
+//! the characters that a terminal acts on.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, StdoutLock, Write};
@@ -15,7 +15,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cli::failure::{Failure, OrFail as _};
+use crate::cli::failure::{Failure, ResultExt as _};
 use crate::model::{is_acted_on, printable, printable_with_colours};
 
 /// Start of the message for a failed write to standard output.
@@ -24,9 +24,8 @@ const NOT_WRITTEN: &str = "cannot write to standard output";
 /// Padding left and right of a column, the same as kubectl's.
 const COLUMN_PADDING: (u16, u16) = (0, 2);
 
-/// A form of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Format {
+pub(in crate::cli) enum OutputFormat {
     /// Columns for people
     Table,
     /// Columns for people, all of them
@@ -39,15 +38,14 @@ pub(in crate::cli) enum Format {
     Name,
 }
 
-/// The options of output.
 #[derive(Debug, Clone, Copy, Args)]
 pub(in crate::cli) struct OutputOptions {
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    pub(in crate::cli) output: Format,
+    pub(in crate::cli) output: OutputFormat,
 }
 
-pub(in crate::cli) struct Column<T> {
+pub(in crate::cli) struct TableColumn<T> {
     pub(super) heading: &'static str,
     /// Whether the column is shown only with `-o wide`.
     pub(in crate::cli) wide: bool,
@@ -55,7 +53,7 @@ pub(in crate::cli) struct Column<T> {
     pub(in crate::cli) cell: fn(&T) -> String,
 }
 
-impl<T> Column<T> {
+impl<T> TableColumn<T> {
     pub(in crate::cli) const fn new(heading: &'static str, cell: fn(&T) -> String) -> Self {
         Self { heading, wide: false, cell }
     }
@@ -66,13 +64,13 @@ impl<T> Column<T> {
 }
 
 /// Columns and name of a kind of object.
-pub(in crate::cli) struct Shape<T: 'static> {
-    pub(in crate::cli) columns: &'static [Column<T>],
+pub(in crate::cli) struct TableShape<T: 'static> {
+    pub(in crate::cli) columns: &'static [TableColumn<T>],
     /// Function that returns the name of an object, for `-o name`.
     pub(in crate::cli) name: fn(&T) -> String,
 }
 
-/// A [`Shape`] without its type parameter, so that shapes of all kinds fit in one list.
+/// A [`TableShape`] without its type parameter, so that shapes of all kinds fit in one list.
 pub(in crate::cli) trait Tabular: Sync {
     /// Returns the rows below their headings. Each line ends with a line feed.
     fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure>;
@@ -81,16 +79,16 @@ pub(in crate::cli) trait Tabular: Sync {
     fn name(&self, item: &Value) -> Result<String, Failure>;
 }
 
-impl<T: DeserializeOwned> Tabular for Shape<T> {
+impl<T: DeserializeOwned> Tabular for TableShape<T> {
     fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure> {
-        let mut unread = Ok(());
-        let items = items.iter().map_while(|item| read(item).map_err(|failure| unread = Err(failure)).ok());
+        let mut failure = Ok(());
+        let items = items.iter().map_while(|item| parse_answer(item).map_err(|error| failure = Err(error)).ok());
         let table = table(self, items, wide);
-        unread.map(|()| table)
+        failure.map(|()| table)
     }
 
     fn name(&self, item: &Value) -> Result<String, Failure> {
-        read(item).map(|item| (self.name)(&item))
+        parse_answer(item).map(|item| (self.name)(&item))
     }
 }
 
@@ -99,9 +97,9 @@ impl<T: DeserializeOwned> Tabular for Shape<T> {
 /// Characters that a terminal acts on are escaped first, and line feeds and tabs become blanks:
 /// names come from other clusters, and must neither break out of their line nor control the
 /// terminal.
-pub(in crate::cli) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
-    let other = |error| Failure::unreachable(format!("the answer is not what this version reads ({error}): -o json prints it as it is"));
-    if acts_on_terminal(answer) { T::deserialize(&in_one_line(answer)) } else { T::deserialize(answer) }.map_err(other)
+pub(in crate::cli) fn parse_answer<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
+    let invalid = |error| Failure::unreachable(format!("the answer is not what this version reads ({error}): -o json prints it as it is"));
+    if acts_on_terminal(answer) { T::deserialize(&in_one_line(answer)) } else { T::deserialize(answer) }.map_err(invalid)
 }
 
 /// Returns whether any text in the value has a character that a terminal acts on.
@@ -129,28 +127,28 @@ fn in_one_line(value: &Value) -> Value {
     }
 }
 
-pub(in crate::cli) fn print_list(format: Format, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
+pub(in crate::cli) fn print_list(format: OutputFormat, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
     match format {
-        Format::Table | Format::Wide => print_coloured(&shape.table(items, format == Format::Wide)?),
-        Format::Json => print_json(&json!({ "items": items })),
-        Format::Yaml => print_yaml(&json!({ "items": items })),
-        Format::Name => {
+        OutputFormat::Table | OutputFormat::Wide => print_coloured(&shape.table(items, format == OutputFormat::Wide)?),
+        OutputFormat::Json => print_json(&json!({ "items": items })),
+        OutputFormat::Yaml => print_yaml(&json!({ "items": items })),
+        OutputFormat::Name => {
             let names = items.iter().map(|item| shape.name(item).map(|name| name + "\n"));
             print(&names.collect::<Result<String, Failure>>()?)
         }
     }
 }
 
-pub(in crate::cli) fn print_one(format: Format, shape: &dyn Tabular, item: &Value) -> Result<(), Failure> {
+pub(in crate::cli) fn print_one(format: OutputFormat, shape: &dyn Tabular, item: &Value) -> Result<(), Failure> {
     match format {
-        Format::Json => print_json(item),
-        Format::Yaml => print_yaml(item),
-        Format::Table | Format::Wide | Format::Name => print_list(format, shape, std::slice::from_ref(item)),
+        OutputFormat::Json => print_json(item),
+        OutputFormat::Yaml => print_yaml(item),
+        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name => print_list(format, shape, std::slice::from_ref(item)),
     }
 }
 
-fn table<T>(shape: &Shape<T>, items: impl IntoIterator<Item = T>, wide: bool) -> String {
-    let columns: Vec<&Column<T>> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
+fn table<T>(shape: &TableShape<T>, items: impl IntoIterator<Item = T>, wide: bool) -> String {
+    let columns: Vec<&TableColumn<T>> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
     let mut table = Table::new();
     // a pipe gets whole lines: programs split them at blanks and not at a width
     let arrangement = if io::stdout().is_terminal() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
@@ -177,22 +175,22 @@ fn table<T>(shape: &Shape<T>, items: impl IntoIterator<Item = T>, wide: bool) ->
 /// Prints text that may contain characters from remote sources. A closed pipe ends the command
 /// quietly, as with other Unix commands.
 pub(in crate::cli) fn print(text: &str) -> Result<(), Failure> {
-    written(write(text))
+    map_broken_pipe(write(text))
 }
 
 /// Prints text with [`coloured`] parts. The caller has already escaped everything from remote
-/// sources ([`read`], [`one_line`]).
+/// sources ([`parse_answer`], [`one_line`]).
 pub(in crate::cli) fn print_coloured(text: &str) -> Result<(), Failure> {
     if !has_colours() {
         return print(text);
     }
     let mut out = io::stdout().lock();
-    written(out.write_all(printable_with_colours(text).as_bytes()).and_then(|()| out.flush()))
+    map_broken_pipe(out.write_all(printable_with_colours(text).as_bytes()).and_then(|()| out.flush()))
 }
 
 /// Prints a document. Unlike with [`print`], a closed pipe is not a failure: its reader has read
 /// enough, and the exit code reports the command's result.
-pub(in crate::cli) fn print_whole(write: impl FnOnce(&mut StdoutLock<'static>) -> io::Result<()>) -> Result<(), Failure> {
+pub(in crate::cli) fn print_document(write: impl FnOnce(&mut StdoutLock<'static>) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match write(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -206,7 +204,7 @@ fn write(text: &str) -> io::Result<()> {
     out.write_all(printable(text).as_bytes()).and_then(|()| out.flush())
 }
 
-fn written(result: io::Result<()>) -> Result<(), Failure> {
+fn map_broken_pipe(result: io::Result<()>) -> Result<(), Failure> {
     result.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::not_found(""),
         _ => Failure::not_found(format!("{NOT_WRITTEN}: {error}")),
@@ -215,9 +213,9 @@ fn written(result: io::Result<()>) -> Result<(), Failure> {
 
 /// A writer that escapes the characters that a terminal acts on. Each write must consist of whole
 /// characters, as those of `write!` do.
-pub(in crate::cli) struct Escaping<W>(pub(in crate::cli) W);
+pub(in crate::cli) struct EscapingWriter<W>(pub(in crate::cli) W);
 
-impl<W: Write> Write for Escaping<W> {
+impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write_all(printable(&String::from_utf8_lossy(bytes)).as_bytes())?;
         Ok(bytes.len())
@@ -252,7 +250,7 @@ pub(in crate::cli) fn text(value: Option<&impl Display>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
 }
 
-/// Returns a number as text, where 0 means "none".
+/// Returns a number as text; empty for 0, which means "none".
 pub(in crate::cli) fn number(value: impl Into<u64>) -> String {
     let value = value.into();
     if value == 0 { String::new() } else { value.to_string() }
@@ -322,15 +320,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_other_clusters_do_not_control_the_terminal() {
-        let said = json!({"name": "x\u{1b}[31m\u{7}\nFAKE", "labels": {"a\u{9b}": ["\tb\u{202e}"]}, "count": 1});
+    fn remote_names_do_not_control_the_terminal() {
+        let remote = json!({"name": "x\u{1b}[31m\u{7}\nFAKE", "labels": {"a\u{9b}": ["\tb\u{202e}"]}, "count": 1});
         let expected = json!({"name": r"x\u001b[31m\u0007 FAKE", "labels": {r"a\u009b": [r" b\u202e"]}, "count": 1});
-        assert_eq!(read::<Value>(&said).unwrap(), expected);
-        assert_eq!(read::<Value>(&expected).unwrap(), expected);
+        assert_eq!(parse_answer::<Value>(&remote).unwrap(), expected);
+        assert_eq!(parse_answer::<Value>(&expected).unwrap(), expected);
     }
 
     #[test]
-    fn yaml_means_the_same_and_has_nothing_that_a_terminal_acts_on() {
+    fn yaml_keeps_values_and_escapes_control_characters() {
         let hostile = json!({"items": [{"name": "x\u{1b}[31m\u{7f}\u{9b}\u{202e}\n", "count": 1}]});
         let text = yaml(&hostile).unwrap();
         let printed = printable(&text);
@@ -340,8 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_escapes_what_is_written_to_it() {
-        let mut out = Escaping(Vec::new());
+    fn the_writer_escapes_control_characters() {
+        let mut out = EscapingWriter(Vec::new());
         writeln!(out, "{}", json!({"key": "x\u{1b}\u{7f}\u{202e}東"})).unwrap();
         assert_eq!(String::from_utf8(out.0).unwrap(), "{\"key\":\"x\\u001b\\u007f\\u202e東\"}\n");
     }
@@ -353,24 +351,24 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_a_dash_for_what_is_not_there_and_no_blanks_at_the_end() {
-        type Named = (&'static str, &'static [(&'static str, &'static str)], Option<u32>);
-        const SHAPE: Shape<Named> = Shape {
+    fn empty_cells_are_dashes_and_lines_have_no_trailing_blanks() {
+        type TestRow = (&'static str, &'static [(&'static str, &'static str)], Option<u32>);
+        const SHAPE: TableShape<TestRow> = TableShape {
             columns: &[
-                Column::new("NAME", |(name, _, _)| (*name).to_owned()),
-                Column::new("LABELS", |(_, pairs, _)| labels(pairs.iter().copied())),
-                Column::wide("ID", |(_, _, id)| text(id.as_ref())),
+                TableColumn::new("NAME", |(name, _, _)| (*name).to_owned()),
+                TableColumn::new("LABELS", |(_, pairs, _)| labels(pairs.iter().copied())),
+                TableColumn::wide("ID", |(_, _, id)| text(id.as_ref())),
             ],
             name: |(name, _, _)| (*name).to_owned(),
         };
-        let items: [Named; 2] = [("paris", &[("a", "1"), ("b", "2")], Some(7)), ("tokyo-1", &[], None)];
+        let items: [TestRow; 2] = [("paris", &[("a", "1"), ("b", "2")], Some(7)), ("tokyo-1", &[], None)];
         assert_eq!(table(&SHAPE, items, false), "NAME     LABELS\nparis    a=1,b=2\ntokyo-1  -\n");
         assert_eq!(table(&SHAPE, items, true), "NAME     LABELS   ID\nparis    a=1,b=2  7\ntokyo-1  -        -\n");
     }
 
     #[test]
-    fn what_is_no_shape_of_this_version_is_said() {
-        let shape: Shape<crate::dto::objects::NodeAddress> = Shape { columns: &[], name: |address| address.ip.clone() };
+    fn an_unknown_shape_is_reported() {
+        let shape: TableShape<crate::dto::objects::NodeAddress> = TableShape { columns: &[], name: |address| address.ip.clone() };
         assert_eq!(shape.name(&json!({"type": "InternalIP", "ip": "10.0.0.1", "tomorrow": 1})).unwrap(), "10.0.0.1");
         let failure = shape.table(&[json!({"ip": "10.0.0.1"})], false).unwrap_err().to_string();
         assert_eq!(failure, "the answer is not what this version reads (missing field `type`): -o json prints it as it is");

@@ -1,4 +1,4 @@
-//! A progress line on standard error: shows what a command is busy with, and is wiped at the end.
+//! A progress line on standard error: shows the current step of a command, and is wiped at the end.
 //!
 //! The line is shown only if standard error is a terminal: scripts do not need it.
 
@@ -23,38 +23,38 @@ const COLUMNS: u16 = 80;
 /// Returns to the beginning of the line and erases it (ECMA-48, EL).
 const WIPE: &str = "\r\x1b[K";
 
-/// Whether a line is shown: a second one, for a part of the same task, would only flicker.
+/// True while a line is shown: a second one, for a part of the same task, would only flicker.
 static SHOWN: AtomicBool = AtomicBool::new(false);
 
 /// Progress line of a task that may take long. Dropping it wipes the line before any other output.
 #[derive(Debug)]
-pub(in crate::cli) struct Progress {
-    doing: Arc<Mutex<String>>,
+pub(in crate::cli) struct ProgressLine {
+    text: Arc<Mutex<String>>,
     end: Option<SyncSender<()>>,
     painter: Option<JoinHandle<()>>,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Starts the progress line with the text of the first step.
-    pub(in crate::cli) fn begin(doing: &str) -> Self {
-        let doing = Arc::new(Mutex::new(doing.to_owned()));
+    pub(in crate::cli) fn start(text: &str) -> Self {
+        let text = Arc::new(Mutex::new(text.to_owned()));
         if !io::stderr().is_terminal() || SHOWN.swap(true, Ordering::Relaxed) {
-            return Self { doing, end: None, painter: None };
+            return Self { text, end: None, painter: None };
         }
-        let ((end, ended), shown) = (sync_channel(0), Arc::clone(&doing));
+        let ((end, ended), shown) = (sync_channel(0), Arc::clone(&text));
         let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(COLUMNS, |size| size.ws_col);
         let columns = if columns == 0 { COLUMNS } else { columns };
         let painter = thread::spawn(move || paint(&mut io::stderr(), &ended, &shown, columns));
-        Self { doing, end: Some(end), painter: Some(painter) }
+        Self { text, end: Some(end), painter: Some(painter) }
     }
 
     /// Replaces the text that the line shows.
-    pub(in crate::cli) fn tell(&self, doing: impl Into<String>) {
-        *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = doing.into();
+    pub(in crate::cli) fn set_text(&self, text: impl Into<String>) {
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(painter) = self.painter.take() {
@@ -66,11 +66,11 @@ impl Drop for Progress {
 }
 
 /// Redraws the line until the end, then wipes it.
-fn paint(out: &mut dyn Write, ended: &Receiver<()>, doing: &Mutex<String>, columns: u16) {
-    let begun = Instant::now();
+fn paint(out: &mut dyn Write, ended: &Receiver<()>, text: &Mutex<String>, columns: u16) {
+    let started = Instant::now();
     let mut wait = SHOWN_AFTER;
     while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-        let line = line(&doing.lock().unwrap_or_else(PoisonError::into_inner), begun.elapsed(), columns);
+        let line = line(&text.lock().unwrap_or_else(PoisonError::into_inner), started.elapsed(), columns);
         // if the terminal was closed, nobody reads the line
         let _ = write!(out, "{WIPE}{line}").and_then(|()| out.flush());
         wait = INTERVAL;
@@ -82,10 +82,10 @@ fn paint(out: &mut dyn Write, ended: &Receiver<()>, doing: &Mutex<String>, colum
 
 /// Returns the text and the elapsed time, cut to the terminal's width: a longer line could not be
 /// overwritten.
-fn line(doing: &str, since: Duration, columns: u16) -> String {
+fn line(text: &str, since: Duration, columns: u16) -> String {
     let since = format!(", {} s", since.as_secs());
     let room = usize::from(columns).saturating_sub(since.len() + 1);
-    doing.chars().map(|character| if is_acted_on(character) { ' ' } else { character }).take(room).collect::<String>() + &since
+    text.chars().map(|character| if is_acted_on(character) { ' ' } else { character }).take(room).collect::<String>() + &since
 }
 
 #[cfg(test)]
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_at_once_is_not_shown_and_what_was_shown_is_wiped() {
+    fn short_tasks_show_no_line_and_a_shown_line_is_wiped() {
         let (end, ended) = sync_channel(0);
         let mut out = Vec::new();
         drop(end);
@@ -101,8 +101,8 @@ mod tests {
         assert_eq!(out, b"");
 
         /// Writer that ends the progress once it has received a line.
-        struct Until(Vec<u8>, Option<SyncSender<()>>);
-        impl Write for Until {
+        struct EndAfterWrite(Vec<u8>, Option<SyncSender<()>>);
+        impl Write for EndAfterWrite {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 self.1.take();
                 self.0.write(bytes)
@@ -112,7 +112,7 @@ mod tests {
             }
         }
         let (end, ended) = sync_channel(0);
-        let mut out = Until(Vec::new(), Some(end));
+        let mut out = EndAfterWrite(Vec::new(), Some(end));
         paint(&mut out, &ended, &Mutex::new("reading".to_owned()), 80);
         assert_eq!(String::from_utf8(out.0).unwrap(), "\r\x1b[Kreading, 1 s\r\x1b[K");
     }

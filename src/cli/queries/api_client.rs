@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::cli::failure::Failure;
-use crate::cli::terminal::progress::Progress;
+use crate::cli::terminal::progress::ProgressLine;
 use crate::dto::Page;
 use crate::dto::lookup::LookupRequest;
 use crate::dto::problem::ProblemDocument;
@@ -58,7 +58,7 @@ const PAGE_LIMIT: &str = "10000";
 /// Base URL of requests over a unix socket; the sidecar accepts any loopback name.
 const SOCKET_HOST: &str = "http://localhost/";
 
-/// Where the sidecar is, and who asks.
+/// Address of the sidecar, and the credentials of the command.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Which meshkeep")]
 pub(in crate::cli) struct ServerOptions {
@@ -88,19 +88,19 @@ pub(in crate::cli) struct ServerOptions {
 
 /// Client for one sidecar.
 #[derive(Debug)]
-pub(in crate::cli) struct Asker {
+pub(in crate::cli) struct ApiClient {
     client: Client,
     base: Url,
-    /// Server as messages name it, without secrets.
+    /// Address of the server without secrets, for messages.
     server: String,
     /// Whether the client presents a certificate.
     has_certificate: bool,
 }
 
-impl Asker {
+impl ApiClient {
     /// Reads the files that the options name. Sends no request yet.
     pub(in crate::cli) fn new(options: &ServerOptions) -> Result<Self, Failure> {
-        let server = shown_server(&options.server);
+        let server = redacted_server(&options.server);
         let wrong = |reason: String| Failure::usage(format!("--server {server:?} {reason}"));
         // reqwest needs a provider even for plain HTTP; the call fails only if the process has one
         // already
@@ -120,7 +120,7 @@ impl Asker {
         }
         let mut headers = HeaderMap::new();
         if let Some(path) = &options.token_file {
-            headers.insert(AUTHORIZATION, token(path)?);
+            headers.insert(AUTHORIZATION, read_token(path)?);
         }
         let identity = certificates::identity(options.client_cert.as_deref(), options.client_key.as_deref())?;
         let has_certificate = identity.is_some() && base.scheme() == "https";
@@ -141,14 +141,14 @@ impl Asker {
 
     /// Requests `path` and returns the bytes of the answer.
     async fn fetch(&self, path: &str, query: &[(&str, &str)]) -> Result<Vec<u8>, Failure> {
-        let _progress = self.waiting();
+        let _progress = self.start_progress();
         let request = self.client.get(self.url(path, query)?).timeout(ANSWER_TIME_MAX);
         self.answer(request.send().await).await
     }
 
     /// Posts a body to `path` and returns the answer as JSON.
     pub(super) async fn post(&self, path: &str, body: &LookupRequest) -> Result<Value, Failure> {
-        let _progress = self.waiting();
+        let _progress = self.start_progress();
         let request = self.client.post(self.url(path, &[])?).timeout(ANSWER_TIME_MAX).json(body);
         self.parse(&self.answer(request.send().await).await?)
     }
@@ -159,7 +159,7 @@ impl Asker {
         let response = response.map_err(|error| self.unreachable(error))?;
         let healthy = response.status().is_success();
         if response.status().is_redirection() {
-            return Err(self.refused(response).await);
+            return Err(self.refusal(response).await);
         }
         Ok((healthy, String::from_utf8_lossy(&self.read(response, ANSWER_BYTES_MAX).await?).into_owned()))
     }
@@ -168,7 +168,7 @@ impl Asker {
     /// about probable mistakes in the request.
     pub(in crate::cli) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
         let (mut items, mut token, mut byte_count) = (Vec::new(), None::<String>, 0_usize);
-        let progress = Progress::begin(&format!("asking for {}", path.trim_start_matches("/v1/")));
+        let progress = ProgressLine::start(&format!("asking for {}", path.trim_start_matches("/v1/")));
         loop {
             let mut query = query.to_vec();
             query.push(("limit", PAGE_LIMIT));
@@ -176,12 +176,12 @@ impl Asker {
                 query.push(("pageToken", token));
             }
             let answer = self.fetch(path, &query).await?;
-            byte_count = with_page(byte_count, answer.len()).ok_or_else(|| self.too_much("a list", LIST_BYTES_MAX))?;
+            byte_count = add_page_bytes(byte_count, answer.len()).ok_or_else(|| self.too_large("a list", LIST_BYTES_MAX))?;
             let page: Page = self.parse(&answer)?;
             items.extend(page.items);
-            progress.tell(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
+            progress.set_text(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
             if token.is_none() {
-                page.warnings.iter().for_each(|warning| crate::cli::warn(warning));
+                page.warnings.iter().for_each(|warning| crate::cli::print_warning(warning));
             }
             token = page.next_page_token;
             if token.is_none() {
@@ -196,13 +196,13 @@ impl Asker {
         // the stream itself never ends, so the request has no timeout of its own
         let response = match timeout(ANSWER_TIME_MAX, request.send()).await {
             Ok(response) => response.map_err(|error| self.unreachable(error))?,
-            Err(_) => return Err(self.silent()),
+            Err(_) => return Err(self.timed_out()),
         };
-        if response.status().is_success() { Ok(response) } else { Err(self.refused(response).await) }
+        if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
     }
 
-    fn waiting(&self) -> Progress {
-        Progress::begin(&format!("waiting for {}", self.server))
+    fn start_progress(&self) -> ProgressLine {
+        ProgressLine::start(&format!("waiting for {}", self.server))
     }
 
     fn url(&self, path: &str, query: &[(&str, &str)]) -> Result<Url, Failure> {
@@ -216,7 +216,7 @@ impl Asker {
     /// Returns the body of a successful answer.
     async fn answer(&self, response: reqwest::Result<Response>) -> Result<Vec<u8>, Failure> {
         let response = response.map_err(|error| self.unreachable(error))?;
-        if response.status().is_success() { self.read(response, ANSWER_BYTES_MAX).await } else { Err(self.refused(response).await) }
+        if response.status().is_success() { self.read(response, ANSWER_BYTES_MAX).await } else { Err(self.refusal(response).await) }
     }
 
     fn parse<T: DeserializeOwned>(&self, answer: &[u8]) -> Result<T, Failure> {
@@ -228,7 +228,7 @@ impl Asker {
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(error))? {
             if bytes.len() + chunk.len() > bytes_max {
-                return Err(self.too_much("an answer", bytes_max));
+                return Err(self.too_large("an answer", bytes_max));
             }
             bytes.extend_from_slice(&chunk);
         }
@@ -236,7 +236,7 @@ impl Asker {
     }
 
     /// Returns the failure for an answer that is larger than any answer of a meshkeep.
-    pub(super) fn too_much(&self, what: &str, bytes_max: usize) -> Failure {
+    pub(super) fn too_large(&self, what: &str, bytes_max: usize) -> Failure {
         let text = format!(
             "{} sends {what} of more than {} MiB, which no meshkeep does: name another with --server",
             self.server,
@@ -245,40 +245,40 @@ impl Asker {
         Failure::unreachable(text)
     }
 
-    fn silent(&self) -> Failure {
-        let place = self.server.trim_start_matches("http://");
-        Failure::unreachable(format!("{place} did not answer in time: is it very busy, or another program?"))
+    fn timed_out(&self) -> Failure {
+        let server = self.server.trim_start_matches("http://");
+        Failure::unreachable(format!("{server} did not answer in time: is it very busy, or another program?"))
     }
 
     /// Returns the failure for a server that does not answer, with advice.
     fn unreachable(&self, error: reqwest::Error) -> Failure {
-        let place = self.server.trim_start_matches("http://");
+        let server = self.server.trim_start_matches("http://");
         // the URL may contain a password
         let error = error.without_url();
-        let cause = cause(&error);
+        let cause = innermost_cause(&error);
         if error.is_timeout() && !error.is_connect() {
-            return self.silent();
+            return self.timed_out();
         }
-        let text = if let Some(text) = self.about_certificate(&cause) {
+        let text = if let Some(text) = self.certificate_refusal(&cause) {
             text
         } else if cause.contains("InvalidContentType") {
-            format!("{place} does not speak TLS: name it with http://")
+            format!("{server} does not speak TLS: name it with http://")
         } else if let Some(reason) = server_certificate::refusal(&error) {
-            server_certificate::describe(place, reason)
+            server_certificate::describe(server, reason)
         } else if error.is_connect() {
-            format!("no meshkeep at {place} ({cause}): start one with `meshkeep serve`, or name another with --server")
+            format!("no meshkeep at {server} ({cause}): start one with `meshkeep serve`, or name another with --server")
         } else if self.base.scheme() == "http" && ["invalid HTTP version", "before message completed"].iter().any(|one| cause.contains(one))
         {
-            format!("{place} does not answer in HTTP: if it serves TLS, name it with https://")
+            format!("{server} does not answer in HTTP: if it serves TLS, name it with https://")
         } else {
-            format!("the connection to {place} broke: {cause}")
+            format!("the connection to {server} broke: {cause}")
         };
         Failure::unreachable(text)
     }
 
     /// Returns what a failed connection reveals about our certificate, or about the lack of one
     /// (RFC 8446, 6.2).
-    fn about_certificate(&self, cause: &str) -> Option<String> {
+    fn certificate_refusal(&self, cause: &str) -> Option<String> {
         const REFUSALS: [&str; 8] = [
             "AccessDenied",
             "BadCertificate",
@@ -294,14 +294,14 @@ impl Asker {
         if self.base.scheme() != "https" {
             return None;
         }
-        let place = &self.server;
+        let server = &self.server;
         let is_alert = cause.contains("fatal alert");
         if is_alert && cause.contains("CertificateRequired") {
-            return Some(format!("{place} asks for a client certificate: name one with --client-cert and --client-key"));
+            return Some(format!("{server} asks for a client certificate: name one with --client-cert and --client-key"));
         }
         if is_alert && self.has_certificate && REFUSALS.iter().any(|alert| cause.contains(alert)) {
             return Some(format!(
-                "{place} refuses the certificate of --client-cert ({cause}): is it signed by an authority of that meshkeep's --client-ca, and has it not run out?"
+                "{server} refuses the certificate of --client-cert ({cause}): is it signed by an authority of that meshkeep's --client-ca, and has it not run out?"
             ));
         }
         let is_end = ENDS.iter().any(|end| cause.contains(end));
@@ -310,20 +310,20 @@ impl Asker {
         } else {
             "does it ask for one (--client-cert, --client-key)?"
         };
-        is_end.then(|| format!("the connection to {place} broke ({cause}), as it may where a client certificate is refused: {hint}"))
+        is_end.then(|| format!("the connection to {server} broke ({cause}), as it may where a client certificate is refused: {hint}"))
     }
 
     /// Returns the failure for a refusal: the detail of its problem document. A server that sends
     /// none is not a meshkeep.
-    async fn refused(&self, response: Response) -> Failure {
+    async fn refusal(&self, response: Response) -> Failure {
         let status = response.status();
         if status.is_redirection() {
-            return self.redirected(&response);
+            return self.redirect_failure(&response);
         }
         let body = match timeout(ANSWER_TIME_MAX, self.read(response, PROBLEM_BYTES_MAX)).await {
             Ok(Ok(body)) => body,
             Ok(Err(failure)) => return failure,
-            Err(_) => return self.silent(),
+            Err(_) => return self.timed_out(),
         };
         let Ok(ProblemDocument { detail: text, .. }) = serde_json::from_slice(&body) else {
             return Failure::unreachable(format!("{} answers {status}, and it is no meshkeep: name another with --server", self.server));
@@ -337,9 +337,9 @@ impl Asker {
     }
 }
 
-impl Asker {
+impl ApiClient {
     /// Returns the failure for a redirect that was not followed.
-    fn redirected(&self, response: &Response) -> Failure {
+    fn redirect_failure(&self, response: &Response) -> Failure {
         let target =
             response.headers().get(LOCATION).and_then(|target| target.to_str().ok()).and_then(|target| response.url().join(target).ok());
         let Some(target) = target else {
@@ -371,9 +371,9 @@ fn redirects() -> Policy {
     })
 }
 
-/// Returns the server as messages may name it. A URL that has more than scheme, host and port is
-/// cut to these: any other part may be a secret.
-fn shown_server(server: &str) -> String {
+/// Returns the address of the server for messages. A URL is cut to scheme, host and port: any other
+/// part may be a secret.
+fn redacted_server(server: &str) -> String {
     let is_plain = |text: &str| text.chars().all(|character| character.is_ascii_alphanumeric() || "-._:[]".contains(character));
     match server.split_once("://") {
         Some(("unix", _)) => server.to_owned(),
@@ -391,13 +391,13 @@ pub(in crate::cli) fn items(mut answer: Value) -> Vec<Value> {
     }
 }
 
-/// Returns the bytes of a list after one more page; `None` above [`LIST_BYTES_MAX`].
-fn with_page(byte_count: usize, page_bytes: usize) -> Option<usize> {
+/// Returns the size of a list after one more page, in bytes; `None` above [`LIST_BYTES_MAX`].
+fn add_page_bytes(byte_count: usize, page_bytes: usize) -> Option<usize> {
     Some(byte_count.saturating_add(page_bytes.max(PAGE_BYTES_MIN))).filter(|sum| *sum <= LIST_BYTES_MAX)
 }
 
 /// Returns the innermost reason of an error, as the system words it and without its number.
-fn cause(error: &reqwest::Error) -> String {
+fn innermost_cause(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
         innermost = source;
@@ -413,8 +413,8 @@ fn cause(error: &reqwest::Error) -> String {
     }
 }
 
-/// Returns the header with the token of a file.
-fn token(path: &Path) -> Result<HeaderValue, Failure> {
+/// Returns the authorization header with the token in a file.
+fn read_token(path: &Path) -> Result<HeaderValue, Failure> {
     let named = |reason: &str| Failure::usage(format!("--token-file {}: {reason}", path.display()));
     let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| named(&error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| named("holds no token: it must be one line of text"))?;
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_list_is_bounded_in_bytes_and_in_empty_pages() {
-        let pages = |page_bytes: usize| std::iter::successors(Some(0), |sum| with_page(*sum, page_bytes)).count() - 1;
+        let pages = |page_bytes: usize| std::iter::successors(Some(0), |sum| add_page_bytes(*sum, page_bytes)).count() - 1;
         assert_eq!((pages(ANSWER_BYTES_MAX), pages(0)), (64, 65_536));
     }
 }

@@ -1,11 +1,11 @@
-//! The settings in force: each option with its value and origin. Secrets are left out.
+//! The effective settings: each option with its value and origin. Secrets are left out.
 
 use std::borrow::Cow;
 
 use clap::parser::ValueSource;
 use clap::{Arg, Command};
 
-use super::layers::{Layered, options};
+use super::layers::{LayeredArguments, options};
 use super::values::{KvstoreOption, KvstoreOptions};
 use crate::model::{SecretUrl, Setting, SettingSource};
 
@@ -22,7 +22,7 @@ const SECRET_URL_OPTION: &str = "on-problem";
 /// as `kvstore-opt.etcd.qps`.
 pub(super) fn list(
     command: &Command,
-    layered: &Layered,
+    layered: &LayeredArguments,
     kvstore: &[KvstoreOption],
     environment: impl Fn(&str) -> Option<String>,
 ) -> Vec<Setting> {
@@ -46,7 +46,7 @@ pub(super) fn list(
     settings
 }
 
-fn setting(option: &Arg, Layered { matches, below }: &Layered) -> Option<Setting> {
+fn setting(option: &Arg, LayeredArguments { matches, below }: &LayeredArguments) -> Option<Setting> {
     let (name, id) = (option.get_long()?, option.get_id().as_str());
     let shown = |value: &str| if name == SECRET_URL_OPTION { SecretUrl::new(value).shown() } else { without_secrets(value).into_owned() };
     let values = matches.get_raw(id).into_iter().flatten().map(|value| shown(&value.to_string_lossy())).collect();
@@ -62,7 +62,7 @@ fn setting(option: &Arg, Layered { matches, below }: &Layered) -> Option<Setting
 /// Returns a setting for each kvstore option, with the default if it is not given.
 fn kvstore_settings(setting: &Setting, given: &[KvstoreOption]) -> Vec<Setting> {
     let names: Vec<&str> = given.iter().map(|option| option.name()).collect();
-    let described = KvstoreOptions::with(given).described();
+    let table = KvstoreOptions::with(given).table();
     let one = |(name, value, description): (&'static str, String, &'static str)| {
         let is_given = names.contains(&name);
         Setting {
@@ -73,7 +73,7 @@ fn kvstore_settings(setting: &Setting, given: &[KvstoreOption]) -> Vec<Setting> 
             description: description.to_owned(),
         }
     };
-    described.into_iter().map(one).collect()
+    table.into_iter().map(one).collect()
 }
 
 /// Removes user and password from a URL. No other option contains a secret, only paths to secrets.
