@@ -258,7 +258,7 @@ fn serve(settings: &Settings, effective_settings: Vec<Setting>, bound: Bound, ea
     tasks.spawn(async move {
         let beating = async {
             if has_etcd {
-                etcd_api::beat(served.clone(), stop.clone()).await;
+                etcd_api::write_heartbeats(served.clone(), stop.clone()).await;
             }
         };
         tokio::join!(bound.serve(served.clone(), stop.clone(), REQUEST_GRACE), beating);

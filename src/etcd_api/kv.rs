@@ -1,10 +1,10 @@
 //! The `KV` service: reads only. Writes are refused with the error of an etcd whose user may only
 //! read.
 
-mod moment;
 mod range;
 mod range_stream;
-mod sorted;
+mod revision_view;
+mod sorting;
 mod txn;
 
 use std::ops::ControlFlow;
@@ -16,157 +16,173 @@ use etcd_client::proto::{
 };
 use tonic::{Request, Response, Status};
 
-use self::range::{Ended, Ranging};
-use self::txn::Transacting;
-use super::answers::writing::Writing;
-use super::answers::{Messages, Room, written};
-use super::face::{Face, client_of, header_at};
-use super::refusal;
-use super::span::Span;
+use self::range::{RangeExecutor, RangeStop};
+use self::txn::TxnExecutor;
+use super::errors;
+use super::key_interval::KeyInterval;
+use super::responses::encoder::ResponseEncoder;
+use super::responses::{MessageStream, ResponseMemory, encoded_response};
+use super::state::{EtcdApi, client_of, header_at};
 use crate::admission::Client;
 use crate::handle::Slice;
 
 /// Maximum limit of a range that is answered at once, in about ten microseconds. Ranges of one key
 /// are answered at once too.
-const QUICK_LIMIT: i64 = 8;
+const QUICK_RANGE_KEYS_MAX: i64 = 8;
 
 /// The `KV` service.
 #[derive(Debug)]
-pub(super) struct Keys(pub(super) Arc<Face>);
+pub(super) struct KvService(pub(super) Arc<EtcdApi>);
 
 #[tonic::async_trait]
-impl PbKvService for Keys {
-    type RangeStreamStream = Messages<PbRangeStreamResponse>;
+impl PbKvService for KvService {
+    type RangeStreamStream = MessageStream<PbRangeStreamResponse>;
 
     async fn range(&self, request: Request<PbRangeRequest>) -> Result<Response<PbRangeResponse>, Status> {
-        self.0.counted(self.ranged(client_of(&request), request.into_inner()).await)
+        self.0.count_outcome(self.answer_range(client_of(&request), request.into_inner()).await)
     }
 
     async fn range_stream(&self, request: Request<PbRangeRequest>) -> Result<Response<Self::RangeStreamStream>, Status> {
-        self.0.counted(self.streamed(client_of(&request), request.into_inner()).await)
+        self.0.count_outcome(self.answer_range_stream(client_of(&request), request.into_inner()).await)
     }
 
     async fn put(&self, _: Request<PbPutRequest>) -> Result<Response<PbPutResponse>, Status> {
-        Err(refusal::permission_denied())
+        Err(errors::permission_denied())
     }
 
     async fn delete_range(&self, _: Request<PbDeleteRequest>) -> Result<Response<PbDeleteResponse>, Status> {
-        Err(refusal::permission_denied())
+        Err(errors::permission_denied())
     }
 
     async fn txn(&self, request: Request<PbTxnRequest>) -> Result<Response<PbTxnResponse>, Status> {
-        self.0.counted(self.transacted(client_of(&request), request.into_inner()).await)
+        self.0.count_outcome(self.answer_txn(client_of(&request), request.into_inner()).await)
     }
 
     async fn compact(&self, _: Request<PbCompactionRequest>) -> Result<Response<PbCompactionResponse>, Status> {
-        Err(refusal::permission_denied())
+        Err(errors::permission_denied())
     }
 }
 
 /// A request that is answered in slices.
-trait Work: Send + 'static {
+trait SlicedRequest: Send + 'static {
     /// Result that is known at the end of the answer.
-    type Ended: Send + 'static;
+    type Output: Send + 'static;
 
     /// Continues until the slice is over.
-    fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<Self::Ended, Status>>;
+    fn advance(
+        &mut self,
+        slice: &mut Slice,
+        memory: &mut ResponseMemory,
+        out: &mut ResponseEncoder,
+    ) -> ControlFlow<Result<Self::Output, Status>>;
 }
 
-impl Work for Ranging {
-    type Ended = Ended;
+impl SlicedRequest for RangeExecutor {
+    type Output = RangeStop;
 
-    fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<Ended, Status>> {
-        Self::advance(self, slice, room, out)
+    fn advance(
+        &mut self,
+        slice: &mut Slice,
+        memory: &mut ResponseMemory,
+        out: &mut ResponseEncoder,
+    ) -> ControlFlow<Result<RangeStop, Status>> {
+        Self::advance(self, slice, memory, out)
     }
 }
 
-impl Work for Transacting {
-    type Ended = ();
+impl SlicedRequest for TxnExecutor {
+    type Output = ();
 
-    fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<(), Status>> {
-        Self::advance(self, slice, room, out)
+    fn advance(&mut self, slice: &mut Slice, memory: &mut ResponseMemory, out: &mut ResponseEncoder) -> ControlFlow<Result<(), Status>> {
+        Self::advance(self, slice, memory, out)
     }
 }
 
 /// A partial answer.
-struct Answering<W> {
-    work: W,
-    room: Room,
-    out: Writing,
+struct PartialResponse<R> {
+    request: R,
+    memory: ResponseMemory,
+    out: ResponseEncoder,
 }
 
-impl<W: Work> Answering<W> {
-    fn new(work: W, room: Room, header: &PbResponseHeader) -> Self {
-        let mut out = Writing::default();
-        out.header(header);
-        Self { work, room, out }
+impl<R: SlicedRequest> PartialResponse<R> {
+    fn new(request: R, memory: ResponseMemory, header: &PbResponseHeader) -> Self {
+        let mut out = ResponseEncoder::default();
+        out.put_header(header);
+        Self { request, memory, out }
     }
 
-    fn advance(&mut self, slice: &mut Slice) -> ControlFlow<Result<W::Ended, Status>> {
-        self.work.advance(slice, &mut self.room, &mut self.out)
+    fn advance(&mut self, slice: &mut Slice) -> ControlFlow<Result<R::Output, Status>> {
+        self.request.advance(slice, &mut self.memory, &mut self.out)
     }
 
     /// Completes the answer in slices, in turns with the requests of other clients.
-    async fn in_turns(mut self, face: &Face, client: Client) -> Result<(W::Ended, Self), Status> {
-        let scanner = face.enter(client)?;
+    async fn complete_in_slices(mut self, api: &EtcdApi, client: Client) -> Result<(R::Output, Self), Status> {
+        let scanner = api.acquire_scanner(client)?;
         loop {
             let outcome;
             (outcome, self) = scanner.slice(self, Self::advance).await;
-            if let ControlFlow::Break(ended) = outcome {
-                return ended.map(|ended| (ended, self));
+            if let ControlFlow::Break(stop) = outcome {
+                return stop.map(|stop| (stop, self));
             }
         }
     }
 }
 
-impl Keys {
-    async fn ranged(&self, client: Client, request: PbRangeRequest) -> Result<Response<PbRangeResponse>, Status> {
+impl KvService {
+    async fn answer_range(&self, client: Client, request: PbRangeRequest) -> Result<Response<PbRangeResponse>, Status> {
         range::check(&request)?;
         let key_bytes = range::key_bytes([(&request.key[..], &request.range_end[..])])?;
-        let span = Span::new(&request.key, &request.range_end);
-        self.0.may_read(&span)?;
+        let interval = KeyInterval::new(&request.key, &request.range_end);
+        self.0.check_read_permission(&interval)?;
         let is_newest = request.revision <= 0;
-        let reading = if span.is_single && is_newest { self.0.reading_for(&request.key).await? } else { self.0.reading().await? };
-        let is_few = span.is_single || (1..=QUICK_LIMIT).contains(&request.limit);
+        let reading = if interval.is_single && is_newest { self.0.reading_for(&request.key).await? } else { self.0.reading().await? };
+        let is_few = interval.is_single || (1..=QUICK_RANGE_KEYS_MAX).contains(&request.limit);
         let is_plain = range::is_default_order(&request) && !range::has_revision_filters(&request);
-        let is_quick = is_few && is_newest && is_plain && span.is_text();
-        let room = Room::new(if is_quick { &self.0.quick_answers } else { &self.0.answers }, client, key_bytes)?;
-        let ranging = Ranging::new(&self.0, &reading, &request)?;
-        let mut answering = Answering::new(ranging, room, &header_at(&reading));
+        let is_quick = is_few && is_newest && is_plain && interval.has_utf8_bounds();
+        let memory =
+            ResponseMemory::new(if is_quick { &self.0.quick_response_budget } else { &self.0.response_budget }, client, key_bytes)?;
+        let executor = RangeExecutor::new(&self.0, &reading, &request)?;
+        let mut response = PartialResponse::new(executor, memory, &header_at(&reading));
         // a quick request waits for no other
-        let at_once = is_quick.then(|| answering.advance(&mut Slice::begin(self.0.options.scans.pace().slice)));
-        let (ended, Answering { room, mut out, .. }) = match at_once {
-            Some(ControlFlow::Break(ended)) => (ended?, answering),
-            _ => answering.in_turns(&self.0, client).await?,
+        let at_once = is_quick.then(|| response.advance(&mut Slice::begin(self.0.options.scans.pace().slice)));
+        let (stop, PartialResponse { memory, mut out, .. }) = match at_once {
+            Some(ControlFlow::Break(stop)) => (stop?, response),
+            _ => response.complete_in_slices(&self.0, client).await?,
         };
-        if let Ended::All { more, count } = ended {
-            out.end_of_range(more, count);
+        if let RangeStop::Complete { more, count } = stop {
+            out.put_range_end(more, count);
             if more && is_newest {
-                self.0.pins.keep(client, &reading);
+                self.0.pinned_snapshots.pin(client, &reading);
             }
         }
-        Ok(written(room.pieces(out)))
+        Ok(encoded_response(memory.into_pieces(out)))
     }
 
-    async fn streamed(&self, client: Client, request: PbRangeRequest) -> Result<Response<Messages<PbRangeStreamResponse>>, Status> {
+    async fn answer_range_stream(
+        &self,
+        client: Client,
+        request: PbRangeRequest,
+    ) -> Result<Response<MessageStream<PbRangeStreamResponse>>, Status> {
         range_stream::check(&request)?;
         let key_bytes = range::key_bytes([(&request.key[..], &request.range_end[..])])?;
-        let span = Span::new(&request.key, &request.range_end);
-        self.0.may_read(&span)?;
+        let interval = KeyInterval::new(&request.key, &request.range_end);
+        self.0.check_read_permission(&interval)?;
         let reading = self.0.reading().await?;
         let header = header_at(&reading);
-        let (ranging, kept) = (Ranging::new(&self.0, &reading, &request)?, Room::new(&self.0.answers, client, key_bytes)?);
-        range_stream::answer(Arc::clone(&self.0), client, ranging, kept, header).await
+        let (executor, memory) =
+            (RangeExecutor::new(&self.0, &reading, &request)?, ResponseMemory::new(&self.0.response_budget, client, key_bytes)?);
+        range_stream::stream_chunks(Arc::clone(&self.0), client, executor, memory, header).await
     }
 
-    async fn transacted(&self, client: Client, request: PbTxnRequest) -> Result<Response<PbTxnResponse>, Status> {
+    async fn answer_txn(&self, client: Client, request: PbTxnRequest) -> Result<Response<PbTxnResponse>, Status> {
         txn::check(&request)?;
-        let room = Room::new(&self.0.answers, client, txn::key_bytes(&request)?)?;
-        txn::spans(&request).iter().try_for_each(|span| self.0.may_read(span))?;
+        let memory = ResponseMemory::new(&self.0.response_budget, client, txn::key_bytes(&request)?)?;
+        txn::intervals(&request).iter().try_for_each(|interval| self.0.check_read_permission(interval))?;
         let reading = self.0.reading().await?;
-        let transacting = Transacting::new(&self.0, &reading, request)?;
-        let answering = Answering::new(transacting, room, &header_at(&reading));
-        let ((), Answering { room, out, .. }) = answering.in_turns(&self.0, client).await?;
-        Ok(written(room.pieces(out)))
+        let executor = TxnExecutor::new(&self.0, &reading, request)?;
+        let response = PartialResponse::new(executor, memory, &header_at(&reading));
+        let ((), PartialResponse { memory, out, .. }) = response.complete_in_slices(&self.0, client).await?;
+        Ok(encoded_response(memory.into_pieces(out)))
     }
 }

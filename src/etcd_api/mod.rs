@@ -5,21 +5,21 @@
 //! sockets, TLS and the accept loop; etcd's messages come compiled with `etcd-client`. No other
 //! module imports tonic's server.
 
-mod answers;
-mod face;
-mod heart;
+mod errors;
+mod heartbeat;
+mod key_interval;
 mod kv;
-mod pins;
-mod receiving;
-mod refusal;
+mod permissions;
+mod pinned_snapshots;
+mod recent_changes;
+mod request_body;
+mod responses;
 mod revisions;
-mod rights;
-mod span;
+mod state;
 mod stubs;
 #[cfg(test)]
 mod tests;
 mod watch;
-mod window;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,14 +32,14 @@ use tower::{Service, ServiceExt};
 
 use crate::admission::Scans;
 use crate::handle::Handle;
-use answers::AnswerBody;
-use face::Face;
-use kv::Keys;
-use receiving::Receiving;
-use stubs::no_users::NoUsers;
-use watch::Watches;
+use kv::KvService;
+use request_body::RequestBody;
+use responses::ResponseBody;
+use state::EtcdApi;
+use stubs::auth::AuthStub;
+use watch::WatchService;
 
-pub use heart::beat;
+pub use heartbeat::write_heartbeats;
 
 /// Maximum bytes of a message that contains neither keys nor values, only a few numbers and
 /// addresses.
@@ -63,17 +63,17 @@ pub struct EtcdOptions {
 pub fn service<B>(
     handle: Handle,
     options: EtcdOptions,
-) -> impl Service<Request<B>, Response = Response<AnswerBody>, Error = Infallible, Future: Send> + Clone + Send + Sync
+) -> impl Service<Request<B>, Response = Response<ResponseBody>, Error = Infallible, Future: Send> + Clone + Send + Sync
 where
     B: http_body::Body<Data = bytes::Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin + Send + 'static,
 {
-    let face = Arc::new(Face::new(handle, options));
-    let routes = Routes::new(PbKvServer::new(Keys(Arc::clone(&face))))
-        .add_service(PbWatchServer::new(Watches(Arc::clone(&face))))
-        .add_service(PbLeaseServer::from_arc(Arc::clone(&face)).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
-        .add_service(PbClusterServer::from_arc(Arc::clone(&face)).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
-        .add_service(PbMaintenanceServer::from_arc(Arc::clone(&face)).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
-        .add_service(NoUsers);
-    let routes = ServiceExt::<Request<Receiving<B>>>::map_response(routes, AnswerBody::of);
-    ServiceExt::<Request<Receiving<B>>>::map_request(routes, move |request: Request<B>| Receiving::of(&face, request))
+    let api = Arc::new(EtcdApi::new(handle, options));
+    let routes = Routes::new(PbKvServer::new(KvService(Arc::clone(&api))))
+        .add_service(PbWatchServer::new(WatchService(Arc::clone(&api))))
+        .add_service(PbLeaseServer::from_arc(Arc::clone(&api)).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
+        .add_service(PbClusterServer::from_arc(Arc::clone(&api)).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
+        .add_service(PbMaintenanceServer::from_arc(Arc::clone(&api)).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
+        .add_service(AuthStub);
+    let routes = ServiceExt::<Request<RequestBody<B>>>::map_response(routes, ResponseBody::from_response);
+    ServiceExt::<Request<RequestBody<B>>>::map_request(routes, move |request: Request<B>| RequestBody::wrap_request(&api, request))
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 use super::EtcdOptions;
-use super::face::Face;
+use super::state::EtcdApi;
 use crate::commit::{PersistState, Published, Publisher, publication};
 use crate::feed::{Feed, Retention};
 use crate::handle::{About, ClusterBoard, Handle, LostLines, Reading, StoreReport};
@@ -47,7 +47,7 @@ impl Mirror {
     pub(super) fn put(&mut self, name: &str, value: &[u8]) {
         let (cluster, now) = (ClusterName::parse("paris").unwrap(), SystemTime::now());
         let key = EntryKey::new(Kind::Ip, cluster.clone(), name);
-        let change = Change::Put { key, value: value.into(), decoded: Err("not looked at".into()), source: SourceStamp::default() };
+        let change = Change::Put { key, value: value.into(), decoded: Err("not decoded".into()), source: SourceStamp::default() };
         let command = Command::Apply { scope: Scope { cluster, kind: Kind::Ip }, changes: vec![change], cursor: None };
         for announcement in self.published.view.apply_all(vec![command], now).announcements {
             self.published.feed.announce(announcement, now);

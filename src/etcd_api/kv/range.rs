@@ -1,4 +1,4 @@
-//! `KV/Range`: answers a request about a span of keys in slices, with all options of etcd
+//! `KV/Range`: answers a request about an interval of keys in slices, with all options of etcd
 //! (`server/etcdserver/txn/range.go`).
 
 use std::ops::ControlFlow;
@@ -7,14 +7,14 @@ use etcd_client::proto::{PbKeyValue, PbRangeRequest};
 use smol_str::SmolStr;
 use tonic::Status;
 
-use super::moment::{Moment, Walk};
-use super::sorted::{Order, Sorted, Target};
-use crate::etcd_api::answers::Room;
-use crate::etcd_api::answers::writing::Writing;
-use crate::etcd_api::face::Face;
-use crate::etcd_api::refusal;
-use crate::etcd_api::revisions::revision;
-use crate::etcd_api::span::Span;
+use super::revision_view::{RevisionView, VisitOutcome};
+use super::sorting::{SortOrder, SortTarget, SortedRecords};
+use crate::etcd_api::errors;
+use crate::etcd_api::key_interval::KeyInterval;
+use crate::etcd_api::responses::ResponseMemory;
+use crate::etcd_api::responses::encoder::ResponseEncoder;
+use crate::etcd_api::revisions::to_revision;
+use crate::etcd_api::state::EtcdApi;
 use crate::handle::{Reading, Slice};
 use crate::model::{RawRecord, Sequence};
 
@@ -26,41 +26,41 @@ pub(super) const KEY_BYTES_MAX: usize = 3 << 19;
 /// Bytes charged for a key in addition to its key and value: two vectors and four numbers.
 const KEY_VALUE_BYTES: usize = size_of::<PbKeyValue>();
 
-/// A range that is being answered.
+/// A range request that is being answered.
 #[derive(Debug)]
-pub(super) struct Ranging {
-    options: Options,
-    span: Span,
-    moment: Moment,
-    stage: Stage,
+pub(super) struct RangeExecutor {
+    parameters: RangeParameters,
+    interval: KeyInterval,
+    view: RevisionView,
+    step: RangeStep,
     /// Number of keys that passed the filters.
-    seen: usize,
+    matched: usize,
     /// Set if more keys passed than the limit allows.
     more: bool,
-    sorted: Option<Sorted>,
+    sorted: Option<SortedRecords>,
     /// Last key that was processed.
     last: Option<SmolStr>,
     /// Chunk size of a streamed range: the range pauses at it so that the chunk can be sent.
-    chunk: Option<Chunk>,
+    chunk: Option<ChunkLimits>,
 }
 
 /// Maximum size of a chunk of a streamed range. The first limit that is reached ends the chunk.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Chunk {
+pub(super) struct ChunkLimits {
     pub(super) keys: usize,
     pub(super) bytes: usize,
 }
 
 /// Options of a range request.
 #[derive(Debug)]
-struct Options {
+struct RangeParameters {
     limit: Option<usize>,
     /// Set if reading stops once there are more keys than the limit. Sorting and filtering need all
     /// keys.
     stops_early: bool,
     keys_only: bool,
     /// Set if values are read, be it only to sort by them.
-    values: bool,
+    needs_values: bool,
     /// Minimum and maximum revision of a key's last modification, and of its creation; 0 means no
     /// bound.
     modified: (i64, i64),
@@ -69,72 +69,72 @@ struct Options {
 
 /// Next step of the answer.
 #[derive(Debug)]
-enum Stage {
+enum RangeStep {
     /// Reconstruct the keys at the revision.
-    GoBack {
+    Reconstruct {
         count_only: bool,
     },
-    Read,
+    ReadKeys,
     /// Encode the sorted keys.
-    Write {
+    WriteSorted {
         has_read_all: bool,
     },
-    /// Count the keys of the span in the reading; one by one if a bound is not valid UTF-8.
+    /// Count the keys of the interval in the reading; one by one if a bound is not valid UTF-8.
     Count,
     CountEach {
         count: usize,
         last: Option<SmolStr>,
     },
-    /// Correct the count by the keys that differed at the revision.
-    Correct {
+    /// Correct the count by the keys that were different at the revision.
+    CorrectCount {
         count: usize,
         from: Option<SmolStr>,
     },
-    Over {
+    Finished {
         count: usize,
     },
 }
 
 /// Reason why a range stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum RangeStop {
     /// The chunk is full.
-    Chunk,
+    ChunkFull,
     /// The answer is complete.
-    All { more: bool, count: i64 },
+    Complete { more: bool, count: i64 },
 }
 
 /// Refuses the requests that etcd refuses.
 pub(super) fn check(request: &PbRangeRequest) -> Result<(), Status> {
     if request.key.is_empty() {
-        return Err(refusal::empty_key());
+        return Err(errors::empty_key());
     }
-    sorting(request).map(drop)
+    parse_sort(request).map(drop)
 }
 
 /// Returns the total length of the keys in bytes.
 ///
 /// # Errors
 /// Refuses more than [`KEY_BYTES_MAX`].
-pub(super) fn key_bytes<'a>(spans: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Result<usize, Status> {
-    let bytes = spans.into_iter().map(|(key, end)| key.len() + end.len()).sum();
-    if bytes > KEY_BYTES_MAX { Err(refusal::request_too_large()) } else { Ok(bytes) }
+pub(super) fn key_bytes<'a>(intervals: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Result<usize, Status> {
+    let bytes = intervals.into_iter().map(|(key, end)| key.len() + end.len()).sum();
+    if bytes > KEY_BYTES_MAX { Err(errors::request_too_large()) } else { Ok(bytes) }
 }
 
-fn sorting(request: &PbRangeRequest) -> Result<(Target, Order), Status> {
+fn parse_sort(request: &PbRangeRequest) -> Result<(SortTarget, SortOrder), Status> {
     let target = match request.sort_target {
-        0 => Target::Key,
-        1 => Target::Version,
-        2 => Target::Create,
-        3 => Target::Modify,
-        4 => Target::Value,
-        _ => return Err(refusal::invalid_sort_option()),
+        0 => SortTarget::Key,
+        1 => SortTarget::Version,
+        2 => SortTarget::Create,
+        3 => SortTarget::Modify,
+        4 => SortTarget::Value,
+        _ => return Err(errors::invalid_sort_option()),
     };
     let order = match request.sort_order {
-        0 => Order::None,
-        1 => Order::Ascending,
-        2 => Order::Descending,
-        _ => return Err(refusal::invalid_sort_option()),
+        0 => SortOrder::None,
+        1 => SortOrder::Ascending,
+        2 => SortOrder::Descending,
+        _ => return Err(errors::invalid_sort_option()),
     };
     Ok((target, order))
 }
@@ -148,24 +148,24 @@ pub(super) fn has_revision_filters(request: &PbRangeRequest) -> bool {
     [request.min_mod_revision, request.max_mod_revision, request.min_create_revision, request.max_create_revision] != [0; 4]
 }
 
-impl Options {
-    fn of(request: &PbRangeRequest, target: Target) -> Self {
+impl RangeParameters {
+    fn new(request: &PbRangeRequest, target: SortTarget) -> Self {
         Self {
             limit: usize::try_from(request.limit).ok().filter(|limit| *limit > 0),
             stops_early: is_default_order(request) && !has_revision_filters(request),
             keys_only: request.keys_only,
-            values: !request.keys_only || target == Target::Value,
+            needs_values: !request.keys_only || target == SortTarget::Value,
             modified: (request.min_mod_revision, request.max_mod_revision),
             created: (request.min_create_revision, request.max_create_revision),
         }
     }
 
-    fn passes(&self, created: Sequence, changed: Sequence) -> bool {
+    fn matches(&self, created: Sequence, modified: Sequence) -> bool {
         let within = |sequence, (min, max): (i64, i64)| {
-            let revision = revision(sequence);
+            let revision = to_revision(sequence);
             (min == 0 || revision >= min) && (max == 0 || revision <= max)
         };
-        within(changed, self.modified) && within(created, self.created)
+        within(modified, self.modified) && within(created, self.created)
     }
 
     fn has_filters(&self) -> bool {
@@ -174,40 +174,45 @@ impl Options {
 }
 
 /// Returns the number of bytes that a key adds to the answer.
-fn byte_count(record: &RawRecord, keys_only: bool) -> usize {
+fn retained_bytes(record: &RawRecord, keys_only: bool) -> usize {
     KEY_VALUE_BYTES + record.key.len() + if keys_only { 0 } else { record.value.len() }
 }
 
-impl Ranging {
+impl RangeExecutor {
     /// Prepares the answer to a checked request. `reading` is the newest snapshot.
     ///
     /// # Errors
     /// Returns `OutOfRange` for a future revision.
-    pub(super) fn new(face: &Face, reading: &Reading, request: &PbRangeRequest) -> Result<Self, Status> {
-        let (target, order) = sorting(request)?;
+    pub(super) fn new(api: &EtcdApi, reading: &Reading, request: &PbRangeRequest) -> Result<Self, Status> {
+        let (target, order) = parse_sort(request)?;
         Ok(Self {
-            options: Options::of(request, target),
-            span: Span::new(&request.key, &request.range_end),
-            moment: face.moment(reading, request.revision)?,
-            stage: Stage::GoBack { count_only: request.count_only },
-            seen: 0,
+            parameters: RangeParameters::new(request, target),
+            interval: KeyInterval::new(&request.key, &request.range_end),
+            view: api.view_at(reading, request.revision)?,
+            step: RangeStep::Reconstruct { count_only: request.count_only },
+            matched: 0,
             more: false,
-            sorted: (target != Target::Key || order == Order::Descending).then(|| Sorted::new(target, order)),
+            sorted: (target != SortTarget::Key || order == SortOrder::Descending).then(|| SortedRecords::new(target, order)),
             last: None,
             chunk: None,
         })
     }
 
     /// Splits the answer into chunks.
-    pub(super) fn in_chunks(self, chunk: Chunk) -> Self {
+    pub(super) fn in_chunks(self, chunk: ChunkLimits) -> Self {
         Self { chunk: Some(chunk), sorted: None, ..self }
     }
 
     /// Continues until the slice is over.
-    pub(super) fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<Ended, Status>> {
+    pub(super) fn advance(
+        &mut self,
+        slice: &mut Slice,
+        memory: &mut ResponseMemory,
+        out: &mut ResponseEncoder,
+    ) -> ControlFlow<Result<RangeStop, Status>> {
         loop {
-            match self.step(slice, room, out) {
-                Ok(Some(ended)) => return ControlFlow::Break(Ok(ended)),
+            match self.run_step(slice, memory, out) {
+                Ok(Some(stop)) => return ControlFlow::Break(Ok(stop)),
                 Ok(None) if slice.is_over() => return ControlFlow::Continue(()),
                 Ok(None) => {}
                 Err(error) => return ControlFlow::Break(Err(error)),
@@ -215,98 +220,115 @@ impl Ranging {
         }
     }
 
-    fn step(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> Result<Option<Ended>, Status> {
+    fn run_step(&mut self, slice: &mut Slice, memory: &mut ResponseMemory, out: &mut ResponseEncoder) -> Result<Option<RangeStop>, Status> {
         slice.look();
-        match &mut self.stage {
-            Stage::GoBack { count_only } => {
+        match &mut self.step {
+            RangeStep::Reconstruct { count_only } => {
                 let count_only = *count_only;
-                if self.moment.go_back(&self.span, slice, room)?.is_break() {
-                    self.stage = if count_only { Stage::Count } else { Stage::Read };
+                if self.view.reconstruct(&self.interval, slice, memory)?.is_break() {
+                    self.step = if count_only { RangeStep::Count } else { RangeStep::ReadKeys };
                 }
             }
-            Stage::Read => return self.read(slice, room, out),
-            Stage::Write { has_read_all } => {
+            RangeStep::ReadKeys => return self.read_keys(slice, memory, out),
+            RangeStep::WriteSorted { has_read_all } => {
                 let has_read_all = *has_read_all;
-                match self.sorted.as_mut().and_then(Sorted::next) {
+                match self.sorted.as_mut().and_then(SortedRecords::pop_first) {
                     Some(record) => {
-                        room.give(byte_count(&record, !self.options.values));
-                        write(&self.options, &record, room, out)?;
+                        memory.release(retained_bytes(&record, !self.parameters.needs_values));
+                        encode_record(&self.parameters, &record, memory, out)?;
                     }
-                    None => self.stage = self.counting(has_read_all),
+                    None => self.step = self.count_step(has_read_all),
                 }
             }
-            Stage::Count if self.span.is_text() => {
-                self.stage = Stage::Correct { count: self.moment.count_now(&self.span), from: None };
+            RangeStep::Count if self.interval.has_utf8_bounds() => {
+                self.step = RangeStep::CorrectCount { count: self.view.count_in_snapshot(&self.interval), from: None };
             }
-            Stage::Count => self.stage = Stage::CountEach { count: 0, last: None },
-            Stage::CountEach { count, last } => {
+            RangeStep::Count => self.step = RangeStep::CountEach { count: 0, last: None },
+            RangeStep::CountEach { count, last } => {
                 let visit = |_| {
                     *count += 1;
                     Ok(true)
                 };
-                if self.moment.walk(&self.span, last, false, slice, |_, _| true, visit)? == Walk::Over {
-                    self.stage = Stage::Over { count: *count };
+                if self.view.visit_keys(&self.interval, last, false, slice, |_, _| true, visit)? == VisitOutcome::Finished {
+                    self.step = RangeStep::Finished { count: *count };
                 }
             }
-            Stage::Correct { count, from } => {
-                if self.moment.correct(count, from, slice).is_break() {
-                    self.stage = Stage::Over { count: *count };
+            RangeStep::CorrectCount { count, from } => {
+                if self.view.correct_count(count, from, slice).is_break() {
+                    self.step = RangeStep::Finished { count: *count };
                 }
             }
-            Stage::Over { count } => {
-                return Ok(Some(Ended::All { more: self.more, count: i64::try_from(*count).unwrap_or(i64::MAX) }));
+            RangeStep::Finished { count } => {
+                return Ok(Some(RangeStop::Complete { more: self.more, count: i64::try_from(*count).unwrap_or(i64::MAX) }));
             }
         }
         Ok(None)
     }
 
     /// Returns the step after all requested keys were read.
-    fn counting(&self, has_read_all: bool) -> Stage {
-        if has_read_all && !self.options.has_filters() { Stage::Over { count: self.seen } } else { Stage::Count }
+    fn count_step(&self, has_read_all: bool) -> RangeStep {
+        if has_read_all && !self.parameters.has_filters() { RangeStep::Finished { count: self.matched } } else { RangeStep::Count }
     }
 
-    fn read(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> Result<Option<Ended>, Status> {
-        let Self { options, span, moment, seen, more, sorted, last, chunk, .. } = self;
-        let (began, mut keys, mut is_full) = (out.length(), 0, false);
+    fn read_keys(
+        &mut self,
+        slice: &mut Slice,
+        memory: &mut ResponseMemory,
+        out: &mut ResponseEncoder,
+    ) -> Result<Option<RangeStop>, Status> {
+        let Self { parameters, interval, view, matched, more, sorted, last, chunk, .. } = self;
+        let (length_before, mut keys, mut is_full) = (out.length(), 0, false);
         let visit = |record: RawRecord| {
-            *seen += 1;
-            *more = options.limit.is_some_and(|limit| *seen > limit);
+            *matched += 1;
+            *more = parameters.limit.is_some_and(|limit| *matched > limit);
             let Some(sorted) = sorted else {
                 if *more {
                     return Ok(false);
                 }
-                write(options, &record, room, out)?;
+                encode_record(parameters, &record, memory, out)?;
                 keys += 1;
-                is_full = chunk.is_some_and(|chunk| keys >= chunk.keys || out.length() - began >= chunk.bytes);
+                is_full = chunk.is_some_and(|chunk| keys >= chunk.keys || out.length() - length_before >= chunk.bytes);
                 return Ok(!is_full);
             };
-            room.take(byte_count(&record, !options.values))?;
-            if let Some(last) = sorted.insert(record, options.limit) {
-                room.give(byte_count(&last, !options.values));
+            memory.charge(retained_bytes(&record, !parameters.needs_values))?;
+            if let Some(last) = sorted.insert(record, parameters.limit) {
+                memory.release(retained_bytes(&last, !parameters.needs_values));
             }
-            Ok(!(*more && options.stops_early))
+            Ok(!(*more && parameters.stops_early))
         };
-        let walk = if span.is_single {
-            let found = moment.get(&span.start).filter(|record| options.passes(record.create_sequence, record.last_sequence));
-            found.map(visit).transpose()?;
-            Walk::Over
+        let outcome = if interval.is_single {
+            let record = view.get(&interval.start).filter(|record| parameters.matches(record.create_sequence, record.last_sequence));
+            record.map(visit).transpose()?;
+            VisitOutcome::Finished
         } else {
-            moment.walk(span, last, options.values, slice, |created, changed| options.passes(created, changed), visit)?
+            view.visit_keys(
+                interval,
+                last,
+                parameters.needs_values,
+                slice,
+                |created, modified| parameters.matches(created, modified),
+                visit,
+            )?
         };
-        match walk {
-            Walk::Enough if is_full => return Ok(Some(Ended::Chunk)),
-            Walk::Paused => {}
-            walk => {
-                let has_read_all = walk == Walk::Over;
-                self.stage = if self.sorted.is_some() { Stage::Write { has_read_all } } else { self.counting(has_read_all) };
+        match outcome {
+            VisitOutcome::Stopped if is_full => return Ok(Some(RangeStop::ChunkFull)),
+            VisitOutcome::Paused => {}
+            outcome => {
+                let has_read_all = outcome == VisitOutcome::Finished;
+                self.step = if self.sorted.is_some() { RangeStep::WriteSorted { has_read_all } } else { self.count_step(has_read_all) };
             }
         }
         Ok(None)
     }
 }
 
-fn write(options: &Options, record: &RawRecord, room: &mut Room, out: &mut Writing) -> Result<(), Status> {
+fn encode_record(
+    parameters: &RangeParameters,
+    record: &RawRecord,
+    memory: &mut ResponseMemory,
+    out: &mut ResponseEncoder,
+) -> Result<(), Status> {
     let before = out.length();
-    out.key_value(record, options.keys_only);
-    room.take(out.length() - before)
+    out.put_key_value(record, parameters.keys_only);
+    memory.charge(out.length() - before)
 }

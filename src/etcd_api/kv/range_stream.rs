@@ -10,25 +10,25 @@ use etcd_client::proto::{PbRangeRequest, PbRangeStreamResponse, PbResponseHeader
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tonic::{Response, Status};
 
-use super::range::{self, Chunk, Ended, Ranging};
+use super::range::{self, ChunkLimits, RangeExecutor, RangeStop};
 use crate::admission::{Client, Scanner};
-use crate::etcd_api::answers::writing::Writing;
-use crate::etcd_api::answers::{Messages, Room, streamed};
-use crate::etcd_api::face::Face;
+use crate::etcd_api::responses::encoder::ResponseEncoder;
+use crate::etcd_api::responses::{MessageStream, ResponseMemory, streaming_response};
+use crate::etcd_api::state::EtcdApi;
 
 /// Size of a chunk: about 300 KB of ipcache entries, or a few slices of work.
-const CHUNK: Chunk = Chunk { keys: 1_000, bytes: 512 << 10 };
+const CHUNK_LIMITS: ChunkLimits = ChunkLimits { keys: 1_000, bytes: 512 << 10 };
 
 /// State of a stream between two chunks.
-struct Rest {
-    face: Arc<Face>,
+struct ChunkStream {
+    api: Arc<EtcdApi>,
     client: Client,
     scanner: Scanner,
-    ranging: Ranging,
+    executor: RangeExecutor,
     /// Memory of the request.
-    _kept: Room,
+    _request_memory: ResponseMemory,
     header: PbResponseHeader,
-    is_over: bool,
+    is_complete: bool,
 }
 
 /// Refuses the requests that etcd refuses for a stream.
@@ -43,45 +43,54 @@ pub(super) fn check(request: &PbRangeRequest) -> Result<(), Status> {
     Ok(())
 }
 
-/// Returns the stream of chunks. Each is made when the client has read the previous one.
+/// Returns the stream of chunks. Each is built when the client has read the previous one.
 ///
-/// The first chunk is made before this returns, so that an unavailable revision fails the call
+/// The first chunk is built before this returns, so that an unavailable revision fails the call
 /// itself.
-pub(super) async fn answer(
-    face: Arc<Face>,
+pub(super) async fn stream_chunks(
+    api: Arc<EtcdApi>,
     client: Client,
-    ranging: Ranging,
-    kept: Room,
+    executor: RangeExecutor,
+    request_memory: ResponseMemory,
     header: PbResponseHeader,
-) -> Result<Response<Messages<PbRangeStreamResponse>>, Status> {
-    let scanner = face.enter(client)?;
-    let rest = Rest { face, client, scanner, ranging: ranging.in_chunks(CHUNK), _kept: kept, header, is_over: false };
-    let (first, rest) = rest.next().await?;
-    let following = stream::try_unfold(rest, |rest| async move { if rest.is_over { Ok(None) } else { rest.next().await.map(Some) } });
-    let chunks = stream::iter([Ok(first)]).chain(following);
-    let pieces = chunks.map_ok(|pieces| stream::iter(pieces.into_iter().map(Ok))).try_flatten();
-    Ok(streamed(Box::pin(stream::empty()), Box::pin(pieces)))
+) -> Result<Response<MessageStream<PbRangeStreamResponse>>, Status> {
+    let scanner = api.acquire_scanner(client)?;
+    let chunks = ChunkStream {
+        api,
+        client,
+        scanner,
+        executor: executor.in_chunks(CHUNK_LIMITS),
+        _request_memory: request_memory,
+        header,
+        is_complete: false,
+    };
+    let (first, chunks) = chunks.next_chunk().await?;
+    let following =
+        stream::try_unfold(chunks, |chunks| async move { if chunks.is_complete { Ok(None) } else { chunks.next_chunk().await.map(Some) } });
+    let all = stream::iter([Ok(first)]).chain(following);
+    let pieces = all.map_ok(|pieces| stream::iter(pieces.into_iter().map(Ok))).try_flatten();
+    Ok(streaming_response(Box::pin(stream::empty()), Box::pin(pieces)))
 }
 
-impl Rest {
-    async fn next(mut self) -> Result<(Vec<Bytes>, Self), Status> {
-        let (mut room, mut out) = (Room::new(&self.face.answers, self.client, 0)?, Writing::default());
-        let mark = out.open();
-        let mut making = (self.ranging, room, out);
-        let ended = loop {
+impl ChunkStream {
+    async fn next_chunk(mut self) -> Result<(Vec<Bytes>, Self), Status> {
+        let (mut memory, mut out) = (ResponseMemory::new(&self.api.response_budget, self.client, 0)?, ResponseEncoder::default());
+        let start = out.begin_message();
+        let mut response = (self.executor, memory, out);
+        let stop = loop {
             let outcome;
-            (outcome, making) = self.scanner.slice(making, |(ranging, room, out), slice| ranging.advance(slice, room, out)).await;
-            if let ControlFlow::Break(ended) = outcome {
-                break ended?;
+            (outcome, response) = self.scanner.slice(response, |(executor, memory, out), slice| executor.advance(slice, memory, out)).await;
+            if let ControlFlow::Break(stop) = outcome {
+                break stop?;
             }
         };
-        (self.ranging, room, out) = making;
-        if let Ended::All { more, count } = ended {
-            out.header(&self.header);
-            out.end_of_range(more, count);
-            self.is_over = true;
+        (self.executor, memory, out) = response;
+        if let RangeStop::Complete { more, count } = stop {
+            out.put_header(&self.header);
+            out.put_range_end(more, count);
+            self.is_complete = true;
         }
-        out.close_chunk(&mark);
-        Ok((room.pieces(out), self))
+        out.end_chunk(&start);
+        Ok((memory.into_pieces(out), self))
     }
 }

@@ -11,14 +11,14 @@ use etcd_client::proto::{PbCompare, PbRangeRequest, PbTargetUnion, PbTxnOpReques
 use smol_str::SmolStr;
 use tonic::Status;
 
-use super::moment::{Moment, Walk};
-use super::range::{self, Ended, Ranging};
-use crate::etcd_api::answers::Room;
-use crate::etcd_api::answers::writing::{Mark, Writing};
-use crate::etcd_api::face::Face;
-use crate::etcd_api::refusal;
-use crate::etcd_api::revisions::revision;
-use crate::etcd_api::span::Span;
+use super::range::{self, RangeExecutor, RangeStop};
+use super::revision_view::{RevisionView, VisitOutcome};
+use crate::etcd_api::errors;
+use crate::etcd_api::key_interval::KeyInterval;
+use crate::etcd_api::responses::ResponseMemory;
+use crate::etcd_api::responses::encoder::{MessageStart, ResponseEncoder};
+use crate::etcd_api::revisions::to_revision;
+use crate::etcd_api::state::EtcdApi;
 use crate::handle::{Reading, Slice};
 use crate::model::RawRecord;
 
@@ -26,51 +26,51 @@ use crate::model::RawRecord;
 const OPERATIONS_MAX: usize = 128;
 
 /// A transaction that is being answered.
-pub(super) struct Transacting {
-    face: Arc<Face>,
+pub(super) struct TxnExecutor {
+    api: Arc<EtcdApi>,
     reading: Reading,
-    now: Moment,
-    /// Remaining tasks, the next one last.
-    tasks: Vec<Task>,
+    view: RevisionView,
+    /// Remaining steps, the next one last.
+    steps: Vec<TxnStep>,
     /// The range in progress, and where its response begins.
-    range: Option<(Ranging, Mark)>,
+    range: Option<(RangeExecutor, MessageStart)>,
 }
 
-enum Task {
-    Choose(Choice),
-    Do(PbTxnRequestOp),
+enum TxnStep {
+    ChooseBranch(PendingBranch),
+    Execute(PbTxnRequestOp),
     /// Ends the response of an inner transaction.
-    Close(Mark),
+    EndResponse(MessageStart),
 }
 
 /// A branch that has to be chosen.
-struct Choice {
+struct PendingBranch {
     request: PbTxnRequest,
     /// Number of comparisons that were found true.
-    held: usize,
+    true_count: usize,
     /// Last key that the current comparison processed, and whether it matched any key.
     last: Option<SmolStr>,
-    has_found: bool,
+    has_matched: bool,
 }
 
 /// Refuses the transactions that etcd refuses, and writes.
 ///
-/// The size of the whole tree was checked before ([`crate::etcd_api::receiving`]).
+/// The size of the whole tree was checked before ([`crate::etcd_api::request_body`]).
 pub(super) fn check(request: &PbTxnRequest) -> Result<(), Status> {
     check_within(request, OPERATIONS_MAX)
 }
 
 fn check_within(request: &PbTxnRequest, left: usize) -> Result<(), Status> {
     let operations = request.compare.len().max(request.success.len()).max(request.failure.len());
-    let left = left.checked_sub(operations).ok_or_else(refusal::too_many_operations)?;
+    let left = left.checked_sub(operations).ok_or_else(errors::too_many_operations)?;
     if request.compare.iter().any(|compare| compare.key.is_empty()) {
-        return Err(refusal::empty_key());
+        return Err(errors::empty_key());
     }
     request.success.iter().chain(&request.failure).try_for_each(|operation| match &operation.request {
         Some(PbTxnOpRequest::RequestRange(range)) => range::check(range),
         Some(PbTxnOpRequest::RequestTxn(inner)) if left > 0 => check_within(inner, left),
-        Some(PbTxnOpRequest::RequestTxn(_)) => Err(refusal::too_many_operations()),
-        Some(PbTxnOpRequest::RequestPut(_) | PbTxnOpRequest::RequestDeleteRange(_)) => Err(refusal::permission_denied()),
+        Some(PbTxnOpRequest::RequestTxn(_)) => Err(errors::too_many_operations()),
+        Some(PbTxnOpRequest::RequestPut(_) | PbTxnOpRequest::RequestDeleteRange(_)) => Err(errors::permission_denied()),
         None => Err(Status::invalid_argument("etcdserver: key not found")),
     })
 }
@@ -95,10 +95,10 @@ fn compares(request: &PbTxnRequest) -> Vec<&PbCompare> {
     request.compare.iter().chain(inner).collect()
 }
 
-/// Returns all spans that a transaction reads.
-pub(super) fn spans(request: &PbTxnRequest) -> Vec<Span> {
-    let compared = compares(request).into_iter().map(|compare| Span::new(&compare.key, &compare.range_end));
-    compared.chain(ranges(request).into_iter().map(|range| Span::new(&range.key, &range.range_end))).collect()
+/// Returns all interval that a transaction reads.
+pub(super) fn intervals(request: &PbTxnRequest) -> Vec<KeyInterval> {
+    let compared = compares(request).into_iter().map(|compare| KeyInterval::new(&compare.key, &compare.range_end));
+    compared.chain(ranges(request).into_iter().map(|range| KeyInterval::new(&range.key, &range.range_end))).collect()
 }
 
 /// Returns the total length of the keys of a transaction in bytes.
@@ -110,29 +110,34 @@ pub(super) fn key_bytes(request: &PbTxnRequest) -> Result<usize, Status> {
     range::key_bytes(compared.chain(ranges(request).into_iter().map(|range| (&range.key[..], &range.range_end[..]))))
 }
 
-impl Transacting {
+impl TxnExecutor {
     /// Prepares the answer to a checked request at the revision of `reading`.
-    pub(super) fn new(face: &Arc<Face>, reading: &Reading, request: PbTxnRequest) -> Result<Self, Status> {
-        let (face, reading, now) = (Arc::clone(face), reading.clone(), face.moment(reading, 0)?);
-        Ok(Self { face, reading, now, tasks: vec![Task::Choose(Choice::of(request))], range: None })
+    pub(super) fn new(api: &Arc<EtcdApi>, reading: &Reading, request: PbTxnRequest) -> Result<Self, Status> {
+        let (api, reading, view) = (Arc::clone(api), reading.clone(), api.view_at(reading, 0)?);
+        Ok(Self { api, reading, view, steps: vec![TxnStep::ChooseBranch(PendingBranch::new(request))], range: None })
     }
 
     /// Continues until the slice is over.
-    pub(super) fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<(), Status>> {
+    pub(super) fn advance(
+        &mut self,
+        slice: &mut Slice,
+        memory: &mut ResponseMemory,
+        out: &mut ResponseEncoder,
+    ) -> ControlFlow<Result<(), Status>> {
         loop {
-            if let Some((range, mark)) = &mut self.range {
-                match range.advance(slice, room, out) {
-                    ControlFlow::Break(Ok(Ended::All { more, count })) => {
-                        out.end_of_range(more, count);
-                        out.close_range(mark);
+            if let Some((range, start)) = &mut self.range {
+                match range.advance(slice, memory, out) {
+                    ControlFlow::Break(Ok(RangeStop::Complete { more, count })) => {
+                        out.put_range_end(more, count);
+                        out.end_range_response(start);
                         self.range = None;
                     }
                     ControlFlow::Break(Err(error)) => return ControlFlow::Break(Err(error)),
-                    ControlFlow::Continue(()) | ControlFlow::Break(Ok(Ended::Chunk)) => {}
+                    ControlFlow::Continue(()) | ControlFlow::Break(Ok(RangeStop::ChunkFull)) => {}
                 }
             } else {
-                let Some(task) = self.tasks.pop() else { return ControlFlow::Break(Ok(())) };
-                if let Err(error) = self.begin(task, slice, out) {
+                let Some(step) = self.steps.pop() else { return ControlFlow::Break(Ok(())) };
+                if let Err(error) = self.run_step(step, slice, out) {
                     return ControlFlow::Break(Err(error));
                 }
             }
@@ -143,43 +148,43 @@ impl Transacting {
         }
     }
 
-    fn begin(&mut self, task: Task, slice: &mut Slice, out: &mut Writing) -> Result<(), Status> {
-        match task {
-            Task::Choose(mut choice) => match choice.decide(&self.now, slice)? {
+    fn run_step(&mut self, step: TxnStep, slice: &mut Slice, out: &mut ResponseEncoder) -> Result<(), Status> {
+        match step {
+            TxnStep::ChooseBranch(mut branch) => match branch.evaluate(&self.view, slice)? {
                 Some(succeeded) => {
-                    out.succeeded(succeeded);
-                    let PbTxnRequest { success, failure, .. } = choice.request;
-                    let branch = if succeeded { success } else { failure };
-                    self.tasks.extend(branch.into_iter().rev().map(Task::Do));
+                    out.put_succeeded(succeeded);
+                    let PbTxnRequest { success, failure, .. } = branch.request;
+                    let operations = if succeeded { success } else { failure };
+                    self.steps.extend(operations.into_iter().rev().map(TxnStep::Execute));
                 }
-                None => self.tasks.push(Task::Choose(choice)),
+                None => self.steps.push(TxnStep::ChooseBranch(branch)),
             },
-            Task::Do(PbTxnRequestOp { request: Some(PbTxnOpRequest::RequestRange(range)) }) => {
-                self.range = Some((Ranging::new(&self.face, &self.reading, &range)?, out.open()));
+            TxnStep::Execute(PbTxnRequestOp { request: Some(PbTxnOpRequest::RequestRange(range)) }) => {
+                self.range = Some((RangeExecutor::new(&self.api, &self.reading, &range)?, out.begin_message()));
             }
-            Task::Do(PbTxnRequestOp { request: Some(PbTxnOpRequest::RequestTxn(inner)) }) => {
-                self.tasks.extend([Task::Close(out.open()), Task::Choose(Choice::of(inner))]);
+            TxnStep::Execute(PbTxnRequestOp { request: Some(PbTxnOpRequest::RequestTxn(inner)) }) => {
+                self.steps.extend([TxnStep::EndResponse(out.begin_message()), TxnStep::ChooseBranch(PendingBranch::new(inner))]);
             }
-            Task::Do(_) => return Err(refusal::permission_denied()),
-            Task::Close(mark) => out.close_txn(&mark),
+            TxnStep::Execute(_) => return Err(errors::permission_denied()),
+            TxnStep::EndResponse(start) => out.end_txn_response(&start),
         }
         Ok(())
     }
 }
 
-impl Choice {
-    fn of(request: PbTxnRequest) -> Self {
-        Self { request, held: 0, last: None, has_found: false }
+impl PendingBranch {
+    fn new(request: PbTxnRequest) -> Self {
+        Self { request, true_count: 0, last: None, has_matched: false }
     }
 
     /// Evaluates the comparisons. Returns `None` if the slice is over before the result is known.
-    fn decide(&mut self, now: &Moment, slice: &mut Slice) -> Result<Option<bool>, Status> {
-        while let Some(compare) = self.request.compare.get(self.held) {
-            let Some(is_true) = holds(compare, now, &mut self.last, &mut self.has_found, slice)? else { return Ok(None) };
+    fn evaluate(&mut self, view: &RevisionView, slice: &mut Slice) -> Result<Option<bool>, Status> {
+        while let Some(compare) = self.request.compare.get(self.true_count) {
+            let Some(is_true) = is_true_for_range(compare, view, &mut self.last, &mut self.has_matched, slice)? else { return Ok(None) };
             if !is_true {
                 return Ok(Some(false));
             }
-            (self.held, self.last, self.has_found) = (self.held + 1, None, false);
+            (self.true_count, self.last, self.has_matched) = (self.true_count + 1, None, false);
             slice.look();
             if slice.is_over() {
                 return Ok(None);
@@ -193,39 +198,39 @@ impl Choice {
 /// first.
 ///
 /// A missing key compares as zeros. A comparison of its value is always false.
-fn holds(
+fn is_true_for_range(
     compare: &PbCompare,
-    now: &Moment,
+    view: &RevisionView,
     last: &mut Option<SmolStr>,
-    has_found: &mut bool,
+    has_matched: &mut bool,
     slice: &mut Slice,
 ) -> Result<Option<bool>, Status> {
-    let span = Span::new(&compare.key, &compare.range_end);
-    if span.is_single {
-        return Ok(Some(is_true(compare, now.get(&compare.key).as_ref())));
+    let interval = KeyInterval::new(&compare.key, &compare.range_end);
+    if interval.is_single {
+        return Ok(Some(compare_record(compare, view.get(&compare.key).as_ref())));
     }
     let visit = |record| {
-        *has_found = true;
-        Ok(is_true(compare, Some(&record)))
+        *has_matched = true;
+        Ok(compare_record(compare, Some(&record)))
     };
-    Ok(match now.walk(&span, last, true, slice, |_, _| true, visit)? {
-        Walk::Paused => None,
-        Walk::Enough => Some(false),
-        Walk::Over => Some(*has_found || is_true(compare, None)),
+    Ok(match view.visit_keys(&interval, last, true, slice, |_, _| true, visit)? {
+        VisitOutcome::Paused => None,
+        VisitOutcome::Stopped => Some(false),
+        VisitOutcome::Finished => Some(*has_matched || compare_record(compare, None)),
     })
 }
 
-fn is_true(compare: &PbCompare, found: Option<&RawRecord>) -> bool {
-    let number = |get: fn(&RawRecord) -> i64| found.map_or(0, get);
+fn compare_record(compare: &PbCompare, record: Option<&RawRecord>) -> bool {
+    let number = |get: fn(&RawRecord) -> i64| record.map_or(0, get);
     let ordering = match &compare.target_union {
-        Some(PbTargetUnion::Value(value)) => match found {
+        Some(PbTargetUnion::Value(value)) => match record {
             Some(record) => (*record.value).cmp(value),
             // a missing key has no value
             None => return false,
         },
         Some(PbTargetUnion::Version(version)) => number(|record| i64::try_from(record.version).unwrap_or(i64::MAX)).cmp(version),
-        Some(PbTargetUnion::CreateRevision(created)) => number(|record| revision(record.create_sequence)).cmp(created),
-        Some(PbTargetUnion::ModRevision(modified)) => number(|record| revision(record.last_sequence)).cmp(modified),
+        Some(PbTargetUnion::CreateRevision(created)) => number(|record| to_revision(record.create_sequence)).cmp(created),
+        Some(PbTargetUnion::ModRevision(modified)) => number(|record| to_revision(record.last_sequence)).cmp(modified),
         Some(PbTargetUnion::Lease(lease)) => 0.cmp(lease),
         None => number(|record| i64::try_from(record.version).unwrap_or(i64::MAX)).cmp(&0),
     };

@@ -13,18 +13,18 @@ use futures_util::{StreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::admission::StreamPermit;
-use crate::etcd_api::answers::Messages;
-use crate::etcd_api::face::{Face, client_of, header_at};
+use crate::etcd_api::responses::MessageStream;
+use crate::etcd_api::state::{EtcdApi, client_of, header_at};
 
 /// TTL that every keep-alive returns, in seconds, because leases are not stored.
 ///
 /// It is the shorter of the two that Cilium requests (docs/develop/protocol.md §7.3), so that no
 /// client renews its lease too seldom.
-const KEPT_ALIVE_FOR: i64 = 25;
+const KEEP_ALIVE_TTL_SECONDS: i64 = 25;
 
 #[tonic::async_trait]
-impl PbLeaseService for Face {
-    type LeaseKeepAliveStream = Messages<PbLeaseKeepAliveResponse>;
+impl PbLeaseService for EtcdApi {
+    type LeaseKeepAliveStream = MessageStream<PbLeaseKeepAliveResponse>;
 
     async fn lease_grant(&self, request: Request<PbLeaseGrantRequest>) -> Result<Response<PbLeaseGrantResponse>, Status> {
         let PbLeaseGrantRequest { id, ttl } = request.into_inner();
@@ -41,17 +41,17 @@ impl PbLeaseService for Face {
         request: Request<Streaming<PbLeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
         let (handle, stop) = (self.handle.clone(), self.options.stop.clone());
-        let place = self.stream(client_of(&request))?;
-        let answer = move |(mut requests, place): (Streaming<PbLeaseKeepAliveRequest>, StreamPermit)| {
+        let permit = self.open_stream(client_of(&request))?;
+        let answer = move |(mut requests, permit): (Streaming<PbLeaseKeepAliveRequest>, StreamPermit)| {
             let (handle, stop) = (handle.clone(), stop.clone());
             async move {
                 let request = stop.run_until_cancelled(requests.next()).await??.ok()?;
                 let reading = handle.try_reading()?;
                 let header = Some(header_at(&reading));
-                Some((Ok(PbLeaseKeepAliveResponse { header, id: request.id, ttl: KEPT_ALIVE_FOR }), (requests, place)))
+                Some((Ok(PbLeaseKeepAliveResponse { header, id: request.id, ttl: KEEP_ALIVE_TTL_SECONDS }), (requests, permit)))
             }
         };
-        Ok(Response::new(Box::pin(stream::unfold((request.into_inner(), place), answer))))
+        Ok(Response::new(Box::pin(stream::unfold((request.into_inner(), permit), answer))))
     }
 
     /// Reports that there is no such lease, because no key is attached to any.

@@ -10,9 +10,9 @@ use etcd_client::proto::{
 };
 use tonic::{Request, Response, Status};
 
-use crate::etcd_api::answers::Messages;
-use crate::etcd_api::face::{Face, MEMBER_ID, RAFT_TERM, client_of, header_at};
-use crate::etcd_api::refusal::permission_denied;
+use crate::etcd_api::errors::permission_denied;
+use crate::etcd_api::responses::MessageStream;
+use crate::etcd_api::state::{EtcdApi, MEMBER_ID, RAFT_TERM, client_of, header_at};
 use crate::model::ETCD_VERSION;
 
 /// Name of the only member.
@@ -22,8 +22,8 @@ const MEMBER_NAME: &str = "meshkeep";
 const ALARM_GET: i32 = 0;
 
 #[tonic::async_trait]
-impl PbMaintenanceService for Face {
-    type SnapshotStream = Messages<PbSnapshotResponse>;
+impl PbMaintenanceService for EtcdApi {
+    type SnapshotStream = MessageStream<PbSnapshotResponse>;
 
     async fn alarm(&self, request: Request<PbAlarmRequest>) -> Result<Response<PbAlarmResponse>, Status> {
         if request.get_ref().action != ALARM_GET {
@@ -36,7 +36,7 @@ impl PbMaintenanceService for Face {
         let reading = self.reading().await?;
         let head = reading.position().sequence;
         let used = self.handle.clone();
-        let scanner = self.enter(client_of(&request))?;
+        let scanner = self.acquire_scanner(client_of(&request))?;
         let bytes = scanner.once(move || used.disk_bytes().iter().map(|(_, bytes)| *bytes).sum::<u64>()).await;
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         Ok(Response::new(PbStatusResponse {
@@ -79,7 +79,7 @@ impl PbMaintenanceService for Face {
 }
 
 #[tonic::async_trait]
-impl PbClusterService for Face {
+impl PbClusterService for EtcdApi {
     async fn member_add(&self, _: Request<PbMemberAddRequest>) -> Result<Response<PbMemberAddResponse>, Status> {
         Err(permission_denied())
     }

@@ -1,5 +1,5 @@
 //! Services that need no keys: leases, maintenance, members and users.
 
+pub(super) mod auth;
 mod lease;
 mod maintenance;
-pub(super) mod no_users;

@@ -8,40 +8,40 @@ use tonic::{Code, Request};
 
 use super::*;
 use crate::admission::{Client, Pace, Scans};
-use crate::etcd_api::kv::Keys;
+use crate::etcd_api::kv::KvService;
 use crate::handle::Allowance;
 
 const KEYS: u8 = 200;
 
 /// One row per slice, on one thread.
-const SHORT: Pace = Pace { slice: Allowance::Rows(1), page: Allowance::Rows(1_000) };
+const ONE_ROW_SLICES: Pace = Pace { slice: Allowance::Rows(1), page: Allowance::Rows(1_000) };
 
 /// An etcd API over [`KEYS`] keys, and its scheduler of long requests.
-fn face(value: &[u8]) -> (Mirror, Keys, Scans) {
-    let (mut mirror, scans) = (Mirror::new(), Scans::on_threads(SHORT, 1));
+fn api_with_keys(value: &[u8]) -> (Mirror, KvService, Scans) {
+    let (mut mirror, scans) = (Mirror::new(), Scans::on_threads(ONE_ROW_SLICES, 1));
     (0..KEYS).for_each(|last| mirror.put(&format!("10.0.0.{last}"), value));
     let options = EtcdOptions { scans: scans.clone(), ..EtcdOptions::default() };
-    let keys = Keys(Arc::new(Face::new(mirror.handle.clone(), options)));
+    let keys = KvService(Arc::new(EtcdApi::new(mirror.handle.clone(), options)));
     (mirror, keys, scans)
 }
 
-fn of<T>(client: u8, message: T) -> Request<T> {
+fn from_client<T>(client: u8, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.extensions_mut().insert(Client::at(IpAddr::from([192, 0, 2, client])));
     request
 }
 
-fn one() -> PbRangeRequest {
+fn single_key() -> PbRangeRequest {
     PbRangeRequest { key: b"cilium/cache/ip/v1/paris/10.0.0.1".to_vec(), ..PbRangeRequest::default() }
 }
 
-fn all() -> PbRangeRequest {
+fn all_keys() -> PbRangeRequest {
     PbRangeRequest { key: vec![0], range_end: vec![0], ..PbRangeRequest::default() }
 }
 
 /// A range sorted by revision, the newest first.
-fn sorted() -> PbRangeRequest {
-    PbRangeRequest { sort_target: 3, sort_order: 2, ..all() }
+fn newest_first() -> PbRangeRequest {
+    PbRangeRequest { sort_target: 3, sort_order: 2, ..all_keys() }
 }
 
 /// A transaction with these ranges and a comparison of all keys.
@@ -52,76 +52,76 @@ fn transaction(ranges: Vec<PbRangeRequest>) -> PbTxnRequest {
 }
 
 #[tokio::test]
-async fn what_takes_long_goes_in_slices_and_ends_with_its_client() {
-    let (mirror, keys, scans) = face(b"{}");
+async fn long_requests_run_in_slices_and_end_when_their_client_disconnects() {
+    let (mirror, keys, scans) = api_with_keys(b"{}");
     let head = mirror.reading().await.position().sequence.0;
-    let earlier = PbRangeRequest { revision: i64::try_from(head).unwrap() - 50, ..all() };
+    let earlier = PbRangeRequest { revision: i64::try_from(head).unwrap() - 50, ..all_keys() };
     let many = transaction(vec![earlier.clone(); 100]);
-    for (what, rows) in [("sorted", 400), ("earlier", 250), ("txn", 20_000)] {
+    for (name, rows) in [("sorted", 400), ("earlier", 250), ("txn", 20_000)] {
         let before = scans.spent().rows;
-        let ask = async || match what {
-            "sorted" => keys.range(of(1, sorted())).await.map(drop),
-            "earlier" => keys.range(of(1, earlier.clone())).await.map(drop),
-            _ => keys.txn(of(1, many.clone())).await.map(drop),
+        let send = async || match name {
+            "sorted" => keys.range(from_client(1, newest_first())).await.map(drop),
+            "earlier" => keys.range(from_client(1, earlier.clone())).await.map(drop),
+            _ => keys.txn(from_client(1, many.clone())).await.map(drop),
         };
-        ask().await.unwrap();
+        send().await.unwrap();
         let whole = scans.spent().rows - before;
-        assert!(whole >= rows, "{what}: {whole} rows");
+        assert!(whole >= rows, "{name}: {whole} rows");
         // another client's request waits for a few slices, not for all requests of this client
         let before = scans.spent().rows;
-        let mut running = Box::pin(futures_util::future::join_all((0..20).map(|_| ask())));
+        let mut running = Box::pin(futures_util::future::join_all((0..20).map(|_| send())));
         assert!((&mut running).now_or_never().is_none());
-        let small = PbRangeRequest { count_only: true, ..all() };
+        let small = PbRangeRequest { count_only: true, ..all_keys() };
         tokio::select! {
-            answer = keys.range(of(2, small)) => drop(answer.unwrap()),
-            _ = &mut running => unreachable!("{what}: all of the long ones before the short one"),
+            answer = keys.range(from_client(2, small)) => drop(answer.unwrap()),
+            _ = &mut running => unreachable!("{name}: all long requests finished before the short one"),
         }
         let meanwhile = scans.spent().rows - before;
-        assert!(meanwhile < whole / 2, "{what}: {meanwhile} rows before the short one");
+        assert!(meanwhile < whole / 2, "{name}: {meanwhile} rows before the short one");
         drop(running);
-        keys.range(of(2, PbRangeRequest { count_only: true, ..all() })).await.unwrap();
+        keys.range(from_client(2, PbRangeRequest { count_only: true, ..all_keys() })).await.unwrap();
         let after = scans.spent().rows - before;
-        assert!(after < meanwhile + 60, "{what}: work goes on for a client that is gone");
-        assert_eq!(scans.count(), 0, "{what}");
+        assert!(after < meanwhile + 60, "{name}: work continues for a client that disconnected");
+        assert_eq!(scans.count(), 0, "{name}");
     }
 }
 
 #[tokio::test]
-async fn answers_that_nobody_reads_take_what_they_have_and_no_more_than_a_share() {
-    let (_mirror, keys, _scans) = face(&[b'x'; 300]);
+async fn unread_answers_reserve_their_own_bytes_up_to_the_share_of_a_client() {
+    let (_mirror, keys, _scans) = api_with_keys(&[b'x'; 300]);
     let mut unread = Vec::new();
     // more than the number of 64 KiB pieces in the budget of all answers
     for _ in 0..9_000 {
-        unread.push(keys.range(of(1, one())).await.unwrap());
+        unread.push(keys.range(from_client(1, single_key())).await.unwrap());
     }
-    keys.range(of(2, one())).await.unwrap();
+    keys.range(from_client(2, single_key())).await.unwrap();
     drop(unread);
-    let (_mirror, keys, _scans) = face(&vec![b'x'; 1 << 20]);
+    let (_mirror, keys, _scans) = api_with_keys(&vec![b'x'; 1 << 20]);
     // 200 MiB each
-    let list = keys.range(of(1, PbRangeRequest { sort_target: 4, sort_order: 1, ..all() })).await.unwrap();
-    let refused = keys.range(of(1, all())).await.unwrap_err();
+    let list = keys.range(from_client(1, PbRangeRequest { sort_target: 4, sort_order: 1, ..all_keys() })).await.unwrap();
+    let refused = keys.range(from_client(1, all_keys())).await.unwrap_err();
     assert_eq!(
         (refused.code(), refused.message().starts_with("etcdserver: too many requests: the answers of this client")),
         (Code::ResourceExhausted, true)
     );
     // quick answers have their own budget, and other clients have their shares
-    keys.range(of(1, one())).await.unwrap();
-    let small = PbRangeRequest { limit: 100, ..all() };
-    keys.range(of(2, small)).await.unwrap();
+    keys.range(from_client(1, single_key())).await.unwrap();
+    let small = PbRangeRequest { limit: 100, ..all_keys() };
+    keys.range(from_client(2, small)).await.unwrap();
     drop(list);
-    keys.range(of(1, all())).await.unwrap();
+    keys.range(from_client(1, all_keys())).await.unwrap();
 }
 
 #[tokio::test]
-async fn quick_answers_that_one_client_does_not_read_leave_others_theirs() {
-    let (_mirror, keys, _scans) = face(&vec![b'x'; 1 << 20]);
+async fn unread_quick_answers_leave_the_share_of_other_clients() {
+    let (_mirror, keys, _scans) = api_with_keys(&vec![b'x'; 1 << 20]);
     let mut unread = Vec::new();
     let refused = loop {
-        match keys.range(of(1, one())).await {
+        match keys.range(from_client(1, single_key())).await {
             Ok(answer) => unread.push(answer),
             Err(refused) => break refused,
         }
     };
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    keys.range(of(2, one())).await.unwrap();
+    keys.range(from_client(2, single_key())).await.unwrap();
 }

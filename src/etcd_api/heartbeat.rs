@@ -9,16 +9,16 @@ use tokio_util::sync::CancellationToken;
 use crate::handle::Handle;
 
 /// Interval between heartbeats. Same as Cilium's own (`pkg/kvstore/heartbeat`).
-const BEAT_INTERVAL: Duration = Duration::from_secs(60);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Writes a heartbeat once the store is loaded and every minute after that, until `stop` is
 /// cancelled.
-pub async fn beat(handle: Handle, stop: CancellationToken) {
-    let beating = async {
+pub async fn write_heartbeats(handle: Handle, stop: CancellationToken) {
+    let task = async {
         if handle.signal_once_loaded().await.is_none() {
             return;
         }
-        let mut ticks = interval(BEAT_INTERVAL);
+        let mut ticks = interval(HEARTBEAT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -27,5 +27,5 @@ pub async fn beat(handle: Handle, stop: CancellationToken) {
             }
         }
     };
-    stop.run_until_cancelled(beating).await;
+    stop.run_until_cancelled(task).await;
 }

@@ -7,12 +7,12 @@ use tonic::{Code, Status};
 use crate::admission::NoRoom;
 use crate::model::RangeOutcome;
 
-const FUTURE: &str = "etcdserver: mvcc: required revision is a future revision";
+const FUTURE_REVISION: &str = "etcdserver: mvcc: required revision is a future revision";
 
 /// Maps the error of a range request to its outcome in the metrics.
 pub(super) fn outcome(error: &Status) -> RangeOutcome {
     match error.code() {
-        Code::OutOfRange if error.message() == FUTURE => RangeOutcome::Future,
+        Code::OutOfRange if error.message() == FUTURE_REVISION => RangeOutcome::Future,
         Code::OutOfRange => RangeOutcome::Compacted,
         Code::PermissionDenied => RangeOutcome::Denied,
         Code::InvalidArgument | Code::Unimplemented => RangeOutcome::Invalid,
@@ -51,12 +51,12 @@ pub(super) fn compacted() -> Status {
 }
 
 pub(super) fn future_revision() -> Status {
-    Status::out_of_range(FUTURE)
+    Status::out_of_range(FUTURE_REVISION)
 }
 
 /// Error: no memory left for the answer.
-pub(super) fn no_room(none: NoRoom) -> Status {
-    crowded(&match none {
+pub(super) fn response_budget_exhausted(exhausted: NoRoom) -> Status {
+    resource_exhausted(&match exhausted {
         NoRoom::OfClient => {
             "the answers of this client have as many bytes as they may: read those that you asked for, or ask for less at once"
         }
@@ -65,20 +65,20 @@ pub(super) fn no_room(none: NoRoom) -> Status {
 }
 
 /// Error: a limit was reached.
-pub(super) fn crowded(reason: &dyn fmt::Display) -> Status {
+pub(super) fn resource_exhausted(reason: &dyn fmt::Display) -> Status {
     Status::resource_exhausted(format!("etcdserver: too many requests: {reason}"))
 }
 
 /// Error: the whole tree of a transaction is too large. etcd itself limits only each path.
-pub(super) fn too_large_tree(most: usize) -> Status {
+pub(super) fn too_large_tree(operations_max: usize) -> Status {
     Status::invalid_argument(format!(
-        "etcdserver: too many operations in txn request: its whole tree may have {most} comparisons and operations, those of inner transactions included"
+        "etcdserver: too many operations in txn request: its whole tree may have {operations_max} comparisons and operations, those of inner transactions included"
     ))
 }
 
 /// Error: no memory left for an incomplete request.
-pub(super) fn no_room_for_requests(none: NoRoom) -> Status {
-    crowded(&match none {
+pub(super) fn request_budget_exhausted(exhausted: NoRoom) -> Status {
+    resource_exhausted(&match exhausted {
         NoRoom::OfClient => {
             "the requests of this client that have not come whole have as many bytes as they may: end them, or send less at once"
         }

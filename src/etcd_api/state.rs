@@ -6,11 +6,11 @@ use etcd_client::proto::PbResponseHeader;
 use tonic::{Request, Status};
 
 use super::EtcdOptions;
-use super::answers::{ANSWER_BYTES_MAX, QUICK_BYTES_MAX};
-use super::pins::Pins;
-use super::refusal;
-use super::revisions::revision;
-use super::window::Window;
+use super::errors;
+use super::pinned_snapshots::PinnedSnapshots;
+use super::recent_changes::RecentChanges;
+use super::responses::{QUICK_RESPONSE_BYTES_MAX, RESPONSE_BYTES_MAX};
+use super::revisions::to_revision;
 use crate::admission::{Budget, Client, Places, Scanner, Share, StreamPermit};
 use crate::handle::{Handle, Reading};
 use crate::model::{EntryKey, Question, RangeOutcome};
@@ -22,40 +22,40 @@ pub(super) const MEMBER_ID: u64 = 1;
 pub(super) const RAFT_TERM: u64 = 1;
 
 /// Maximum bytes of the watches of all clients, including their keys.
-const WATCHED_BYTES_MAX: usize = 64 << 20;
+const WATCH_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum bytes of the watches of one client: a fourth of the total.
 ///
 /// An agent has at most six watches for each of 511 clusters, which need less than 1 MiB.
-const WATCHED_BYTES_PER_CLIENT_MAX: usize = 16 << 20;
+const WATCH_BYTES_PER_CLIENT_MAX: usize = 16 << 20;
 
 /// Maximum bytes of incomplete request messages. A message has at most 4 MiB; one client can use
 /// half.
-const RECEIVED_BYTES_MAX: usize = 64 << 20;
+const REQUEST_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum bytes of events that wait to be sent; one client can use half.
 ///
 /// A stream has at most four answers of about 256 KiB, so half the budget is enough for 128 streams
 /// whose clients read nothing.
-const TOLD_BYTES_MAX: usize = 256 << 20;
+const EVENT_BYTES_MAX: usize = 256 << 20;
 
 /// State of the etcd API.
 #[derive(Debug)]
-pub(super) struct Face {
+pub(super) struct EtcdApi {
     pub(super) handle: Handle,
     pub(super) options: EtcdOptions,
-    pub(super) pins: Pins,
-    pub(super) window: Window,
+    pub(super) pinned_snapshots: PinnedSnapshots,
+    pub(super) recent_changes: RecentChanges,
     /// Budget for the answers of ranges and transactions.
-    pub(super) answers: Arc<Budget>,
+    pub(super) response_budget: Arc<Budget>,
     /// Budget for quick answers.
-    pub(super) quick_answers: Arc<Budget>,
+    pub(super) quick_response_budget: Arc<Budget>,
     /// Budget for the keys of all watches.
-    pub(super) watched: Arc<Budget>,
+    pub(super) watch_budget: Arc<Budget>,
     /// Budget for incomplete request messages.
-    pub(super) received: Arc<Budget>,
+    pub(super) request_budget: Arc<Budget>,
     /// Budget for events that wait to be sent.
-    pub(super) told: Arc<Budget>,
+    pub(super) event_budget: Arc<Budget>,
     streams: Places,
 }
 
@@ -64,18 +64,18 @@ pub(super) fn client_of<T>(request: &Request<T>) -> Client {
     request.extensions().get().copied().unwrap_or(Client::Local)
 }
 
-impl Face {
+impl EtcdApi {
     pub(super) fn new(handle: Handle, options: EtcdOptions) -> Self {
         Self {
             handle,
             options,
-            pins: Pins::default(),
-            window: Window::default(),
-            answers: Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(2)),
-            quick_answers: Budget::new(QUICK_BYTES_MAX, Share::TimesFree(1)),
-            watched: Budget::new(WATCHED_BYTES_MAX, Share::Bytes(WATCHED_BYTES_PER_CLIENT_MAX)),
-            received: Budget::new(RECEIVED_BYTES_MAX, Share::TimesFree(1)),
-            told: Budget::new(TOLD_BYTES_MAX, Share::TimesFree(1)),
+            pinned_snapshots: PinnedSnapshots::default(),
+            recent_changes: RecentChanges::default(),
+            response_budget: Budget::new(RESPONSE_BYTES_MAX, Share::TimesFree(2)),
+            quick_response_budget: Budget::new(QUICK_RESPONSE_BYTES_MAX, Share::TimesFree(1)),
+            watch_budget: Budget::new(WATCH_BYTES_MAX, Share::Bytes(WATCH_BYTES_PER_CLIENT_MAX)),
+            request_budget: Budget::new(REQUEST_BYTES_MAX, Share::TimesFree(1)),
+            event_budget: Budget::new(EVENT_BYTES_MAX, Share::TimesFree(1)),
             streams: Places::new(),
         }
     }
@@ -84,16 +84,16 @@ impl Face {
     ///
     /// # Errors
     /// Returns `ResourceExhausted` if the client or the queue has no slot left.
-    pub(super) fn enter(&self, client: Client) -> Result<Scanner, Status> {
-        self.options.scans.enter(client).map_err(|none| refusal::crowded(&none))
+    pub(super) fn acquire_scanner(&self, client: Client) -> Result<Scanner, Status> {
+        self.options.scans.enter(client).map_err(|exhausted| errors::resource_exhausted(&exhausted))
     }
 
     /// Gets a slot among the streams that stay open.
     ///
     /// # Errors
     /// Returns `ResourceExhausted` if there is no slot left.
-    pub(super) fn stream(&self, client: Client) -> Result<StreamPermit, Status> {
-        self.streams.take(client).map_err(|none| refusal::crowded(&none))
+    pub(super) fn open_stream(&self, client: Client) -> Result<StreamPermit, Status> {
+        self.streams.take(client).map_err(|exhausted| errors::resource_exhausted(&exhausted))
     }
 
     /// Returns the newest snapshot. Waits up to 2 s for the store to load.
@@ -101,7 +101,7 @@ impl Face {
     /// # Errors
     /// Returns `Unavailable` while the store is still loading.
     pub(super) async fn reading(&self) -> Result<Reading, Status> {
-        self.handle.reading().await.map_err(|_| refusal::loading())
+        self.handle.reading().await.map_err(|_| errors::loading())
     }
 
     /// Returns the newest snapshot for a request about one key.
@@ -110,12 +110,12 @@ impl Face {
     pub(super) async fn reading_for(&self, key: &[u8]) -> Result<Reading, Status> {
         let entry = str::from_utf8(key).ok().and_then(EntryKey::from_cache_form).filter(|key| key.kind.is_mirrored());
         let Some(entry) = entry else { return self.reading().await };
-        self.handle.reading_for(Question::Key(entry)).await.map_err(|_| refusal::loading())
+        self.handle.reading_for(Question::Key(entry)).await.map_err(|_| errors::loading())
     }
 
     /// Counts the outcome of a range request in the metrics, and returns the answer unchanged.
-    pub(super) fn counted<T>(&self, answer: Result<T, Status>) -> Result<T, Status> {
-        let outcome = answer.as_ref().map_or_else(refusal::outcome, |_| RangeOutcome::Answered);
+    pub(super) fn count_outcome<T>(&self, answer: Result<T, Status>) -> Result<T, Status> {
+        let outcome = answer.as_ref().map_or_else(errors::outcome, |_| RangeOutcome::Answered);
         self.handle.etcd_counts().add_range(outcome);
         answer
     }
@@ -134,5 +134,5 @@ pub(super) fn header(reading: &Reading, revision: i64) -> PbResponseHeader {
 
 /// Builds a response header for the newest revision of a snapshot.
 pub(super) fn header_at(reading: &Reading) -> PbResponseHeader {
-    header(reading, revision(reading.position().sequence))
+    header(reading, to_revision(reading.position().sequence))
 }

@@ -12,8 +12,8 @@ use http::Request;
 use http_body::{Body as HttpBody, Frame};
 use tonic::Status;
 
-use super::face::Face;
-use super::refusal;
+use super::errors;
+use super::state::EtcdApi;
 use crate::admission::{Budget, Client, Held};
 
 /// Path of requests with a transaction.
@@ -33,32 +33,32 @@ const MESSAGE_BYTES_MAX: usize = 4 << 20;
 pub(super) const TREE_OPERATIONS_MAX: usize = 1_024;
 
 /// The body of a request.
-pub(super) struct Receiving<B> {
+pub(super) struct RequestBody<B> {
     body: B,
     held: Held,
-    message: Message,
+    message: IncompleteMessage,
     /// Bytes of an incomplete transaction; `None` on other paths.
     txn: Option<Vec<u8>>,
 }
 
 /// State of the message that is being received.
 #[derive(Debug, Default)]
-struct Message {
-    head: Vec<u8>,
+struct IncompleteMessage {
+    prefix: Vec<u8>,
     missing: usize,
     /// Number of bytes received after the prefix.
-    come: usize,
+    received: usize,
 }
 
-impl Message {
+impl IncompleteMessage {
     /// Processes received bytes. Afterwards the state is that of the last, incomplete message.
     fn add(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            if self.head.len() < FRAME_BYTES {
-                let (of_head, rest) = bytes.split_at(bytes.len().min(FRAME_BYTES - self.head.len()));
-                self.head.extend_from_slice(of_head);
+            if self.prefix.len() < FRAME_BYTES {
+                let (of_prefix, rest) = bytes.split_at(bytes.len().min(FRAME_BYTES - self.prefix.len()));
+                self.prefix.extend_from_slice(of_prefix);
                 bytes = rest;
-                if let [_, length @ ..] = &self.head[..]
+                if let [_, length @ ..] = &self.prefix[..]
                     && let Ok(length) = <[u8; 4]>::try_from(length)
                 {
                     self.missing = u32::from_be_bytes(length) as usize;
@@ -67,26 +67,26 @@ impl Message {
                 let of_message = bytes.len().min(self.missing);
                 bytes.advance(of_message);
                 self.missing -= of_message;
-                self.come += of_message;
+                self.received += of_message;
             }
-            if self.head.len() == FRAME_BYTES && self.missing == 0 {
+            if self.prefix.len() == FRAME_BYTES && self.missing == 0 {
                 *self = Self::default();
             }
         }
     }
 
-    fn is_whole(&self) -> bool {
-        self.head.is_empty()
+    fn is_complete(&self) -> bool {
+        self.prefix.is_empty()
     }
 }
 
-impl<B> Receiving<B> {
+impl<B> RequestBody<B> {
     /// Wraps the body of a request.
-    pub(super) fn of(face: &Arc<Face>, request: Request<B>) -> Request<Self> {
+    pub(super) fn wrap_request(api: &Arc<EtcdApi>, request: Request<B>) -> Request<Self> {
         let client = request.extensions().get().copied().unwrap_or(Client::Local);
         let txn = (request.uri().path() == TXN_PATH).then(Vec::new);
-        let held = Budget::none(&face.received, client);
-        request.map(|body| Self { body, held, message: Message::default(), txn })
+        let held = Budget::none(&api.request_budget, client);
+        request.map(|body| Self { body, held, message: IncompleteMessage::default(), txn })
     }
 
     /// Returns the bytes to pass on; `None` while a transaction is incomplete.
@@ -94,27 +94,28 @@ impl<B> Receiving<B> {
     /// # Errors
     /// Returns `ResourceExhausted` if the budget is used up, and refuses transactions with too many
     /// operations.
-    fn received(&mut self, bytes: Bytes) -> Result<Option<Bytes>, Status> {
+    fn accept(&mut self, bytes: Bytes) -> Result<Option<Bytes>, Status> {
         self.message.add(&bytes);
-        let come = self.message.come;
-        self.held.shrink_to(come);
-        let lacking = come.saturating_sub(self.held.bytes());
-        if lacking > 0 {
-            self.held.grow(lacking).map_err(refusal::no_room_for_requests)?;
+        let received = self.message.received;
+        self.held.shrink_to(received);
+        let missing = received.saturating_sub(self.held.bytes());
+        if missing > 0 {
+            self.held.grow(missing).map_err(errors::request_budget_exhausted)?;
         }
         let Some(txn) = &mut self.txn else { return Ok(Some(bytes)) };
         txn.extend_from_slice(&bytes);
-        if !self.message.is_whole() && come + self.message.missing <= MESSAGE_BYTES_MAX {
+        if !self.message.is_complete() && received + self.message.missing <= MESSAGE_BYTES_MAX {
             return Ok(None);
         }
-        let whole = std::mem::take(txn);
+        let complete = std::mem::take(txn);
         let mut left = TREE_OPERATIONS_MAX;
-        count(whole.get(FRAME_BYTES..).unwrap_or_default(), &mut left).ok_or_else(|| refusal::too_large_tree(TREE_OPERATIONS_MAX))?;
-        Ok(Some(Bytes::from(whole)))
+        count_operations(complete.get(FRAME_BYTES..).unwrap_or_default(), &mut left)
+            .ok_or_else(|| errors::too_large_tree(TREE_OPERATIONS_MAX))?;
+        Ok(Some(Bytes::from(complete)))
     }
 }
 
-impl<B> HttpBody for Receiving<B>
+impl<B> HttpBody for RequestBody<B>
 where
     B: HttpBody<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
@@ -129,7 +130,7 @@ where
                 None => return Poll::Ready(None),
             };
             let received = match frame.into_data() {
-                Ok(bytes) => self.received(bytes),
+                Ok(bytes) => self.accept(bytes),
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             };
             match received {
@@ -149,17 +150,17 @@ where
 /// if there are more.
 ///
 /// Malformed messages are left to the decoder, which refuses them.
-fn count(mut txn: &[u8], left: &mut usize) -> Option<()> {
-    while let Some((number, content)) = field(&mut txn) {
+fn count_operations(mut txn: &[u8], left: &mut usize) -> Option<()> {
+    while let Some((number, content)) = decode_field(&mut txn) {
         if !matches!(number, 1..=3) {
             continue;
         }
         *left = left.checked_sub(1)?;
         let mut operation = if number == 1 { &[] } else { content };
-        while let Some((kind, inner)) = field(&mut operation) {
+        while let Some((kind, inner)) = decode_field(&mut operation) {
             // `request_txn`
             if kind == 4 {
-                count(inner, left)?;
+                count_operations(inner, left)?;
             }
         }
     }
@@ -167,12 +168,12 @@ fn count(mut txn: &[u8], left: &mut usize) -> Option<()> {
 }
 
 /// Decodes the next field of a message: its number, and its content if it is a message or bytes.
-fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, &'a [u8])> {
-    let tag = varint(bytes)?;
+fn decode_field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, &'a [u8])> {
+    let tag = decode_varint(bytes)?;
     let length = match tag & 7 {
-        0 => varint(bytes).map(|_| 0)?,
+        0 => decode_varint(bytes).map(|_| 0)?,
         1 => 8,
-        2 => usize::try_from(varint(bytes)?).ok()?,
+        2 => usize::try_from(decode_varint(bytes)?).ok()?,
         5 => 4,
         _ => return None,
     };
@@ -181,7 +182,7 @@ fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, &'a [u8])> {
     Some((tag >> 3, if tag & 7 == 2 { content } else { &[] }))
 }
 
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
+fn decode_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let (first, rest) = bytes.split_first()?;
@@ -208,11 +209,11 @@ mod tests {
     /// Returns the number of operations, or `None` above the bound.
     fn counted(txn: &[u8], most: usize) -> Option<usize> {
         let mut left = most;
-        count(txn, &mut left).map(|()| most - left)
+        count_operations(txn, &mut left).map(|()| most - left)
     }
 
     #[test]
-    fn the_whole_tree_is_counted_and_no_more_than_there_may_be() {
+    fn all_operations_of_the_tree_are_counted_up_to_the_limit() {
         let range = message(2, &message(1, b"\x0a\x01a"));
         let compare = message(1, b"\x1a\x01a");
         let inner = |count: usize| message(3, &message(4, &[compare.clone(), range.repeat(count)].concat()));
@@ -227,17 +228,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_is_counted_until_it_is() {
+    fn bytes_of_an_incomplete_message_are_counted_until_it_is_complete() {
         let framed = |length: usize| [&[0][..], &u32::try_from(length).unwrap().to_be_bytes(), &vec![7; length]].concat();
         let bytes = [framed(0), framed(10), framed(3)].concat();
         for size in 1..bytes.len() {
-            let mut message = Message::default();
+            let mut message = IncompleteMessage::default();
             bytes.chunks(size).for_each(|chunk| message.add(chunk));
-            assert!(message.is_whole() && message.come == 0, "pieces of {size}");
+            assert!(message.is_complete() && message.received == 0, "pieces of {size}");
         }
-        let mut message = Message::default();
+        let mut message = IncompleteMessage::default();
         message.add(&bytes[..14]);
-        assert!(!message.is_whole());
-        assert_eq!((message.come, message.missing), (4, 6));
+        assert!(!message.is_complete());
+        assert_eq!((message.received, message.missing), (4, 6));
     }
 }

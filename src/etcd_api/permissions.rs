@@ -1,34 +1,34 @@
-//! Access rights of clients with a certificate.
+//! Read permissions of clients with a certificate.
 //!
 //! They can read what etcd's role `local` can in a cluster that runs a KVStoreMesh
-//! (docs/develop/protocol.md §7.6), and nothing else. Each right covers a range of keys. A request
-//! that reaches beyond all of them is refused, including one for "this key and all that follow"
-//! (GHSA-xg4h-6gfc-h4m8).
+//! (docs/develop/protocol.md §7.6), and nothing else. Each permission covers a range of keys. A
+//! request that reaches beyond all of them is refused, including one for "this key and all that
+//! follow" (GHSA-xg4h-6gfc-h4m8).
 
-use super::face::Face;
-use super::refusal;
-use super::span::Span;
+use super::errors;
+use super::key_interval::KeyInterval;
+use super::state::EtcdApi;
 use tonic::Status;
 
 /// Readable ranges: first key, and the end (exclusive).
-const READABLE: [(&[u8], &[u8]); 4] = [
+const READABLE_RANGES: [(&[u8], &[u8]); 4] = [
     (b"cilium/.heartbeat", b"cilium/.heartbeau"),
     (b"cilium/cache/", b"cilium/cache0"),
     (b"cilium/cluster-config/", b"cilium/cluster-config0"),
     (b"cilium/synced/", b"cilium/synced0"),
 ];
 
-fn is_readable(span: &Span) -> bool {
-    READABLE.into_iter().any(|(from, to)| span.is_within(from, to))
+fn is_readable(interval: &KeyInterval) -> bool {
+    READABLE_RANGES.into_iter().any(|(from, to)| interval.is_within(from, to))
 }
 
-impl Face {
-    /// Checks that the client may read the whole span.
+impl EtcdApi {
+    /// Checks that the client may read the whole interval.
     ///
     /// # Errors
     /// Returns `PermissionDenied` otherwise.
-    pub(super) fn may_read(&self, span: &Span) -> Result<(), Status> {
-        if !self.options.restricted || is_readable(span) { Ok(()) } else { Err(refusal::permission_denied()) }
+    pub(super) fn check_read_permission(&self, interval: &KeyInterval) -> Result<(), Status> {
+        if !self.options.restricted || is_readable(interval) { Ok(()) } else { Err(errors::permission_denied()) }
     }
 }
 
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_right_ends_where_its_range_ends() {
+    fn permissions_end_where_their_range_ends() {
         for (key, end, readable) in [
             ("cilium/.heartbeat", "", true),
             ("cilium/.heartbeat", "cilium/.heartbeau", true),
@@ -54,7 +54,7 @@ mod tests {
             ("health", "", false),
             ("\0", "\0", false),
         ] {
-            assert_eq!(is_readable(&Span::new(key.as_bytes(), end.as_bytes())), readable, "{key} to {end}");
+            assert_eq!(is_readable(&KeyInterval::new(key.as_bytes(), end.as_bytes())), readable, "{key} to {end}");
         }
     }
 }

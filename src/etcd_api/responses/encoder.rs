@@ -5,7 +5,7 @@
 
 use std::mem::take;
 
-use crate::etcd_api::revisions::revision;
+use crate::etcd_api::revisions::to_revision;
 use crate::model::RawRecord;
 use etcd_client::proto::PbResponseHeader;
 
@@ -13,46 +13,46 @@ use etcd_client::proto::PbResponseHeader;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// A piece below this size in bytes is appended to the previous one.
-const SHORT: usize = 4 << 10;
+const SMALL_PIECE_BYTES: usize = 4 << 10;
 
 /// Bytes of the gRPC prefix of a message: compression flag and length.
 const FRAME_BYTES: usize = 5;
 
 /// Fields of `RangeResponse`.
-const KVS: u32 = 2;
-const MORE: u32 = 3;
-const COUNT: u32 = 4;
+const RANGE_KVS: u32 = 2;
+const RANGE_MORE: u32 = 3;
+const RANGE_COUNT: u32 = 4;
 
 /// Fields of `TxnResponse`.
-const SUCCEEDED: u32 = 2;
-const RESPONSES: u32 = 3;
+const TXN_SUCCEEDED: u32 = 2;
+const TXN_RESPONSES: u32 = 3;
 
 /// Field of the header in every response.
-const HEADER: u32 = 1;
+const RESPONSE_HEADER: u32 = 1;
 
 /// Field of the `RangeResponse` in `ResponseOp` and in `RangeStreamResponse`.
-const RANGE: u32 = 1;
+const RANGE_RESPONSE: u32 = 1;
 
 /// Field of the `TxnResponse` in `ResponseOp`.
-const TXN: u32 = 4;
+const TXN_RESPONSE: u32 = 4;
 
 /// A partially encoded message.
 #[derive(Debug, Default)]
-pub(in crate::etcd_api) struct Writing {
+pub(in crate::etcd_api) struct ResponseEncoder {
     pieces: Vec<Vec<u8>>,
     length: usize,
 }
 
 /// Start of an embedded message, whose length is known only at its end.
 #[derive(Debug)]
-pub(in crate::etcd_api) struct Mark {
+pub(in crate::etcd_api) struct MessageStart {
     piece: usize,
     before: usize,
 }
 
-impl Writing {
+impl ResponseEncoder {
     /// Returns the current piece, with space for more bytes.
-    fn tail(&mut self, bytes: usize) -> &mut Vec<u8> {
+    fn reserve(&mut self, bytes: usize) -> &mut Vec<u8> {
         self.length += bytes;
         let is_full = self.pieces.last().is_none_or(|piece| !piece.is_empty() && piece.len() + bytes > PIECE_BYTES);
         if is_full {
@@ -70,28 +70,28 @@ impl Writing {
     }
 
     /// Encodes the header of a response.
-    pub(in crate::etcd_api) fn header(&mut self, header: &PbResponseHeader) {
+    pub(in crate::etcd_api) fn put_header(&mut self, header: &PbResponseHeader) {
         let fields = [(1, header.cluster_id), (2, header.member_id), (3, header.revision.cast_unsigned()), (4, header.raft_term)];
         let length = fields.iter().map(|(number, value)| number_length(*number, *value)).sum();
-        let out = self.tail(bytes_length(HEADER, length));
-        put_length(out, HEADER, length);
+        let out = self.reserve(bytes_length(RESPONSE_HEADER, length));
+        put_length(out, RESPONSE_HEADER, length);
         fields.into_iter().for_each(|(number, value)| put_number(out, number, value));
     }
 
     /// Encodes one key of a range.
-    pub(in crate::etcd_api) fn key_value(&mut self, record: &RawRecord, keys_only: bool) {
+    pub(in crate::etcd_api) fn put_key_value(&mut self, record: &RawRecord, keys_only: bool) {
         let value: &[u8] = if keys_only { &[] } else { &record.value };
         let numbers = [
-            (2, revision(record.create_sequence).cast_unsigned()),
-            (3, revision(record.last_sequence).cast_unsigned()),
+            (2, to_revision(record.create_sequence).cast_unsigned()),
+            (3, to_revision(record.last_sequence).cast_unsigned()),
             (4, record.version),
         ];
         let optional = |number: u32, bytes: &[u8]| if bytes.is_empty() { 0 } else { bytes_length(number, bytes.len()) };
         let length = optional(1, record.key.as_bytes())
             + numbers.iter().map(|(number, value)| number_length(*number, *value)).sum::<usize>()
             + optional(5, value);
-        let out = self.tail(bytes_length(KVS, length));
-        put_length(out, KVS, length);
+        let out = self.reserve(bytes_length(RANGE_KVS, length));
+        put_length(out, RANGE_KVS, length);
         put_bytes(out, 1, record.key.as_bytes());
         numbers.into_iter().for_each(|(number, value)| put_number(out, number, value));
         put_bytes(out, 5, value);
@@ -99,48 +99,48 @@ impl Writing {
 
     /// Encodes the end of a range: whether there are more keys than requested, and the number of
     /// keys.
-    pub(in crate::etcd_api) fn end_of_range(&mut self, more: bool, count: i64) {
-        let fields = [(MORE, u64::from(more)), (COUNT, count.cast_unsigned())];
-        self.numbers(&fields);
+    pub(in crate::etcd_api) fn put_range_end(&mut self, more: bool, count: i64) {
+        let fields = [(RANGE_MORE, u64::from(more)), (RANGE_COUNT, count.cast_unsigned())];
+        self.put_numbers(&fields);
     }
 
     /// Encodes which branch of a transaction was chosen.
-    pub(in crate::etcd_api) fn succeeded(&mut self, succeeded: bool) {
-        self.numbers(&[(SUCCEEDED, u64::from(succeeded))]);
+    pub(in crate::etcd_api) fn put_succeeded(&mut self, succeeded: bool) {
+        self.put_numbers(&[(TXN_SUCCEEDED, u64::from(succeeded))]);
     }
 
-    fn numbers(&mut self, fields: &[(u32, u64)]) {
+    fn put_numbers(&mut self, fields: &[(u32, u64)]) {
         let length = fields.iter().map(|(number, value)| number_length(*number, *value)).sum();
-        let out = self.tail(length);
+        let out = self.reserve(length);
         fields.iter().for_each(|(number, value)| put_number(out, *number, *value));
     }
 
     /// Begins an embedded message.
-    pub(in crate::etcd_api) fn open(&mut self) -> Mark {
-        let mark = Mark { piece: self.pieces.len(), before: self.length };
+    pub(in crate::etcd_api) fn begin_message(&mut self) -> MessageStart {
+        let start = MessageStart { piece: self.pieces.len(), before: self.length };
         self.pieces.extend([Vec::new(), Vec::new()]);
-        mark
+        start
     }
 
     /// Ends the response of a range in a transaction.
-    pub(in crate::etcd_api) fn close_range(&mut self, mark: &Mark) {
-        self.close(mark, &[RANGE, RESPONSES]);
+    pub(in crate::etcd_api) fn end_range_response(&mut self, start: &MessageStart) {
+        self.end_message(start, &[RANGE_RESPONSE, TXN_RESPONSES]);
     }
 
     /// Ends the response of a transaction in another transaction.
-    pub(in crate::etcd_api) fn close_txn(&mut self, mark: &Mark) {
-        self.close(mark, &[TXN, RESPONSES]);
+    pub(in crate::etcd_api) fn end_txn_response(&mut self, start: &MessageStart) {
+        self.end_message(start, &[TXN_RESPONSE, TXN_RESPONSES]);
     }
 
     /// Ends a chunk of a range stream.
-    pub(in crate::etcd_api) fn close_chunk(&mut self, mark: &Mark) {
-        self.close(mark, &[RANGE]);
+    pub(in crate::etcd_api) fn end_chunk(&mut self, start: &MessageStart) {
+        self.end_message(start, &[RANGE_RESPONSE]);
     }
 
     /// Writes the tags and lengths of an embedded message and of the messages around it. `numbers`
     /// are their fields, the innermost first.
-    fn close(&mut self, mark: &Mark, numbers: &[u32]) {
-        let (mut length, mut before) = (self.length - mark.before, Vec::new());
+    fn end_message(&mut self, start: &MessageStart, numbers: &[u32]) {
+        let (mut length, mut before) = (self.length - start.before, Vec::new());
         for number in numbers {
             let mut prefix = Vec::with_capacity(before.len() + bytes_length(*number, 0) + 10);
             put_length(&mut prefix, *number, length);
@@ -149,18 +149,18 @@ impl Writing {
             before = prefix;
         }
         self.length += before.len();
-        self.pieces[mark.piece] = before;
+        self.pieces[start.piece] = before;
     }
 
     /// Returns the message with its gRPC prefix, in pieces.
-    pub(in crate::etcd_api) fn framed(self) -> Vec<Vec<u8>> {
+    pub(in crate::etcd_api) fn into_frames(self) -> Vec<Vec<u8>> {
         let length = u32::try_from(self.length).unwrap_or(u32::MAX);
         let frame = [&[0], &length.to_be_bytes()[..]].concat();
         let (mut pieces, mut last) = (Vec::with_capacity(self.pieces.len() + 1), frame);
         last.reserve_exact(self.pieces.first().map_or(0, Vec::len));
         debug_assert_eq!(last.len(), FRAME_BYTES);
         for piece in self.pieces {
-            if piece.len() < SHORT && last.len() + piece.len() <= PIECE_BYTES {
+            if piece.len() < SMALL_PIECE_BYTES && last.len() + piece.len() <= PIECE_BYTES {
                 last.extend_from_slice(&piece);
             } else {
                 pieces.push(take(&mut last));

@@ -18,13 +18,13 @@ use tower::Service;
 
 /// The `Auth` service.
 #[derive(Debug, Clone)]
-pub(in crate::etcd_api) struct NoUsers;
+pub(in crate::etcd_api) struct AuthStub;
 
-impl NamedService for NoUsers {
+impl NamedService for AuthStub {
     const NAME: &'static str = "etcdserverpb.Auth";
 }
 
-impl Service<Request<Body>> for NoUsers {
+impl Service<Request<Body>> for AuthStub {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;

@@ -1,0 +1,134 @@
+//! Snapshots pinned for lists that are read page by page.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::revisions::to_revision;
+use crate::admission::Client;
+use crate::handle::Reading;
+
+/// Maximum number of pinned snapshots.
+///
+/// Each retains what has changed since, and they share it: about 20 MB for the oldest after a
+/// minute of 1,000 changes/s of 300 B.
+const PINNED_COUNT_MAX: usize = 16;
+
+/// Time after the last request for which a snapshot stays pinned. The pages of a list follow each
+/// other within seconds.
+const PINNED_FOR: Duration = Duration::from_secs(60);
+
+/// Pinned snapshots by revision and client, so that a client with many lists cannot evict those of
+/// another.
+type PinnedMap = BTreeMap<(i64, Client), PinnedSnapshot>;
+
+/// Snapshots pinned for lists.
+#[derive(Debug, Default)]
+pub(super) struct PinnedSnapshots {
+    pinned: Arc<Mutex<PinnedMap>>,
+    /// Task that removes expired snapshots. It runs while any are pinned, because each retains all
+    /// later changes.
+    expiry_task: Mutex<JoinSet<()>>,
+}
+
+#[derive(Debug)]
+struct PinnedSnapshot {
+    reading: Reading,
+    last_used: Instant,
+}
+
+impl PinnedSnapshots {
+    /// Pins a snapshot for the following pages of a list.
+    pub(super) fn pin(&self, client: Client, reading: &Reading) {
+        let mut pinned = self.pinned();
+        let is_first = pinned.is_empty();
+        pinned.insert(
+            (to_revision(reading.position().sequence), client),
+            PinnedSnapshot { reading: reading.clone(), last_used: Instant::now() },
+        );
+        while pinned.len() > PINNED_COUNT_MAX {
+            // the least recently requested one of the client that has most
+            let mut counts: BTreeMap<Client, usize> = BTreeMap::new();
+            pinned.keys().for_each(|(_, client)| *counts.entry(*client).or_default() += 1);
+            let rank = |(_, client): &(i64, Client), pin: &PinnedSnapshot| (Reverse(counts.get(client).copied()), pin.last_used);
+            let next = pinned.iter().min_by_key(|(key, pin)| rank(key, pin)).map(|(key, _)| *key);
+            next.and_then(|key| pinned.remove(&key));
+        }
+        drop(pinned);
+        if is_first {
+            let mut tasks = self.expiry_task.lock().unwrap_or_else(PoisonError::into_inner);
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(remove_expired(Arc::clone(&self.pinned)));
+        }
+    }
+
+    /// Returns the snapshot of a revision if it is pinned.
+    pub(super) fn find(&self, revision: i64) -> Option<Reading> {
+        let mut pinned = self.pinned();
+        let pinned = pinned.iter_mut().filter(|((at, _), _)| *at == revision);
+        let readings = pinned.map(|(_, pin)| {
+            pin.last_used = Instant::now();
+            pin.reading.clone()
+        });
+        readings.last()
+    }
+
+    fn pinned(&self) -> MutexGuard<'_, PinnedMap> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes expired snapshots until none is pinned.
+async fn remove_expired(pinned: Arc<Mutex<PinnedMap>>) {
+    loop {
+        let next = {
+            let (mut pinned, now) = (pinned.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+            pinned.retain(|_, pin| now.duration_since(pin.last_used) < PINNED_FOR);
+            pinned.values().map(|pin| pin.last_used + PINNED_FOR).min()
+        };
+        match next {
+            Some(next) => sleep_until(next).await,
+            None => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Mirror;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_snapshot_stays_pinned_for_the_next_pages_and_expires_without_requests() {
+        let (mirror, pinned) = (Mirror::new(), PinnedSnapshots::default());
+        let reading = mirror.reading().await;
+        let at = to_revision(reading.position().sequence);
+        for _ in 0..2 {
+            pinned.pin(Client::Local, &reading);
+            for _ in 0..3 {
+                tokio::time::sleep(PINNED_FOR - Duration::from_secs(1)).await;
+                assert!(pinned.find(at).is_some(), "requests extend the time");
+            }
+            tokio::time::sleep(PINNED_FOR + Duration::from_secs(1)).await;
+            assert!(pinned.pinned().is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_with_many_lists_loses_only_its_own_snapshots() {
+        let (mut mirror, pinned) = (Mirror::new(), PinnedSnapshots::default());
+        let [greedy, other] = [1, 2].map(|last| Client::at(std::net::IpAddr::from([192, 0, 2, last])));
+        let first = mirror.reading().await;
+        pinned.pin(other, &first);
+        for number in 0..40_u8 {
+            mirror.put("10.0.0.1", &[number]);
+            pinned.pin(greedy, &mirror.reading().await);
+        }
+        assert_eq!(pinned.pinned().len(), PINNED_COUNT_MAX);
+        assert!(pinned.find(to_revision(first.position().sequence)).is_some());
+    }
+}

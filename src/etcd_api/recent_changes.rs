@@ -1,0 +1,130 @@
+//! The newest changes in etcd's form, prepared once for all watches.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smol_str::SmolStr;
+
+use crate::handle::Reading;
+use crate::model::{Announcement, Sequence};
+
+/// Maximum number of retained changes: four seconds at 1,000 changes/s.
+///
+/// A thousand streams that each scan 20 times a second find all changes here. The feed usually
+/// retains the same changes anyway.
+const RETAINED_CHANGES_MAX: usize = 4_096;
+
+/// Maximum bytes of retained changes: a fourth of the feed's limit. The feed may have dropped some
+/// of them.
+const RETAINED_BYTES_MAX: usize = 16 << 20;
+
+/// Maximum number of announcements per batch.
+const BATCH_ANNOUNCEMENTS_MAX: usize = 1_024;
+
+/// One change of a key.
+#[derive(Debug)]
+pub(super) struct KeyChange {
+    pub(super) key: SmolStr,
+    pub(super) announcement: Arc<Announcement>,
+}
+
+/// Consecutive changes without a gap.
+#[derive(Debug)]
+pub(super) struct ChangeBatch {
+    /// Positions before the first and after the last change. Changes between them without an etcd
+    /// key are left out.
+    after: Sequence,
+    pub(super) upto: Sequence,
+    changes: Vec<KeyChange>,
+    bytes: usize,
+}
+
+/// The newest changes, in batches.
+#[derive(Debug, Default)]
+pub(super) struct RecentChanges(Mutex<VecDeque<Arc<ChangeBatch>>>);
+
+impl ChangeBatch {
+    /// Builds the batch after a position, with at most [`BATCH_ANNOUNCEMENTS_MAX`] announcements.
+    fn read(reading: &Reading, after: Sequence) -> Option<Self> {
+        let (mut upto, mut changes, mut bytes) = (after, Vec::new(), 0);
+        for announcement in reading.announced_after(after)?.take(BATCH_ANNOUNCEMENTS_MAX) {
+            upto = announcement.sequence;
+            if let Some(key) = announcement.key.etcd_key() {
+                bytes += announcement.byte_count();
+                changes.push(KeyChange { key, announcement: Arc::clone(announcement) });
+            }
+            // bounded, because a batch stays in memory while a watch uses it
+            if bytes > RETAINED_BYTES_MAX {
+                break;
+            }
+        }
+        Some(Self { after, upto, changes, bytes })
+    }
+
+    /// Returns the changes of this batch after a position.
+    pub(super) fn after(&self, position: Sequence) -> &[KeyChange] {
+        let first = self.changes.partition_point(|change| change.announcement.sequence <= position);
+        &self.changes[first..]
+    }
+}
+
+impl RecentChanges {
+    /// Returns a batch that continues from a position; `None` if the feed no longer has the changes
+    /// after it.
+    pub(super) fn batch_after(&self, reading: &Reading, position: Sequence) -> Option<Arc<ChangeBatch>> {
+        let head = reading.position().sequence;
+        let mut batches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = batches.back().map(|batch| batch.upto);
+        if let Some(newest) = newest.filter(|newest| *newest < head && position >= batches[0].after && position <= *newest) {
+            // only the new changes are read from the feed; if it no longer has them, the retained
+            // batches are useless
+            let mut from = newest;
+            while from < head {
+                match ChangeBatch::read(reading, from) {
+                    Some(batch) => {
+                        from = batch.upto;
+                        batches.push_back(Arc::new(batch));
+                    }
+                    None => {
+                        batches.clear();
+                        break;
+                    }
+                }
+            }
+        } else if newest.is_none_or(|newest| newest < head) && newest.is_none_or(|newest| position > newest) {
+            batches.clear();
+            batches.push_back(Arc::new(ChangeBatch::read(reading, position)?));
+        }
+        let mut retained: usize = batches.iter().map(|batch| batch.changes.len()).sum();
+        let mut bytes: usize = batches.iter().map(|batch| batch.bytes).sum();
+        while (retained > RETAINED_CHANGES_MAX || bytes > RETAINED_BYTES_MAX) && batches.len() > 1 {
+            let Some(oldest) = batches.pop_front() else { break };
+            (retained, bytes) = (retained - oldest.changes.len(), bytes - oldest.bytes);
+        }
+        let matching = batches.iter().find(|batch| batch.after <= position && position < batch.upto).cloned();
+        drop(batches);
+        matching.or_else(|| ChangeBatch::read(reading, position).map(Arc::new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Mirror;
+    use super::*;
+
+    #[tokio::test]
+    async fn retained_changes_are_bounded_in_bytes_and_without_gaps() {
+        let (mut mirror, recent) = (Mirror::new(), RecentChanges::default());
+        let mut position = mirror.reading().await.position().sequence;
+        for number in 0..80_u32 {
+            mirror.put("10.0.0.1", &vec![u8::try_from(number).unwrap(); 1 << 20]);
+            let reading = mirror.reading().await;
+            let batch = recent.batch_after(&reading, position).unwrap();
+            let changes = batch.after(position);
+            assert_eq!((changes.len(), changes[0].announcement.sequence), (1, position.next()));
+            position = batch.upto;
+            let retained: usize = recent.0.lock().unwrap().iter().map(|batch| batch.bytes).sum();
+            assert!(retained <= RETAINED_BYTES_MAX + (3 << 20), "{retained} bytes are retained");
+        }
+    }
+}
