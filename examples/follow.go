@@ -24,7 +24,7 @@ func main() {
 			continue
 		}
 		for _, event := range answer.JSON200.Events {
-			if event.Type == EventTypeReset { // the position is of no use any more: all is told anew
+			if event.Type == EventTypeReset { // the position is no longer valid: everything is sent again
 				clear(entries)
 			} else if event.Type == EventTypeUpsert {
 				entries[*event.Key] = event.Object

@@ -20,7 +20,7 @@ def follow(base):
                     source.response.raise_for_status()
                     for sse in source.iter_sse():
                         event = sse.json()
-                        if event["type"] == "reset":  # the position is of no use any more: all is told anew
+                        if event["type"] == "reset":  # the position is no longer valid: everything is sent again
                             fresh, synced = {}, False
                         elif event["type"] == "upsert":
                             fresh[event["key"]] = event["object"]

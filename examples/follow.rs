@@ -20,7 +20,7 @@ async fn main() {
                 let answer = answer.into_inner();
                 for event in answer.events {
                     match (event.type_, event.key.unwrap_or_default()) {
-                        (EventType::Reset, _) => entries.clear(), // the position is of no use any more: all is told anew
+                        (EventType::Reset, _) => entries.clear(), // the position is no longer valid: everything is sent again
                         (EventType::Upsert, key) => _ = entries.insert(key, event.object),
                         (EventType::Delete, key) => _ = entries.remove(&key),
                         _ => {}

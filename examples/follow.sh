@@ -13,7 +13,7 @@ while :; do
     ${position:+--data-urlencode "after=$position"} "$base/v1/events" |
   jq -cn --unbuffered --slurpfile copy "$file" '
     foreach inputs as $event ($copy[0];
-      if $event.type == "reset" then .entries = {} | .synced = false  # the position is of no use any more: all is told anew
+      if $event.type == "reset" then .entries = {} | .synced = false  # the position is no longer valid: everything is sent again
       elif $event.type == "upsert" then .entries[$event.key] = $event.object
       elif $event.type == "delete" then del(.entries[$event.key])
       elif $event.type == "synced" then .synced = true                # all up to here was told, changes follow

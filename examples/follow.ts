@@ -20,7 +20,7 @@ async function follow(): Promise<void> {
   let [fresh, synced] = [copy, false];
   for await (const { id, data } of stream.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream())) {
     const event: WatchEvent = JSON.parse(data);
-    // the position is of no use any more: all is told anew
+    // the position is no longer valid: everything is sent again
     if (event.type === "reset") [fresh, synced] = [{}, false];
     else if (event.type === "upsert") fresh[event.key!] = event.object;
     else if (event.type === "delete") delete fresh[event.key!];

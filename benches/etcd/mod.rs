@@ -75,7 +75,7 @@ async fn measure(keys: u32) -> Outcome<()> {
     for contender in &all {
         contender.has_as_many_keys(listed.len()).await?;
     }
-    report("resident memory at rest, MB", &memory(&all)?, false);
+    report("resident memory when idle, MB", &memory(&all)?, false);
     lists::measure(&all, &listed).await?;
     watchers::measure(&all).await?;
     starts::measure(&mut all, &listed[0]).await
@@ -131,7 +131,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 pub(crate) fn report(what: &str, values: &[f64], more_is_better: bool) {
     let [meshkeep, etcds @ ..] = values else { return };
     let names = if etcds.len() == 1 { &["etcd 3.7"][..] } else { &["etcd 3.5", "etcd 3.7"] };
-    let beside: Vec<String> =
+    let others: Vec<String> =
         names.iter().zip(etcds).map(|(name, value)| format!("{name} {value:.1} (ratio {:.3})", meshkeep / value)).collect();
-    println!("  {what}: meshkeep {meshkeep:.1}, {}{}", beside.join(", "), if more_is_better { "" } else { "; less is better" });
+    println!("  {what}: meshkeep {meshkeep:.1}, {}{}", others.join(", "), if more_is_better { "" } else { "; less is better" });
 }

@@ -64,8 +64,8 @@ pub(crate) async fn measure(all: &Contenders) -> Outcome<()> {
     println!("  {count} watches of everything, {RATE} changes/s for {} s:", time.as_secs());
     for (at, contender) in all.iter().enumerate() {
         let source = if at == 0 { &all[2] } else { contender };
-        let told = follow(contender, &source.client, count, time).await?;
-        println!("    {}: {told}", contender.name);
+        let reported = follow(contender, &source.client, count, time).await?;
+        println!("    {}: {reported}", contender.name);
     }
     Ok(())
 }
@@ -84,11 +84,11 @@ async fn follow(contender: &Contender, source: &Client, count: u32, time: Durati
     while totals.events.load(Ordering::Relaxed) < expected && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let told = totals.events.load(Ordering::Relaxed);
+    let reported = totals.events.load(Ordering::Relaxed);
     let mut delays = std::mem::take(&mut *totals.delays.lock().unwrap_or_else(PoisonError::into_inner));
     delays.sort_unstable();
     let percentile = |share: u64| {
-        let mut left = told * share / 100;
+        let mut left = reported * share / 100;
         let at = delays.iter().find(|(_, events)| {
             left = left.saturating_sub(*events);
             left == 0
@@ -96,10 +96,10 @@ async fn follow(contender: &Contender, source: &Client, count: u32, time: Durati
         at.map_or(f64::NAN, |(delay, _)| *delay as f64 / 1_000.0)
     };
     Ok(format!(
-        "{put} puts in {:.1} s, {:.1} % of {expected} events were told, {:.0}/s; p50 {:.0} ms, p99 {:.0} ms",
+        "{put} puts in {:.1} s, {:.1} % of {expected} events were reported, {:.0}/s; p50 {:.0} ms, p99 {:.0} ms",
         took.as_secs_f64(),
-        told as f64 * 100.0 / expected as f64,
-        told as f64 / took.as_secs_f64(),
+        reported as f64 * 100.0 / expected as f64,
+        reported as f64 / took.as_secs_f64(),
         percentile(50),
         percentile(99)
     ))

@@ -160,8 +160,8 @@ pub(crate) fn start_meshkeep_with(home: &Path, words: &[&str]) -> Outcome<(Runni
     let running = Running(command.spawn()?);
     let deadline = Instant::now() + START_TIME_MAX;
     loop {
-        let told = fs::read_to_string(&output)?;
-        let mut lines = told.lines().filter_map(|line| line.strip_prefix("listening on "));
+        let reported = fs::read_to_string(&output)?;
+        let mut lines = reported.lines().filter_map(|line| line.strip_prefix("listening on "));
         let face = lines.clone().find_map(|line| line.strip_suffix(" as an etcd"));
         let address = lines.find_map(|line| line.strip_prefix("http://").filter(|rest| !rest.contains(' ')));
         // the lines of the addresses may not be complete yet

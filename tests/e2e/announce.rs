@@ -379,8 +379,8 @@ async fn a_dry_run_needs_no_etcd_and_wrong_files_end_with_line_and_reason() {
     let config = r#"cilium/cluster-config/vms => {"id":77,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#;
     assert_eq!(lines[12], config);
     let output = run(&FILE.replace("ips:", "addresses:"));
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && told.contains("vms.yaml:11: workloads[0]: unknown field `addresses`"), "{told}");
+    let reported = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && reported.contains("vms.yaml:11: workloads[0]: unknown field `addresses`"), "{reported}");
     let usage = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(["announce", "vms.yaml"]).output().unwrap();
     assert_eq!(usage.status.code(), Some(2));
 }
@@ -395,8 +395,8 @@ fn leases_that_cannot_outlive_a_kill_are_refused_with_the_sum() {
         [&["announce", "--to=etcd.yaml", "--lease-ttl=30s", "vms.yaml"][..], &["reflect", "--to=etcd.yaml", "--to-lease-ttl=30s"]]
     {
         let refused = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(arguments).output().unwrap();
-        let told = String::from_utf8(refused.stderr).unwrap();
-        assert!(refused.status.code() == Some(2) && told.contains(sum), "{arguments:?}: {told}");
+        let reported = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(2) && reported.contains(sum), "{arguments:?}: {reported}");
     }
 }
 
@@ -404,33 +404,33 @@ fn leases_that_cannot_outlive_a_kill_are_refused_with_the_sum() {
 async fn identities_are_allocated_found_released_and_collected_by_command() {
     let etcd = Etcd::start().await;
     let place = Place::new(&etcd);
-    let told = |output: &Output| (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let reported = |output: &Output| (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let labels = ["k8s:app=a", "k8s:io.cilium.k8s.policy.cluster=vms"];
     let text = "k8s:app=a;k8s:io.cilium.k8s.policy.cluster=vms;";
     let allocated = place.identity(&[&["allocate", "--cluster-id", "77"], &labels[..]].concat());
-    let id = told(&allocated).1;
+    let id = reported(&allocated).1;
     assert!(allocated.status.success() && (77 << 16..78 << 16).contains(&id.parse::<u64>().unwrap()), "{allocated:?}");
-    assert_eq!(told(&place.identity(&[&["allocate", "--cluster-id", "77"], &labels[..]].concat())), (Some(0), id.clone()));
-    assert_eq!(told(&place.identity(&["get", &id])), (Some(0), text.to_owned()));
-    assert_eq!(told(&place.identity(&[&["get"], &labels[..]].concat())), (Some(0), id.clone()));
-    assert_eq!(told(&place.identity(&["list"])), (Some(0), format!("{id}\t{text}")));
+    assert_eq!(reported(&place.identity(&[&["allocate", "--cluster-id", "77"], &labels[..]].concat())), (Some(0), id.clone()));
+    assert_eq!(reported(&place.identity(&["get", &id])), (Some(0), text.to_owned()));
+    assert_eq!(reported(&place.identity(&[&["get"], &labels[..]].concat())), (Some(0), id.clone()));
+    assert_eq!(reported(&place.identity(&["list"])), (Some(0), format!("{id}\t{text}")));
     let listed: Value = serde_json::from_slice(&place.identity(&["list", "-o", "json"]).stdout).unwrap();
     assert_eq!(listed[0]["labels"]["k8s:app"], "a", "{listed}");
     let kept = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
-    assert_eq!(told(&kept), (Some(0), "1 identities are left, 0 were deleted, and 0 locks".to_owned()));
+    assert_eq!(reported(&kept), (Some(0), "1 identities are left, 0 were deleted, and 0 locks".to_owned()));
     let other = place.identity(&[&["release", "--node", "other"], &labels[..]].concat());
     assert!(other.status.code() == Some(1) && String::from_utf8_lossy(&other.stderr).contains("node other does not refer"), "{other:?}");
     assert_eq!(place.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(0));
     assert_eq!(place.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(1));
     let gone = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
-    assert_eq!(told(&gone).1, format!("deleted {id}\n0 identities are left, 1 were deleted, and 0 locks"));
+    assert_eq!(reported(&gone).1, format!("deleted {id}\n0 identities are left, 1 were deleted, and 0 locks"));
     assert_eq!(place.identity(&["get", &id]).status.code(), Some(1));
     // keys of a clustermesh-apiserver have no references to identities
     let lease = etcd.client().await.lease_grant(600, None).await.unwrap().id();
     let published = Some(etcd_client::PutOptions::new().with_lease(lease));
     etcd.client().await.put("cilium/state/identities/v1/id/5046300", text, published).await.unwrap();
     let kept = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
-    assert_eq!(told(&kept).1, "1 identities are left, 0 were deleted, and 0 locks");
+    assert_eq!(reported(&kept).1, "1 identities are left, 0 were deleted, and 0 locks");
     fs::write(place.path("etcd.yaml"), "endpoints: [http://127.0.0.1:1]\n").unwrap();
     assert_eq!(place.identity(&["list", "--timeout", "1s"]).status.code(), Some(3));
     // invalid arguments are reported before any connection to an etcd

@@ -107,12 +107,12 @@ async fn keys_that_are_no_entries_stop_nothing() {
     let truth = scene.truth().expected();
     scene.follower_agrees(&truth, "strange keys").await;
     let objects = || async { (served_objects(scene.meshkeep()).await == truth.objects).then_some(()) };
-    eventually("the truth beside strange keys", objects).await;
+    eventually("the truth next to strange keys", objects).await;
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
     // keys below a watched prefix are reported, also page by page
     let no_entries = ["cilium/state/identities/v1/id/", "cilium/state/nodes/v1/c01/", "cilium/state/nodes/v1/c01/\u{fffd}\u{fffd}"];
-    let told = || async { keys_of(&rejected(&scene).await).starts_with(&no_entries).then_some(()) };
-    eventually("keys that are no entries to be told", told).await;
+    let reported = || async { keys_of(&rejected(&scene).await).starts_with(&no_entries).then_some(()) };
+    eventually("keys that are no entries to be reported", reported).await;
     let mut one_by_one = Vec::new();
     let mut path = "/v1/rejected?limit=1".to_owned();
     loop {
@@ -127,15 +127,15 @@ async fn keys_that_are_no_entries_stop_nothing() {
     scene.stop_meshkeep().await;
     scene.remotes[0].etcd.delete(strange[0]).await;
     scene.start_meshkeep().await;
-    let told = || async { keys_of(&rejected(&scene).await).starts_with(&no_entries[..2]).then_some(()) };
-    eventually("what is left to be told", told).await;
+    let reported = || async { keys_of(&rejected(&scene).await).starts_with(&no_entries[..2]).then_some(()) };
+    eventually("what is left to be reported", reported).await;
     assert!(!keys_of(&rejected(&scene).await).contains(&no_entries[2]));
     for key in &strange[1..] {
         scene.remotes[0].etcd.delete(*key).await;
     }
     scene.settles("strange keys being gone").await;
     // entries decide whether the scene has settled; rejected keys are reported independently
-    eventually("strange keys to be told no more", || async { rejected(&scene).await.is_empty().then_some(()) }).await;
+    eventually("strange keys to be reported no more", || async { rejected(&scene).await.is_empty().then_some(()) }).await;
 }
 
 /// A remote that puts invalid values as fast as it can must not hide the rest of the log.
@@ -150,8 +150,8 @@ async fn what_a_remote_repeats_is_logged_once_for_each_cause() {
         scene.remotes[0].etcd.put_many((0..100).map(|at| (format!("cilium/state/services/v1/c01/no-namespace-{round}-{at}"), "{}"))).await;
     }
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-    let told = || async { (!rejected(&scene).await.is_empty()).then_some(()) };
-    eventually("the keys to be told", told).await;
+    let reported = || async { (!rejected(&scene).await.is_empty()).then_some(()) };
+    eventually("the keys to be reported", reported).await;
     let objects = || async { (served_objects(scene.meshkeep()).await == scene.truth().expected().objects).then_some(()) };
     eventually("the truth behind 4,000 strange keys", objects).await;
     // two kinds; on a slow machine the test may last into a second minute
@@ -173,7 +173,7 @@ async fn unknown_prefixes_are_told_once() {
     scene.remotes[0].etcd.put("cilium/state/frobs/v1/c01/a", "1").await;
     scene.remotes[0].etcd.put("cilium/state/frobs/v1/c01/b", "2").await;
     scene.start_meshkeep().await;
-    scene.settles("loading beside an unknown prefix").await;
+    scene.settles("loading next to an unknown prefix").await;
     let state = scene.meshkeep().says_of("c01", "unknownPrefixes", "frobs/v1").await;
     assert_eq!(state["unknownPrefixes"].as_array().map(Vec::len), Some(1), "{state}");
     assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
@@ -200,7 +200,7 @@ async fn unknown_prefixes_are_found_in_every_gap_and_counted() {
         remote.etcd.put(format!("{root}x/v1/a"), "1").await;
     }
     scene.start_meshkeep().await;
-    scene.settles("loading beside unknown prefixes").await;
+    scene.settles("loading next to unknown prefixes").await;
     for (name, remote, root) in [("c01", 0, "cilium/state"), ("c02", 1, "cilium/cache")] {
         let counts = |pairs: &[(&str, u64)]| -> Value {
             let other = Some(("cilium/cache/other/v1/".to_owned(), Value::from(1))).filter(|_| remote == 0);
@@ -239,7 +239,7 @@ async fn a_remote_that_does_not_answer_disturbs_no_other() {
     scene.home.write_cluster("silent", &format!("endpoints:\n- http://{}\n", silent.local_addr().unwrap()));
     scene.home.write_cluster("refused", "endpoints:\n- http://127.0.0.1:1\n");
     scene.start_meshkeep().await;
-    scene.settles("loading beside remotes that do not answer").await;
+    scene.settles("loading next to remotes that do not answer").await;
     let refused = scene.meshkeep().says_of("refused", "lastError", "127.0.0.1:1").await;
     assert!(refused["failures"].as_u64() >= Some(1), "{refused}");
 }
@@ -250,7 +250,7 @@ fn ended_naming(ended: &Ended, code: i32, words: &[&str]) {
     assert_eq!(ended.status.code(), Some(code), "{}", ended.log);
     let lines = ended.log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
     assert_eq!(lines, 1, "one line should name {words:?}:\n{}", ended.log);
-    assert!(ended.log.matches("os error").count() <= 1, "the cause should be told once:\n{}", ended.log);
+    assert!(ended.log.matches("os error").count() <= 1, "the cause should be reported once:\n{}", ended.log);
     assert!(!ended.log.contains("panicked"), "{}", ended.log);
 }
 

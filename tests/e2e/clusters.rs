@@ -85,7 +85,7 @@ async fn two_clusters_cannot_have_one_id() {
 /// Nothing is read from a remote with the own cluster's id, because its identity range belongs to
 /// the own cluster.
 #[tokio::test]
-async fn a_remote_that_claims_the_own_clusters_id_is_refused_and_told() {
+async fn a_remote_that_claims_the_own_clusters_id_is_refused_and_reported() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 2, 0, SMALL).await;
     scene.home = std::mem::replace(&mut scene.home, Home::new()).with_flags(&["--cluster-name=own", "--cluster-id=1"]);
     for remote in &scene.remotes {
@@ -127,8 +127,8 @@ async fn a_mesh_of_511_takes_ids_beyond_255_and_no_cluster_of_another_size() {
         let found = finding(&meshkeep, "clusterConfigRefused").await;
         assert!(found["detail"].as_str().unwrap().contains("maxConnectedClusters is 255, expected 511"), "{found}");
         let identity = (300 << 15) + 256;
-        let told = meshkeep.get(&format!("/v1/identities/{identity}")).await;
-        assert_eq!((&told["cluster"], &told["clusterID"]), (&json!("high"), &json!(300)), "{told}");
+        let reported = meshkeep.get(&format!("/v1/identities/{identity}")).await;
+        assert_eq!((&reported["cluster"], &reported["clusterID"]), (&json!("high"), &json!(300)), "{reported}");
         meshkeep.stop().await;
     }
     // an identity of the next cluster's range, which would be the cluster's own in a mesh of 255
@@ -160,7 +160,7 @@ async fn a_config_that_becomes_unreadable_is_told_and_changes_nothing() {
     assert_eq!((&refused["kind"], &refused["servesEarlierValue"]), (&json!("cluster"), &json!(true)), "{refused}");
     let key = scene.remotes[0].clusters[0].keys_of("nodes/v1")[0].clone();
     scene.remotes[0].change(|cluster| cluster.change(&key)).await;
-    scene.settles("a change beside it").await;
+    scene.settles("a change next to it").await;
     put_config(&scene.remotes[0].etcd, Form::State, &scene.remotes[0].clusters[0]).await;
     no_finding(scene.meshkeep(), "clusterConfigRefused").await;
     assert_eq!(scene.meshkeep().get("/v1/rejected").await["items"], json!([]));
@@ -188,14 +188,14 @@ async fn of_two_clusters_that_claim_one_id_the_stored_one_keeps_it() {
 
 /// A cluster config is deleted. Its contents and the cluster's data stay, also after a restart.
 #[tokio::test]
-async fn a_config_that_vanishes_stays_in_force_and_is_told() {
+async fn a_config_that_vanishes_stays_in_force_and_is_reported() {
     let mut scene = Scene::start(&etcd_binaries()[0], 0, 1, SMALL).await;
     scene.settles("the first loading").await;
     let before = scene.meshkeep().cluster("c01").await["config"].clone();
     assert_eq!((&before["id"], &before["cached"]), (&1.into(), &true.into()), "{before}");
     scene.remotes[0].etcd.delete("cilium/cluster-config/c01").await;
-    let told = scene.meshkeep().says_of("c01", "lastError", "its cluster config is gone").await;
-    assert_eq!(told["config"], before, "{told}");
+    let reported = scene.meshkeep().says_of("c01", "lastError", "its cluster config is gone").await;
+    assert_eq!(reported["config"], before, "{reported}");
     // the committer publishes the phase, so it follows a moment later
     scene.meshkeep().reaches("c01", "sourceLost").await;
     let found = finding(scene.meshkeep(), "clusterConfigLost").await;
@@ -203,8 +203,8 @@ async fn a_config_that_vanishes_stays_in_force_and_is_told() {
     finding(scene.meshkeep(), "sourceLost").await;
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
-    let told = scene.meshkeep().says_of("c01", "lastError", "cilium/cluster-config/c01 does not exist").await;
-    assert_eq!(told["config"], before, "{told}");
+    let reported = scene.meshkeep().says_of("c01", "lastError", "cilium/cluster-config/c01 does not exist").await;
+    assert_eq!(reported["config"], before, "{reported}");
     finding(scene.meshkeep(), "clusterConfigLost").await;
     // a new connection does not forget it either
     scene.home.write_cluster("c01", &format!("{}# again\n", scene.remotes[0].client_file()));
@@ -221,7 +221,7 @@ async fn the_own_clusters_file_is_ignored() {
     scene.home = std::mem::replace(&mut scene.home, Home::new()).with_flags(&["--cluster-name=c01", "--cluster-id=1"]);
     scene.remotes.remove(0);
     scene.start_meshkeep().await;
-    scene.settles("loading beside the own cluster's file").await;
+    scene.settles("loading next to the own cluster's file").await;
     assert_eq!(scene.meshkeep().ask("/v1/clusters/c01").await.0, 404);
 }
 
@@ -237,7 +237,7 @@ async fn a_dead_endpoint_is_passed_over() {
 /// Replicas of a clustermesh-apiserver: each has its own etcd with its own cluster id and
 /// revisions.
 #[tokio::test]
-async fn a_replica_takes_over_and_only_real_changes_are_told() {
+async fn a_replica_takes_over_and_only_real_changes_are_reported() {
     let mut replicas = Vec::new();
     let mut cluster = MeshCluster::generate(1, SMALL);
     for token in ["replica-a", "replica-b"] {
@@ -263,8 +263,8 @@ async fn a_replica_takes_over_and_only_real_changes_are_told() {
         rewrite(&replicas[1 - at], Form::State, &before, &cluster).await;
         settles(&meshkeep, &Truth::of([&cluster]).expected(), "the loss of a replica").await;
         meshkeep.reaches("c01", "live").await;
-        let told = || async { (follower.now().changes_since(seen).len() >= 2).then_some(()) };
-        eventually("the changes to be told", told).await;
+        let reported = || async { (follower.now().changes_since(seen).len() >= 2).then_some(()) };
+        eventually("the changes to be reported", reported).await;
         assert_eq!(follower.now().changes_since(seen), [(changed, 1), (gone, 1)].into());
         replicas[at].restart().await;
         rewrite(&replicas[at], Form::State, &before, &cluster).await;

@@ -29,7 +29,7 @@ pub(super) fn run(server: &str, arguments: &[&str]) -> Output {
 }
 
 /// Returns the exit code and the lines of standard output, with runs of blanks reduced to one.
-fn told(output: &Output) -> (Option<i32>, Vec<String>) {
+fn exit_code_and_lines(output: &Output) -> (Option<i32>, Vec<String>) {
     let lines = String::from_utf8_lossy(&output.stdout).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     (output.status.code(), lines)
 }
@@ -52,14 +52,17 @@ async fn objects_are_listed_found_and_shown_in_every_form() {
     let server = running.url();
     let carts =
         &["CLUSTER NAMESPACE NAME FRONTENDS BACKENDS SHARED", "paris shop cart 10.96.1.10 2 true", "tokyo shop cart 10.96.2.10 2 true"];
-    assert_eq!(told(&run(server, &["get", "svc", "cart"])), (Some(0), lines(carts)));
-    assert_eq!(told(&run(server, &["get", "services", "shop/cart", "--cluster", "tokyo"])), (Some(0), lines(&[carts[0], carts[2]])));
+    assert_eq!(exit_code_and_lines(&run(server, &["get", "svc", "cart"])), (Some(0), lines(carts)));
     assert_eq!(
-        told(&run(server, &["get", "svc", "-n", "shop", "-o", "name", "--cluster", "paris"])).1,
+        exit_code_and_lines(&run(server, &["get", "services", "shop/cart", "--cluster", "tokyo"])),
+        (Some(0), lines(&[carts[0], carts[2]]))
+    );
+    assert_eq!(
+        exit_code_and_lines(&run(server, &["get", "svc", "-n", "shop", "-o", "name", "--cluster", "paris"])).1,
         lines(&["service/paris/shop/cart", "service/paris/shop/db-headless"])
     );
     assert_eq!(
-        told(&run(server, &["get", "identities", "-l", "app=cart", "-o", "name"])),
+        exit_code_and_lines(&run(server, &["get", "identities", "-l", "app=cart", "-o", "name"])),
         (Some(0), lines(&["identity/65795", "identity/131331"]))
     );
     let whole = json_of(&run(server, &["get", "node", "paris/paris-worker-1", "-o", "json"]));
@@ -68,23 +71,23 @@ async fn objects_are_listed_found_and_shown_in_every_form() {
     assert_eq!(listed["items"][0]["prefix"], "10.1.2.40/32", "{listed}");
     let yaml: serde_yaml_ng::Value = serde_yaml_ng::from_slice(&run(server, &["get", "clusters", "-o", "yaml"]).stdout).unwrap();
     assert_eq!(yaml["items"][1]["name"], "tokyo");
-    let (code, status) = told(&run(server, &["status", "--wait", "--timeout", "20s"]));
+    let (code, status) = exit_code_and_lines(&run(server, &["status", "--wait", "--timeout", "20s"]));
     assert_eq!((code, status.last().map(|line| line.starts_with("tokyo 2 live"))), (Some(0), Some(true)), "{status:?}");
-    assert_eq!(told(&run(server, &["healthcheck", "--synced"])), (Some(0), Vec::new()));
-    assert_eq!(told(&run(server, &["problems"])), (Some(0), lines(&["nothing looks wrong"])));
+    assert_eq!(exit_code_and_lines(&run(server, &["healthcheck", "--synced"])), (Some(0), Vec::new()));
+    assert_eq!(exit_code_and_lines(&run(server, &["problems"])), (Some(0), lines(&["nothing looks wrong"])));
 }
 
 #[tokio::test]
 async fn addresses_are_looked_up_and_explained() {
     let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let server = running.url();
-    let (code, found) = told(&run(server, &["lookup", "10.1.2.40"]));
+    let (code, found) = exit_code_and_lines(&run(server, &["lookup", "10.1.2.40"]));
     assert_eq!((code, found.len()), (Some(0), 2));
     assert!(found[1].starts_with("10.1.2.40 10.1.2.40/32 paris 68352 shop/db-0 paris-worker-2"), "{found:?}");
-    let (code, several) = told(&run(server, &["lookup", "10.1.2.40", "192.0.2.1", "nonsense"]));
+    let (code, several) = exit_code_and_lines(&run(server, &["lookup", "10.1.2.40", "192.0.2.1", "nonsense"]));
     assert_eq!(code, Some(1), "one has no entry, one is no address");
     assert!(several[2].starts_with("192.0.2.1 no entry") && several[3].starts_with("nonsense not an IP address"), "{several:?}");
-    let (code, story) = told(&run(server, &["explain", "10.1.2.40"]));
+    let (code, story) = exit_code_and_lines(&run(server, &["explain", "10.1.2.40"]));
     assert_eq!(code, Some(0));
     let has = |text: &str| assert!(story.iter().any(|line| line.contains(text)), "{text}: {story:#?}");
     for text in
@@ -92,9 +95,9 @@ async fn addresses_are_looked_up_and_explained() {
     {
         has(text);
     }
-    let (code, miss) = told(&run(server, &["explain", "192.0.2.1"]));
+    let (code, miss) = exit_code_and_lines(&run(server, &["explain", "192.0.2.1"]));
     assert_eq!((code, miss), (Some(1), lines(&["192.0.2.1 -> no entry of any cluster covers it"])));
-    let (code, near) = told(&run(server, &["explain", "10.1.2.41"]));
+    let (code, near) = exit_code_and_lines(&run(server, &["explain", "10.1.2.41"]));
     assert!(near.iter().any(|line| line.contains("in pod CIDR 10.1.2.0/24 of node paris/")), "{code:?} {near:?}");
 }
 

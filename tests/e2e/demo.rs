@@ -87,9 +87,9 @@ fn on_free_ports() -> (Demo, String) {
         .spawn()
         .unwrap();
     let mut demo = Demo(child);
-    let told =
+    let output =
         BufReader::new(demo.0.stdout.take().unwrap()).lines().map_while(Result::ok).find(|line| line.ends_with("/ shows it")).unwrap();
-    let address = told.split("http://").nth(1).unwrap().trim_end_matches("/ shows it").to_owned();
+    let address = output.split("http://").nth(1).unwrap().trim_end_matches("/ shows it").to_owned();
     (demo, address)
 }
 

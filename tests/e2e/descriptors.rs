@@ -12,7 +12,7 @@ use crate::harness::meshkeep::Home;
 use crate::harness::scene::Scene;
 
 #[tokio::test]
-async fn the_soft_limit_is_raised_and_told() {
+async fn the_soft_limit_is_raised_and_reported() {
     let mut home = Home::new().behind_shell("ulimit -Sn 256; ulimit -Hn 3000");
     let meshkeep = home.start().await;
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", meshkeep.id())).unwrap();
@@ -62,8 +62,8 @@ async fn a_server_without_descriptors_pauses_says_so_once_and_goes_on() {
     let stranger = || reqwest::Client::builder().no_proxy().build().unwrap();
     let asking = async { stranger().get(format!("{}/livez", meshkeep.url())).timeout(TRIES).send().await };
     assert!(asking.await.unwrap_err().is_timeout(), "nothing can be accepted");
-    let told = || meshkeep.log_lines_with(&["cannot accept connections", "Too many open files"]);
-    eventually("a line of the log", || async { (told() == 1).then_some(()) }).await;
+    let reported = || meshkeep.log_lines_with(&["cannot accept connections", "Too many open files"]);
+    eventually("a line of the log", || async { (reported() == 1).then_some(()) }).await;
     let ticks_before = ticks(meshkeep.id());
     let again = stranger().get(format!("{}/livez", meshkeep.url())).timeout(TRIES).send().await;
     assert!(again.unwrap_err().is_timeout());
@@ -72,7 +72,7 @@ async fn a_server_without_descriptors_pauses_says_so_once_and_goes_on() {
     assert!(ticks < 25, "{ticks} hundredths of a second of the processor");
     prlimit(process, Resource::Nofile, before).unwrap();
     assert_eq!(meshkeep.ask("/livez").await.0, 200);
-    assert_eq!(told(), 1, "{}", meshkeep.log());
+    assert_eq!(reported(), 1, "{}", meshkeep.log());
 }
 
 /// Returns the processor time of a process, in hundredths of a second (`proc_pid_stat(5)`, utime

@@ -175,7 +175,7 @@ async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
     scene.home.write_cluster("foo.yaml", &scene.remotes[0].client_file());
     scene.home.write_cluster("notes", "nothing of interest");
     scene.start_meshkeep().await;
-    scene.settles("loading beside files that are no cluster files").await;
+    scene.settles("loading next to files that are no cluster files").await;
     // it is tried again, but reported once
     let tried_again = || async { (scene.meshkeep().cluster("broken").await["failures"].as_u64() >= Some(3)).then_some(()) };
     eventually("the broken file to be tried again", tried_again).await;
@@ -218,18 +218,18 @@ async fn a_misspelt_key_of_a_cluster_file_is_told_with_the_right_one_until_it_is
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;
     let file = scene.remotes[0].client_file();
-    let told = async |scene: &Scene| {
+    let reported = async |scene: &Scene| {
         let problems = scene.meshkeep().get("/v1/problems?kind=clusterFileMisspelt").await;
         problems["items"].as_array().unwrap().iter().map(|item| item["detail"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(told(&scene).await, Vec::<String>::new());
+    assert_eq!(reported(&scene).await, Vec::<String>::new());
     scene.home.write_cluster("c01", &format!("{file}\ntrusted_ca_file: /nowhere/ca.crt\n"));
     let expected = "the file of c01 has a key that nobody reads: it says \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
-    eventually("the misspelt key", || async { (told(&scene).await == [expected]).then_some(()) }).await;
+    eventually("the misspelt key", || async { (reported(&scene).await == [expected]).then_some(()) }).await;
     scene.settles("a file with a key that is ignored").await;
     assert_eq!(scene.meshkeep().log_lines_with(&["probably misspelt", "trusted_ca_file", "c01"]), 1);
     scene.home.write_cluster("c01", &file);
-    eventually("the end of it", || async { told(&scene).await.is_empty().then_some(()) }).await;
+    eventually("the end of it", || async { reported(&scene).await.is_empty().then_some(()) }).await;
     scene.kill_meshkeep();
 }
 
@@ -247,14 +247,14 @@ async fn the_directory_counts_as_read_once_every_cluster_of_it_is_known() {
     }
     let meshkeep = home.start().await;
     let began = Instant::now();
-    let told = loop {
-        let told = meshkeep.text("/readyz?synced&verbose").await;
-        if told.contains("[+]directory ok") {
-            break told;
+    let reported = loop {
+        let reported = meshkeep.text("/readyz?synced&verbose").await;
+        if reported.contains("[+]directory ok") {
+            break reported;
         }
-        assert!(began.elapsed() < PATIENCE, "{told}");
+        assert!(began.elapsed() < PATIENCE, "{reported}");
     };
-    assert_eq!(told.lines().filter(|line| line.contains("]cluster/")).count(), CLUSTERS + 1, "{told}");
+    assert_eq!(reported.lines().filter(|line| line.contains("]cluster/")).count(), CLUSTERS + 1, "{reported}");
     meshkeep.stop().await;
 }
 

@@ -120,8 +120,8 @@ async fn what_works_is_found_to_work_and_old_servers_are_named() {
         step("cluster config", "id 1, the cluster's own, mesh of 255");
         step("entries", "1 below cilium/state/nodes/v1/paris/");
         step("heartbeat", "s ago");
-        let told = String::from_utf8(place.doctor(&[]).output().unwrap().stdout).unwrap();
-        assert!(told.contains("cluster paris (") && told.trim_end().ends_with("everything works"), "{told}");
+        let reported = String::from_utf8(place.doctor(&[]).output().unwrap().stdout).unwrap();
+        assert!(reported.contains("cluster paris (") && reported.trim_end().ends_with("everything works"), "{reported}");
     }
     // a cluster without a file
     let output = place.doctor(&["tokyo"]).output().unwrap();
@@ -238,7 +238,7 @@ async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named
 /// The store knows the etcd that its data came from, so another etcd is reported. While a sidecar
 /// uses the store, the check is skipped.
 #[tokio::test]
-async fn an_etcd_that_is_not_the_one_that_is_stored_is_told() {
+async fn an_etcd_that_is_not_the_one_that_is_stored_is_reported() {
     let place = Place::new();
     let mut etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).start().await;
     furnish(&etcd, "paris").await;

@@ -75,25 +75,25 @@ async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_i
 /// A full disk leaves a gap in the log. The log continues once there is space again, and contains
 /// the changes that arrived meanwhile.
 #[tokio::test]
-async fn a_disk_that_fills_up_leaves_a_gap_in_the_log_that_is_told() {
+async fn a_disk_that_fills_up_leaves_a_gap_in_the_log_that_is_reported() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let disk = Mounted::at(scene.home.data_directory(), "size=32m");
     scene.start_meshkeep().await;
     scene.settles("the first loading").await;
-    let told = async |scene: &Scene| {
+    let reported = async |scene: &Scene| {
         let problems = scene.meshkeep().get("/v1/problems").await;
         problems["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(told(&scene).await, Vec::<String>::new());
+    assert_eq!(reported(&scene).await, Vec::<String>::new());
     let filler = disk.0.join("filler");
     let filled = std::io::copy(&mut std::io::repeat(0), &mut fs::File::create(&filler).unwrap()).unwrap_err();
     assert_eq!(filled.kind(), std::io::ErrorKind::StorageFull);
     // more than the space that is left in a page of the disk
     scene.remotes[0].change(|cluster| cluster.add_endpoints(200)).await;
-    eventually("the gap", || async { (told(&scene).await == ["logGap", "storeUnwritable"]).then_some(()) }).await;
+    eventually("the gap", || async { (reported(&scene).await == ["logGap", "storeUnwritable"]).then_some(()) }).await;
     scene.settles("a change on a full disk").await;
     fs::remove_file(&filler).unwrap();
-    eventually("the end of the gap", || async { told(&scene).await.is_empty().then_some(()) }).await;
+    eventually("the end of the gap", || async { reported(&scene).await.is_empty().then_some(()) }).await;
     scene.stop_meshkeep().await;
 }
 

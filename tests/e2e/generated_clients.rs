@@ -57,10 +57,10 @@ fn expected_global(truth: &Served) -> Vec<String> {
 /// Returns the changes that a client should have received: by key, the kind and, where its program
 /// prints it, a field of the object.
 fn expected_changes(truth: &Served) -> Value {
-    let told = |(key, object): (&String, &Value)| {
+    let described = |(key, object): (&String, &Value)| {
         let text = |member: &str| object[member].as_str().unwrap();
         let kind = key.strip_prefix("cilium/cache/").and_then(|rest| rest.split('/').next()).unwrap_or("cluster-config");
-        let told = match kind {
+        let described = match kind {
             "ip" => format!("ipcache {}", text("prefix")),
             "nodes" if key.contains('#') => format!("ipcache {}", text("prefix")),
             "nodes" => format!("node {}/{}", text("cluster"), text("name")),
@@ -70,9 +70,9 @@ fn expected_changes(truth: &Served) -> Value {
             "endpointslices" => "endpointSlice".to_owned(),
             other => panic!("{other} of {key}"),
         };
-        (key.clone(), Value::String(told))
+        (key.clone(), Value::String(described))
     };
-    Value::Object(truth.objects.iter().map(told).collect())
+    Value::Object(truth.objects.iter().map(described).collect())
 }
 
 fn sorted(read: &Value, kind: &str) -> Vec<String> {

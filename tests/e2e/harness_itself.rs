@@ -26,7 +26,7 @@ fn a_generated_cluster_has_as_many_distinct_objects_as_its_shape_names() {
 }
 
 #[test]
-fn a_missing_a_left_over_and_a_different_object_are_each_told() {
+fn a_missing_a_left_over_and_a_different_object_are_each_reported() {
     let mut cluster = MeshCluster::generate(1, SMALL);
     let expected = Truth::of([&cluster]).expected();
     assert_eq!(difference(&expected, &expected), None);
@@ -35,9 +35,9 @@ fn a_missing_a_left_over_and_a_different_object_are_each_told() {
     let (changed, gone) = (cluster.keys_of("nodes/v1")[0].clone(), cluster.keys_of("services/v1")[0].clone());
     cluster.change(&changed);
     cluster.delete(&gone);
-    let told = difference(&Truth::of([&cluster]).expected(), &expected).unwrap();
+    let reported = difference(&Truth::of([&cluster]).expected(), &expected).unwrap();
     for line in [format!("left over object {gone}"), format!("different object {changed}"), format!("different raw entry {changed}")] {
-        assert!(told.contains(&line), "{line} in {told}");
+        assert!(reported.contains(&line), "{line} in {reported}");
     }
 }
 

@@ -108,11 +108,11 @@ impl Attack {
         };
         eventually_within(self.size.patience, &format!("{:?} to be left alone: {reason}", self.mode), backs_off).await;
         let problems = self.meshkeep.get("/v1/problems?kind=clusterTooLarge").await;
-        let told = problems["items"].as_array().unwrap().iter().any(|finding| {
+        let reported = problems["items"].as_array().unwrap().iter().any(|finding| {
             let detail = finding["detail"].as_str().unwrap();
             finding["id"] == "clusterTooLarge/c02" && detail.contains(reason)
         });
-        assert_eq!(told, is_too_much, "{problems}");
+        assert_eq!(reported, is_too_much, "{problems}");
     }
 
     /// Checks that the honest cluster still changes, that nothing was restarted, and that memory
@@ -220,9 +220,9 @@ async fn what_is_held_is_compared_after_a_watch_was_held_up() {
 async fn an_etcd_that_goes_back_is_left_and_tried_again() {
     let attack = Attack::begin(Mode::GoesBack, Size::chosen()).await;
     attack.is_left_alone("went back from revision", false).await;
-    let told = attack.meshkeep.get("/v1/problems?kind=revisionWentBack").await;
-    assert_eq!(told["items"][0]["clusters"], serde_json::json!(["c02"]), "{told}");
-    assert!(told["items"][0]["detail"].as_str().unwrap().contains("went back from revision"), "{told}");
+    let reported = attack.meshkeep.get("/v1/problems?kind=revisionWentBack").await;
+    assert_eq!(reported["items"][0]["clusters"], serde_json::json!(["c02"]), "{reported}");
+    assert!(reported["items"][0]["detail"].as_str().unwrap().contains("went back from revision"), "{reported}");
     attack.ends().await;
 }
 

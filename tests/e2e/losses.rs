@@ -141,8 +141,8 @@ impl Stage {
     /// Checks that everything is served and that no change was announced.
     async fn nothing_went(&self, cluster: &MeshCluster, when: &str) {
         serves(self.meshkeep(), &Truth::of([cluster]).expected(), when).await;
-        let told = self.follower().now().changes_since(self.seen);
-        assert!(told.is_empty(), "{when}: {told:?}");
+        let reported = self.follower().now().changes_since(self.seen);
+        assert!(reported.is_empty(), "{when}: {reported:?}");
     }
 
     /// Waits until the source has no keys below a prefix.
@@ -226,14 +226,14 @@ impl Death<'_> {
         settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the return").await;
         stage.meshkeep().reaches("c01", "live").await;
         stage.holds(0).await;
-        let told = || async { (stage.follower().now().changes_since(seen).len() >= forgotten.len()).then_some(()) };
-        eventually("what went to be told", told).await;
+        let reported = || async { (stage.follower().now().changes_since(seen).len() >= forgotten.len()).then_some(()) };
+        eventually("what went to be reported", reported).await;
         let node = stage.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
         assert_eq!(node["meta"]["stale"], serde_json::Value::Null, "{node}");
         outlast_any_hold().await;
         serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "long after the return").await;
-        let told = stage.follower().now().changes_since(seen);
-        assert_eq!(told, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "nothing but what was not put again");
+        let reported = stage.follower().now().changes_since(seen);
+        assert_eq!(reported, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "nothing but what was not put again");
     }
 
     /// Lets the leases expire, and checks that nothing is removed with them.
@@ -256,7 +256,7 @@ impl Death<'_> {
         if self.meanwhile == Meanwhile::Down || (self.meanwhile == Meanwhile::BackMidway && config_goes_first) {
             // without a config nothing can be read
             stage.meshkeep().reaches("c01", "readingConfig").await;
-            settles(stage.meshkeep(), &Truth::of([cluster]).expected(), "a start beside a lost source").await;
+            settles(stage.meshkeep(), &Truth::of([cluster]).expected(), "a start next to a lost source").await;
             return;
         }
         stage.meshkeep().reaches("c01", "sourceLost").await;
@@ -392,8 +392,8 @@ async fn what_a_kvstoremesh_does_not_put_again_goes() {
         settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the restart of the KVStoreMesh").await;
         stage.meshkeep().reaches("c01", "live").await;
         if !meshkeep_down {
-            let told = stage.follower().now().changes_since(stage.seen);
-            assert_eq!(told, gone.iter().map(|key| (key.clone(), 1)).collect(), "nothing but the ten");
+            let reported = stage.follower().now().changes_since(stage.seen);
+            assert_eq!(reported, gone.iter().map(|key| (key.clone(), 1)).collect(), "nothing but the ten");
         }
     }
 }

@@ -62,17 +62,17 @@ impl Receiver {
     }
 
     /// Returns the requests so far: status, event and name of the finding.
-    pub(super) fn told(&self) -> Vec<(u16, String)> {
+    pub(super) fn received(&self) -> Vec<(u16, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let posts = self.posts.lock().unwrap();
         posts.iter().map(|(status, _, body, _)| (*status, format!("{} {}", text(&body["event"]), text(&body["finding"]["id"])))).collect()
     }
 
     /// Waits for a request that got a status.
-    async fn was_told(&self, status: u16, what: &str) {
+    async fn has_received(&self, status: u16, what: &str) {
         let expected = (status, what.to_owned());
-        eventually(&format!("{what} to be posted, for {status}: {:?}", self.told()), || async {
-            self.told().contains(&expected).then_some(())
+        eventually(&format!("{what} to be posted, for {status}: {:?}", self.received()), || async {
+            self.received().contains(&expected).then_some(())
         })
         .await;
     }
@@ -129,7 +129,7 @@ async fn each_finding_that_appears_or_goes_is_posted_once() {
     let receiver = Receiver::start().await;
     let (home, meshkeep) = posting_to(&receiver).await;
     home.write_cluster("paris", NOWHERE);
-    receiver.was_told(204, "appeared clusterUnreachable/paris").await;
+    receiver.has_received(204, "appeared clusterUnreachable/paris").await;
     let listed = meshkeep.get("/v1/problems").await;
     let (head, body) = {
         let posts = receiver.posts.lock().unwrap();
@@ -139,9 +139,9 @@ async fn each_finding_that_appears_or_goes_is_posted_once() {
     assert_eq!((&body["finding"]["since"], &body["finding"]["severity"]), (&listed["items"][0]["since"], &listed["items"][0]["severity"]));
     assert_eq!(body["meshkeep"]["version"], json!(env!("CARGO_PKG_VERSION")));
     home.remove_cluster("paris");
-    receiver.was_told(204, "gone clusterUnreachable/paris").await;
+    receiver.has_received(204, "gone clusterUnreachable/paris").await;
     let about_paris = |(status, what): &(u16, String)| *status == 204 && what.contains("clusterUnreachable/paris");
-    assert_eq!(receiver.told().into_iter().filter(about_paris).count(), 2, "{:?}", receiver.told());
+    assert_eq!(receiver.received().into_iter().filter(about_paris).count(), 2, "{:?}", receiver.received());
     assert!(meshkeep.text("/metrics").await.contains("meshkeep_problem_posts_total{outcome=\"taken\"}"));
     let config = meshkeep.get("/v1/config").await;
     let shown = config["items"].as_array().unwrap().iter().find(|item| item["name"] == "on-problem").unwrap();
@@ -156,25 +156,25 @@ async fn a_receiver_that_fails_is_tried_again_and_one_that_refuses_is_not() {
     receiver.answers(503);
     let (home, meshkeep) = posting_to(&receiver).await;
     home.write_cluster("paris", NOWHERE);
-    receiver.was_told(503, "appeared clusterUnreachable/paris").await;
+    receiver.has_received(503, "appeared clusterUnreachable/paris").await;
     home.remove_cluster("paris");
     home.write_cluster("tokyo", NOWHERE);
-    receiver.was_told(503, "appeared clusterUnreachable/tokyo").await;
+    receiver.has_received(503, "appeared clusterUnreachable/tokyo").await;
     receiver.answers(204);
-    receiver.was_told(204, "appeared clusterUnreachable/tokyo").await;
-    assert!(!receiver.told().contains(&(204, "appeared clusterUnreachable/paris".to_owned())), "{:?}", receiver.told());
+    receiver.has_received(204, "appeared clusterUnreachable/tokyo").await;
+    assert!(!receiver.received().contains(&(204, "appeared clusterUnreachable/paris".to_owned())), "{:?}", receiver.received());
     // a redirect is not followed, because it would send a finding elsewhere
     for (status, cluster) in [(400, "oslo"), (307, "rome")] {
         receiver.answers(status);
         home.write_cluster(cluster, NOWHERE);
-        receiver.was_told(status, &format!("appeared clusterUnreachable/{cluster}")).await;
+        receiver.has_received(status, &format!("appeared clusterUnreachable/{cluster}")).await;
     }
     receiver.answers(204);
     home.write_cluster("lima", NOWHERE);
-    receiver.was_told(204, "appeared clusterUnreachable/lima").await;
+    receiver.has_received(204, "appeared clusterUnreachable/lima").await;
     for cluster in ["oslo", "rome"] {
-        let count = receiver.told().iter().filter(|(_, what)| what.ends_with(cluster)).count();
-        assert_eq!(count, 1, "{:?}", receiver.told());
+        let count = receiver.received().iter().filter(|(_, what)| what.ends_with(cluster)).count();
+        assert_eq!(count, 1, "{:?}", receiver.received());
     }
     assert_eq!(meshkeep.log_lines_with(&["refuses a finding", "it answers 400"]), 1, "{}", meshkeep.log());
 }
@@ -201,7 +201,7 @@ async fn a_silent_receiver_and_one_that_is_started_anew_stop_nothing() {
     receiver.answers(SILENT);
     let (home, meshkeep) = posting_to(&receiver).await;
     home.write_cluster("paris", NOWHERE);
-    receiver.was_told(SILENT, "appeared clusterUnreachable/paris").await;
+    receiver.has_received(SILENT, "appeared clusterUnreachable/paris").await;
     home.write_cluster("tokyo", NOWHERE);
     let problems = || async { meshkeep.get("/v1/problems?kind=clusterUnreachable").await["items"].as_array().unwrap().len() };
     eventually("both to be listed while the receiver sleeps", || async { (problems().await == 2).then_some(()) }).await;
@@ -218,11 +218,11 @@ async fn a_silent_receiver_and_one_that_is_started_anew_stop_nothing() {
     .await;
     receiver.start_again().await;
     for cluster in ["paris", "tokyo"] {
-        receiver.was_told(204, &format!("appeared clusterUnreachable/{cluster}")).await;
+        receiver.has_received(204, &format!("appeared clusterUnreachable/{cluster}")).await;
     }
     receiver.answers(SILENT);
     home.remove_cluster("paris");
-    receiver.was_told(SILENT, "gone clusterUnreachable/paris").await;
+    receiver.has_received(SILENT, "gone clusterUnreachable/paris").await;
     let ended = meshkeep.stop().await;
     assert!(ended.status.success() && ended.after < Duration::from_secs(5), "{:?}", ended.after);
 }

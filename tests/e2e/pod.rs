@@ -120,26 +120,29 @@ impl Pod {
     }
 
     /// Runs an exec probe. Returns its exit code and its output.
-    fn told(&self, arguments: &[&str]) -> (i32, String) {
+    fn exit_code_and_text(&self, arguments: &[&str]) -> (i32, String) {
         let Output { status, stdout, stderr } = self.probe(arguments);
         (status.code().unwrap(), String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap())
     }
 
     /// Runs the startup probe until it succeeds.
     async fn is_up(&self, arguments: &[&str]) {
-        eventually("the startup probe to say yes", || std::future::ready((self.told(arguments) == (0, String::new())).then_some(()))).await;
+        eventually("the startup probe to say yes", || {
+            std::future::ready((self.exit_code_and_text(arguments) == (0, String::new())).then_some(()))
+        })
+        .await;
     }
 
     /// Waits until a probe for all clusters names the unreachable one, which shows that the
     /// directory was read.
     async fn tells_of_its_cluster(&self, arguments: &[&str]) {
         let asked = [arguments, &["--synced"]].concat();
-        let is_told = || {
-            let (code, text) = self.told(&asked);
+        let is_shown = || {
+            let (code, text) = self.exit_code_and_text(&asked);
             let is_named = text.contains("[-]cluster/nowhere failed: ") && text.contains("readyz check failed");
             std::future::ready((code == 1 && is_named).then_some(()))
         };
-        eventually("the cluster to be told of", is_told).await;
+        eventually("the cluster to be reported", is_shown).await;
     }
 
     fn signal(&self, name: &str) {
@@ -194,24 +197,24 @@ async fn startup_readiness_and_liveness_are_answered_by_the_binary_alone() {
     let port = take_port();
     let (listen, server) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}"));
     let mut pod = Pod::new(&[("MESHKEEP_LISTEN", &listen), ("MESHKEEP_SERVER", &server)]);
-    let (code, text) = pod.told(&[]);
+    let (code, text) = pod.exit_code_and_text(&[]);
     assert!(code == 3 && text.starts_with(&format!("error: no meshkeep at {listen}")), "{code} {text}");
     pod.start(&[]);
     pod.is_up(&[]).await;
-    assert_eq!(pod.told(&["--live"]), (0, String::new()));
+    assert_eq!(pod.exit_code_and_text(&["--live"]), (0, String::new()));
     // ready means that lookups are answered; an unreachable cluster does not matter
     pod.tells_of_its_cluster(&[]).await;
 
     // a process that hangs is detected by the probe's timeout
     pod.signal("STOP");
     let begun = Instant::now();
-    let (code, text) = pod.told(&["--live"]);
+    let (code, text) = pod.exit_code_and_text(&["--live"]);
     assert!(code == 3 && text.contains("did not answer in time"), "{code} {text}");
     assert!(begun.elapsed() < SILENT_PROBE_MAX, "{:?}", begun.elapsed());
     pod.signal("CONT");
-    assert_eq!(pod.told(&["--live"]), (0, String::new()));
+    assert_eq!(pod.exit_code_and_text(&["--live"]), (0, String::new()));
     assert_eq!(pod.stop().await, Some(0));
-    assert_eq!(pod.told(&["--live"]).0, 3);
+    assert_eq!(pod.exit_code_and_text(&["--live"]).0, 3);
 }
 
 #[tokio::test]
@@ -237,26 +240,26 @@ async fn probes_are_answered_over_a_socket_tls_and_the_address_of_their_own() {
     // probes need no token, because a kubelet has none, but they need the authority to trust
     for server in [&["--server", socket][..], &["--server", &tls, "--ca-file", "/etc/meshkeep/ca.crt"], &["--server", &health]] {
         for probe in [&[][..], &["--live"]] {
-            assert_eq!(pod.told(&[server, probe].concat()), (0, String::new()), "{server:?} {probe:?}");
+            assert_eq!(pod.exit_code_and_text(&[server, probe].concat()), (0, String::new()), "{server:?} {probe:?}");
         }
         // clients without a token get no names
         let asked = [server, &["--synced"]].concat();
         let is_refused_without_names = || {
-            let (code, text) = pod.told(&asked);
+            let (code, text) = pod.exit_code_and_text(&asked);
             std::future::ready((code == 1 && text.contains("not ok") && !text.contains("nowhere")).then_some(()))
         };
         eventually("an answer without names", is_refused_without_names).await;
     }
     let with_token = ["--server", &tls, "--ca-file", "/etc/meshkeep/ca.crt", "--token-file", "/etc/meshkeep/token"];
-    assert_eq!(pod.told(&with_token), (0, String::new()));
+    assert_eq!(pod.exit_code_and_text(&with_token), (0, String::new()));
     pod.tells_of_its_cluster(&with_token).await;
     for untrusted in [&["--server", &tls][..], &["--server", &tls, "--ca-file", "/etc/meshkeep/other.crt"]] {
-        let (code, text) = pod.told(untrusted);
+        let (code, text) = pod.exit_code_and_text(untrusted);
         assert!(code == 3 && text.contains("certificate"), "{untrusted:?}: {code} {text}");
     }
-    let (code, text) = pod.told(&["--server", &tls, "--ca-file", "/etc/meshkeep/nowhere.crt"]);
+    let (code, text) = pod.exit_code_and_text(&["--server", &tls, "--ca-file", "/etc/meshkeep/nowhere.crt"]);
     assert!(code == 2 && text.contains("--ca-file /etc/meshkeep/nowhere.crt"), "{code} {text}");
-    let (code, text) = pod.told(&["--live", "--synced"]);
+    let (code, text) = pod.exit_code_and_text(&["--live", "--synced"]);
     assert!(code == 2 && text.contains("--synced"), "{code} {text}");
     assert_eq!(pod.stop().await, Some(0));
 }

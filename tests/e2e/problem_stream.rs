@@ -17,11 +17,11 @@ async fn resumed(scene: &Scene, query: &str, position: &str) -> Follower {
 }
 
 /// Returns the `upsert` and `delete` events about the unreachable cluster, from an index on.
-fn told(followed: &Followed, from: usize) -> Vec<&str> {
+fn reported(followed: &Followed, from: usize) -> Vec<&str> {
     followed.events[from..].iter().filter(|event| event.data["key"] == UNREACHABLE).map(|event| event.name.as_str()).collect()
 }
 
-async fn is_told(follower: &Follower, name: &str) -> Value {
+async fn is_reported(follower: &Follower, name: &str) -> Value {
     let what = format!("{name} of the cluster that cannot be reached");
     follower
         .wait(&what, |followed| {
@@ -38,10 +38,10 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
     let follower = Follower::open(scene.meshkeep(), "kind=problem&snapshot=true").await;
     follower.synced_after(0).await;
     let healthy = follower.now().position.clone().unwrap();
-    assert_eq!(told(&follower.now(), 0), Vec::<&str>::new());
+    assert_eq!(reported(&follower.now(), 0), Vec::<&str>::new());
 
     scene.remotes[0].proxy.cut().await;
-    let came = is_told(&follower, "upsert").await;
+    let came = is_reported(&follower, "upsert").await;
     let listed = scene.meshkeep().get("/v1/problems?kind=clusterUnreachable").await;
     assert_eq!((&came["object"]["id"], &came["object"]["since"]), (&listed["items"][0]["id"], &listed["items"][0]["since"]));
     let broken = follower.now().position.clone().unwrap();
@@ -50,22 +50,22 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
     assert_eq!(again.now().objects.get(UNREACHABLE), follower.now().objects.get(UNREACHABLE));
 
     scene.remotes[0].proxy.restore().await;
-    is_told(&follower, "delete").await;
+    is_reported(&follower, "delete").await;
     scene.settles("the return").await;
     // a follower that was disconnected meanwhile, or never connected, ends with the same state
     for position in [&healthy, &broken] {
         let again = resumed(&scene, "kind=problem", position).await;
         again.synced_after(0).await;
-        assert_eq!(told(&again.now(), 0), ["delete"]);
+        assert_eq!(reported(&again.now(), 0), ["delete"]);
         assert_eq!(again.now().named("reset", 0).count(), 0);
     }
 
     scene.remotes[0].proxy.cut().await;
-    is_told(&follower, "upsert").await;
+    is_reported(&follower, "upsert").await;
     let position = follower.now().position.clone().unwrap();
     let other = Follower::open(scene.meshkeep(), "kind=problem&cluster=c02&snapshot=true").await;
     other.synced_after(0).await;
-    assert_eq!(told(&other.now(), 0), Vec::<&str>::new());
+    assert_eq!(reported(&other.now(), 0), Vec::<&str>::new());
     // an unfiltered stream from the first position on, which replays everything
     let replay = resumed(&scene, "", &healthy).await;
     replay.synced_after(0).await;
@@ -76,7 +76,7 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
     scene.kill_meshkeep();
     scene.start_meshkeep().await;
     let anew = resumed(&scene, "kind=problem", &position).await;
-    is_told(&anew, "upsert").await;
+    is_reported(&anew, "upsert").await;
     let reasons: Vec<Value> = anew.now().named("reset", 0).map(|reset| reset.data["reason"].clone()).collect();
     assert_eq!(reasons, ["foreignEpoch"]);
     // the position still works for followers of other kinds

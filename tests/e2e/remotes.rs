@@ -323,13 +323,13 @@ async fn a_source_behind_a_proxy_that_keeps_answers_about_progress_is_told_until
     home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace(&format!(":{}", etcd.port()), &format!(":{}", proxy.port())));
     let meshkeep = home.start().await;
     settles(&meshkeep, &Truth::of([&cluster]).expected(), "the first loading").await;
-    let told = async || {
+    let reported = async || {
         let problems = meshkeep.get("/v1/problems?kind=progressUnanswered").await;
         problems["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    eventually("the finding", || async { (told().await == ["progressUnanswered/c01"]).then_some(()) }).await;
+    eventually("the finding", || async { (reported().await == ["progressUnanswered/c01"]).then_some(()) }).await;
     proxy.pass_on_progress();
-    eventually("the end of the finding", || async { told().await.is_empty().then_some(()) }).await;
+    eventually("the end of the finding", || async { reported().await.is_empty().then_some(()) }).await;
     meshkeep.reaches(&cluster.name, "live").await;
 }
 

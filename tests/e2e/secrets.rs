@@ -161,8 +161,8 @@ async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
     for (name, _, phase) in &files {
         eventually(&format!("{name} in phase {phase}"), || async {
             let state = asker.json(&format!("/v1/clusters/{name}")).await;
-            let told = *phase == "live" || !state["lastError"].is_null();
-            (state["phase"] == json!(phase) && told).then_some(())
+            let reported = *phase == "live" || !state["lastError"].is_null();
+            (state["phase"] == json!(phase) && reported).then_some(())
         })
         .await;
     }
@@ -188,7 +188,7 @@ async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
         assert_clean(&name, &text);
     }
     // otherwise the log contains nothing about posts
-    eventually("a finding to be posted", async || receiver.told().iter().any(|(status, _)| *status == 204).then_some(())).await;
+    eventually("a finding to be posted", async || receiver.reported().iter().any(|(status, _)| *status == 204).then_some(())).await;
     let ended = meshkeep.stop().await;
     assert!(ended.log.contains("TRACE"), "or the test shows nothing");
     assert_clean("the log", &ended.log);

@@ -58,7 +58,7 @@ async fn sigterm_while_remotes_do_not_answer_is_as_quick() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     scene.home.write_cluster("silent", &format!("endpoints:\n- http://{}\n", silent.local_addr().unwrap()));
     scene.start_meshkeep().await;
-    scene.settles("loading beside a silent remote").await;
+    scene.settles("loading next to a silent remote").await;
     scene.follower = None;
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
@@ -95,10 +95,10 @@ async fn sighup_rereads_and_never_ends() {
 async fn sighup_reads_the_config_directory_at_once() {
     // the name of a thread is a file that can be written and whose metadata never change
     // (proc_pid_comm(5)): a check of metadata does not find the new contents
-    let (told, comm) = std::sync::mpsc::sync_channel(1);
+    let (reported, comm) = std::sync::mpsc::sync_channel(1);
     let (keep, kept) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::Builder::new().name("nothing".into()).spawn(move || {
-        told.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        reported.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
         let _ = kept.recv();
     });
     let comm = std::path::Path::new("/proc").join(comm.recv().unwrap()).join("comm");

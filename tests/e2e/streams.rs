@@ -194,7 +194,7 @@ async fn a_reader_that_falls_behind_ends_with_the_truth() {
 
 /// Returns the phases of a cluster that a follower received since an index, with `deleted` for its
 /// removal.
-fn told_of(follower: &Follower, cluster: &str, from: usize) -> Vec<String> {
+fn reported_of(follower: &Follower, cluster: &str, from: usize) -> Vec<String> {
     let key = format!("cilium/cluster-config/{cluster}");
     let followed = follower.now();
     let about = followed.events[from..].iter().filter(|event| event.data["key"] == *key);
@@ -211,7 +211,7 @@ async fn clusters_are_told_of_over_an_outage_a_crash_and_their_removal_meanwhile
     let mut scene = settled().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
     follower.synced_after(0).await;
-    assert_eq!((told_of(&follower, "c01", 0), told_of(&follower, "c02", 0)), (vec!["live".to_owned()], vec!["live".to_owned()]));
+    assert_eq!((reported_of(&follower, "c01", 0), reported_of(&follower, "c02", 0)), (vec!["live".to_owned()], vec!["live".to_owned()]));
     let seen = follower.now().events.len();
     let changes = |follower: &Follower| follower.now().changes_since(seen);
     scene.remotes[0].proxy.cut().await;
@@ -225,7 +225,7 @@ async fn clusters_are_told_of_over_an_outage_a_crash_and_their_removal_meanwhile
         .wait("the return", |followed| followed.named("cluster", seen).any(|event| event.data["object"]["phase"] == "live").then_some(()))
         .await;
     assert_eq!(changes(&follower), [].into(), "an outage changes no object");
-    assert_eq!(told_of(&follower, "c02", seen), Vec::<String>::new(), "nor another cluster");
+    assert_eq!(reported_of(&follower, "c02", seen), Vec::<String>::new(), "nor another cluster");
 
     let position = follower.now().position.clone().unwrap();
     scene.kill_meshkeep();
@@ -240,7 +240,7 @@ async fn clusters_are_told_of_over_an_outage_a_crash_and_their_removal_meanwhile
         })
         .await;
     assert_eq!(again.now().named("reset", 0).count(), 0, "positions survive a kill");
-    let told = told_of(&again, "c02", 0);
-    assert_eq!(told.last().map(String::as_str), Some("delete: clusterRemoved"), "{told:?}");
+    let reported = reported_of(&again, "c02", 0);
+    assert_eq!(reported.last().map(String::as_str), Some("delete: clusterRemoved"), "{reported:?}");
     assert_eq!(again.now().named("upsert", 0).count(), 0, "c01 did not change");
 }

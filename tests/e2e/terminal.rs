@@ -166,8 +166,8 @@ async fn an_export_that_waits_for_its_reader_says_how_far_it_is() {
     fs::write(&gate, "go\n").unwrap();
     let (code, screen) = terminal.ends().await;
     assert_eq!(code, Some(0), "{screen:?}");
-    let told = format!(" of {} entries, ", scene.truth().expected().objects.len());
-    assert!(screen.contains(&told), "{told}: {screen:?}");
+    let reported = format!(" of {} entries, ", scene.truth().expected().objects.len());
+    assert!(screen.contains(&reported), "{reported}: {screen:?}");
     let (code, screen) = run(80, &format!("meshkeep store verify --data-dir {}", data.display())).await;
     assert!(code == Some(0) && screen.contains("whole: "), "{screen:?}");
 }

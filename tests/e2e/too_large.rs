@@ -28,7 +28,7 @@ async fn is_left_alone(meshkeep: &Meshkeep, flag: &str) {
         (cluster["phase"] == "backingOff" && cluster["lastError"].as_str()?.contains(flag)).then_some(())
     };
     eventually(&format!("the cluster to be left alone for {flag}"), backs_off).await;
-    let finding = finding(meshkeep).await.expect("must be told");
+    let finding = finding(meshkeep).await.expect("must be reported");
     assert!(finding["id"] == "clusterTooLarge/c02" && finding["detail"].as_str().unwrap().contains(flag), "{finding}");
 }
 

@@ -66,9 +66,9 @@ async fn agents_find_what_a_kvstoremesh_would_write_and_find_it_again_after_a_st
     let options = WatchOptions::new().with_prefix().with_start_revision(header.revision() + 1);
     let mut watch = face.watch("cilium/", Some(options)).await.unwrap();
     assert!(watch.message().await.unwrap().unwrap().created());
-    let told = watch.message().await.unwrap().unwrap();
-    let told: Vec<&str> = told.events().iter().map(|event| event.kv().unwrap().key_str().unwrap()).collect();
-    assert_eq!(told, ["cilium/.heartbeat"]);
+    let reported = watch.message().await.unwrap().unwrap();
+    let reported: Vec<&str> = reported.events().iter().map(|event| event.kv().unwrap().key_str().unwrap()).collect();
+    assert_eq!(reported, ["cilium/.heartbeat"]);
     // after the loss of the store the history is a new one
     meshkeep.stop().await;
     std::fs::remove_dir_all(home.data_directory()).unwrap();

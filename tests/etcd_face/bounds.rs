@@ -31,15 +31,15 @@ async fn watches_of_one_client_keep_16_mib_of_keys_and_say_why_there_is_no_more(
     let mut watches = Vec::new();
     let refused = loop {
         let mut watch = greedy.watch(vec![b'k'; KEY_BYTES], None).await.unwrap();
-        let told = message(&mut watch).await;
-        if told.canceled() {
-            break told;
+        let reported = message(&mut watch).await;
+        if reported.canceled() {
+            break reported;
         }
         watches.push(watch);
         assert!(watches.len() < 100, "there is no bound");
     };
     assert!(refused.cancel_reason().contains("this client's watches"), "{refused:?}");
-    assert_eq!(watches.len(), 15, "16 MiB with what is kept beside the keys");
+    assert_eq!(watches.len(), 15, "16 MiB with what is kept next to the keys");
     // other clients continue
     let mut other = client_at(&url, [127, 0, 0, 3]).await;
     let from = list(&mut other, "cilium/cache/ip/").await.header().unwrap().revision();

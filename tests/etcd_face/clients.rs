@@ -55,8 +55,8 @@ fn apply(held: &mut BTreeMap<String, String>, written: &str) {
     // the last line may be incomplete
     let whole = &written[..written.rfind('\n').map_or(0, |end| end + 1)];
     for line in whole.lines() {
-        let told: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-        for event in told["Events"].as_array().into_iter().flatten() {
+        let reported: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        for event in reported["Events"].as_array().into_iter().flatten() {
             let (key, value) = (text(&event["kv"]["key"]), text(&event["kv"]["value"]));
             let is_delete = event["type"] == DELETE;
             let before = if is_delete { held.remove(&key) } else { held.insert(key, value) };

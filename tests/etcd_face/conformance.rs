@@ -50,9 +50,9 @@ impl Pair {
         let head = self.face.get("none", None).await.unwrap().header().unwrap().revision();
         self.copying.request_progress().await.unwrap();
         loop {
-            let told = message(&mut self.copying).await;
-            assert!(!told.canceled(), "{told:?}");
-            for event in told.events() {
+            let reported = message(&mut self.copying).await;
+            assert!(!reported.canceled(), "{reported:?}");
+            for event in reported.events() {
                 let kv = event.kv().unwrap();
                 let header = match event.event_type() {
                     EventType::Put => self.etcd.put(kv.key(), kv.value(), None).await.unwrap().take_header(),
@@ -60,11 +60,11 @@ impl Pair {
                 };
                 self.revisions.insert(kv.mod_revision(), header.unwrap().revision());
             }
-            let upto = told.header().unwrap().revision();
-            if told.watch_id() == -1 && upto >= head {
+            let upto = reported.header().unwrap().revision();
+            if reported.watch_id() == -1 && upto >= head {
                 break;
             }
-            if told.watch_id() == -1 {
+            if reported.watch_id() == -1 {
                 self.copying.request_progress().await.unwrap();
             }
         }
@@ -261,7 +261,7 @@ async fn watches_tell_what_those_of_an_etcd_tell() {
         change(&mut mirrored, &mut random).await;
     }
     pair.copy().await;
-    let events = |told: &etcd_client::WatchResponse| told.events().to_vec();
+    let events = |reported: &etcd_client::WatchResponse| reported.events().to_vec();
     for _ in 0..40 {
         let (from_face, from_etcd) = pair.revisions.iter().nth(random.random_range(0..pair.revisions.len())).unwrap();
         let (key, end) = (pair.bound(&mut random), pair.bound(&mut random));
@@ -292,15 +292,15 @@ async fn watches_tell_what_those_of_an_etcd_tell() {
                 }
             }
         }
-        let (mut told_face, mut told_etcd) = (Vec::new(), Vec::new());
-        while told_face.len() < expected.len() {
-            told_face.extend(events(&message(&mut of_face).await));
+        let (mut reported_face, mut reported_etcd) = (Vec::new(), Vec::new());
+        while reported_face.len() < expected.len() {
+            reported_face.extend(events(&message(&mut of_face).await));
         }
-        while told_etcd.len() < expected.len() {
-            told_etcd.extend(events(&message(&mut of_etcd).await));
+        while reported_etcd.len() < expected.len() {
+            reported_etcd.extend(events(&message(&mut of_etcd).await));
         }
         // ignore later events: the face may have written a heartbeat since
-        let of_face: Vec<_> = told_face[..expected.len()]
+        let of_face: Vec<_> = reported_face[..expected.len()]
             .iter()
             .map(|event| {
                 (event.event_type(), event.kv().map(|kv| pair.plain_of_face(kv)), event.prev_kv().map(|kv| pair.plain_of_face(kv)))
@@ -308,7 +308,7 @@ async fn watches_tell_what_those_of_an_etcd_tell() {
             .collect();
         let plain = |kv: &KeyValue| plain_of_etcd(std::slice::from_ref(kv)).remove(0);
         let of_etcd: Vec<_> =
-            told_etcd.iter().map(|event| (event.event_type(), event.kv().map(plain), event.prev_kv().map(plain))).collect();
+            reported_etcd.iter().map(|event| (event.event_type(), event.kv().map(plain), event.prev_kv().map(plain))).collect();
         assert_eq!(of_face, of_etcd, "{what}");
     }
 }

@@ -12,7 +12,7 @@ use crate::harness::scene::settles;
 use crate::harness::truth::Truth;
 
 pub(super) async fn message(watch: &mut WatchStream) -> WatchResponse {
-    tokio::time::timeout(PATIENCE, watch.message()).await.expect("must be told").unwrap().expect("must stand")
+    tokio::time::timeout(PATIENCE, watch.message()).await.expect("must be reported").unwrap().expect("must stand")
 }
 
 async fn from(face: &mut Client, key: &str, options: WatchOptions) -> WatchStream {
@@ -22,7 +22,7 @@ async fn from(face: &mut Client, key: &str, options: WatchOptions) -> WatchStrea
 }
 
 #[tokio::test]
-async fn a_watch_is_told_each_change_once_and_its_progress_is_never_ahead() {
+async fn a_watch_reports_each_change_once_and_its_progress_is_never_ahead() {
     let Mirrored { mut remote, home: _home, meshkeep: _meshkeep, mut face } = Mirrored::start().await;
     let listed = list(&mut face, "cilium/cache/ip/").await;
     let mut held = values(&listed);
@@ -33,7 +33,7 @@ async fn a_watch_is_told_each_change_once_and_its_progress_is_never_ahead() {
     watch.watch("cilium/cache/ip/", Some(options().with_filters([WatchFilterType::NoPut]))).await.unwrap();
     let second = message(&mut watch).await;
     assert!(second.created() && second.watch_id() == 1);
-    let (mut deletes, mut told, mut last) = (0, 0, first);
+    let (mut deletes, mut reported, mut last) = (0, 0, first);
     for _ in 0..5 {
         let keys = remote.clusters[0].keys_of("ip/v1");
         remote
@@ -42,8 +42,8 @@ async fn a_watch_is_told_each_change_once_and_its_progress_is_never_ahead() {
                 keys[1..4].iter().for_each(|key| cluster.change(key));
             })
             .await;
-        let (wanted, wanted_deletes) = (told + 4, deletes + 1);
-        while told < wanted || deletes < wanted_deletes {
+        let (wanted, wanted_deletes) = (reported + 4, deletes + 1);
+        while reported < wanted || deletes < wanted_deletes {
             let response = message(&mut watch).await;
             let revision = response.header().unwrap().revision();
             for event in response.events() {
@@ -56,7 +56,7 @@ async fn a_watch_is_told_each_change_once_and_its_progress_is_never_ahead() {
                 }
                 assert!(kv.mod_revision() > last, "each revision once, in order");
                 last = kv.mod_revision();
-                told += 1;
+                reported += 1;
                 let before = held.remove(kv.key());
                 assert_eq!(event.prev_kv().map(|kv| kv.value().to_vec()), before);
                 if event.event_type() == EventType::Put {
@@ -125,9 +125,9 @@ async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_th
     settles(&meshkeep, &expected, "some deletes").await;
     let (mut count, mut deleted) = (0, 0);
     while count < 3 {
-        let told = message(&mut live).await;
-        count += told.events().len();
-        deleted = told.events().last().map_or(deleted, |event| event.kv().unwrap().mod_revision());
+        let reported = message(&mut live).await;
+        count += reported.events().len();
+        deleted = reported.events().last().map_or(deleted, |event| event.kv().unwrap().mod_revision());
     }
     meshkeep.stop().await;
     let meshkeep = home.start().await;
@@ -138,17 +138,17 @@ async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_th
     // remembered, and never stays silent
     for revision in first + 1..=deleted {
         let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(revision)).await;
-        let told = message(&mut watch).await;
-        if told.canceled() {
-            assert!(told.compact_revision() > revision && told.events().is_empty());
+        let reported = message(&mut watch).await;
+        if reported.canceled() {
+            assert!(reported.compact_revision() > revision && reported.events().is_empty());
             compacted += 1;
-            let from_there = WatchOptions::new().with_prefix().with_start_revision(told.compact_revision());
+            let from_there = WatchOptions::new().with_prefix().with_start_revision(reported.compact_revision());
             let mut watch = from(&mut face, "cilium/cache/", from_there).await;
             watch.request_progress().await.unwrap();
             assert!(!message(&mut watch).await.canceled());
         } else {
-            assert_eq!(told.events().len(), 1);
-            assert_eq!(told.events()[0].event_type(), EventType::Delete);
+            assert_eq!(reported.events().len(), 1);
+            assert_eq!(reported.events()[0].event_type(), EventType::Delete);
         }
     }
     assert!(compacted >= 1, "the first deletes are forgotten");
@@ -157,8 +157,8 @@ async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_th
     let head = list(&mut face, "cilium/cache/").await.header().unwrap().revision();
     // heartbeats may arrive meanwhile
     let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(head + 100)).await;
-    let told = message(&mut watch).await;
-    assert!(told.canceled() && told.compact_revision() > 0 && told.events().is_empty(), "{told:?}");
+    let reported = message(&mut watch).await;
+    assert!(reported.canceled() && reported.compact_revision() > 0 && reported.events().is_empty(), "{reported:?}");
     let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(head + 1)).await;
     watch.request_progress().await.unwrap();
     assert!(!message(&mut watch).await.canceled());
@@ -167,7 +167,7 @@ async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_th
 /// Events that do not fit into one answer: neither the revision in an answer's header nor a
 /// progress notification is ahead of an event that follows.
 #[tokio::test]
-async fn a_watch_that_is_told_in_pieces_has_no_head_and_no_progress_ahead_of_them() {
+async fn a_watch_that_is_reported_in_pieces_has_no_head_and_no_progress_ahead_of_them() {
     const ADDED: u32 = 3_000;
     let mut mirrored = Mirrored::start().await;
     let first = list(&mut mirrored.face, "cilium/cache/ip/").await.header().unwrap().revision();
@@ -178,8 +178,8 @@ async fn a_watch_that_is_told_in_pieces_has_no_head_and_no_progress_ahead_of_the
         let options = WatchOptions::new().with_prefix().with_start_revision(first + 1);
         let mut watch = mirrored.face.watch("cilium/cache/ip/", Some(options)).await.unwrap();
         watch.request_progress().await.unwrap();
-        let (mut head, mut pieces, mut told, mut progress) = (0, 0, BTreeSet::new(), false);
-        while told.len() < ADDED as usize || !progress {
+        let (mut head, mut pieces, mut reported, mut progress) = (0, 0, BTreeSet::new(), false);
+        while reported.len() < ADDED as usize || !progress {
             let response = message(&mut watch).await;
             let revision = response.header().unwrap().revision();
             if response.created() {
@@ -188,7 +188,7 @@ async fn a_watch_that_is_told_in_pieces_has_no_head_and_no_progress_ahead_of_the
             for event in response.events() {
                 let kv = event.kv().unwrap();
                 assert!(kv.mod_revision() > head && kv.mod_revision() <= revision, "{} at {head} in {revision}", kv.mod_revision());
-                assert!(told.insert(kv.key().to_vec()));
+                assert!(reported.insert(kv.key().to_vec()));
             }
             assert!(revision >= head);
             head = revision;

@@ -117,11 +117,11 @@ impl Home {
                 return Meshkeep { child, url: url.trim_end_matches('/').to_owned(), log, ended: false };
             }
             let ended = child.try_wait().unwrap();
-            let told = || format!("output:\n{text}\nlog:\n{}", fs::read_to_string(&log).unwrap_or_default());
-            assert!(ended.is_none(), "meshkeep ended at its start with {ended:?}\n{}", told());
+            let reported = || format!("output:\n{text}\nlog:\n{}", fs::read_to_string(&log).unwrap_or_default());
+            assert!(ended.is_none(), "meshkeep ended at its start with {ended:?}\n{}", reported());
             if Instant::now() >= deadline {
                 child.kill().unwrap();
-                panic!("meshkeep does not say that it listens\n{}", told());
+                panic!("meshkeep does not say that it listens\n{}", reported());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -109,8 +109,8 @@ impl Followed {
             "upsert" => {
                 let (kind, object) = (event.data["kind"].as_str().unwrap_or_default(), &event.data["object"]);
                 // a problem is identified by the key of the event
-                let told = || (event.data["key"].as_str().unwrap_or_default().to_owned(), object.clone());
-                let (key, object) = if kind == "problem" { told() } else { reduce(kind, object) };
+                let reported = || (event.data["key"].as_str().unwrap_or_default().to_owned(), object.clone());
+                let (key, object) = if kind == "problem" { reported() } else { reduce(kind, object) };
                 if event.data["key"] != *key {
                     self.violations.push(format!("the key does not fit the object: {}", event.data));
                 }

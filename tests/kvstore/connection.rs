@@ -224,7 +224,7 @@ async fn a_frozen_server_is_noticed_by_ping_and_an_idle_connection_is_left_alone
 }
 
 #[tokio::test]
-async fn the_first_certificate_to_run_out_is_told() {
+async fn the_first_certificate_to_run_out_is_reported() {
     let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
     let file = client_file(&etcd);
     assert_eq!(file.missing_files(), Vec::<std::path::PathBuf>::new());

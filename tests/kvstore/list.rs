@@ -36,8 +36,8 @@ async fn a_list_is_of_one_revision_while_changes_go_on() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let put = entries(1000, |i| format!("value {i}").into_bytes());
         let revision = etcd.put_many(put.clone()).await;
-        etcd.put("cilium/state/nodes/v10", "beside the prefix").await;
-        etcd.put("cilium/state/nodes/v1", "beside the prefix too").await;
+        etcd.put("cilium/state/nodes/v10", "next to the prefix").await;
+        etcd.put("cilium/state/nodes/v1", "next to the prefix too").await;
         let connection = open_with(&etcd, &ClientOptions { range_stream: false, ..ClientOptions::default() }).await;
         let mut list = connection.list(b"cilium/state/nodes/v1/");
         let mut pages = vec![list.next_page().await.unwrap().unwrap()];

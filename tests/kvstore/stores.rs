@@ -198,7 +198,7 @@ async fn shared_stores_see_each_other_and_put_their_own_keys_back() {
 }
 
 #[tokio::test]
-async fn adopted_leases_are_renewed_and_lost_ones_told() {
+async fn adopted_leases_are_renewed_and_lost_ones_reported() {
     let etcd = Etcd::start().await;
     let (first, second) = (session(&etcd).await, session(&etcd).await);
     first.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
@@ -211,6 +211,6 @@ async fn adopted_leases_are_renewed_and_lost_ones_told() {
     assert!(!second.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap(), "it hangs on a lease that is renewed");
     let dead = cilium_kvstore::LeaseId(0x1234);
     second.adopt(b"cilium/a", dead);
-    eventually("a lease that etcd does not have is told as lost", async || (*lost.lock().unwrap() == 1).then_some(())).await;
+    eventually("a lease that etcd does not have is reported as lost", async || (*lost.lock().unwrap() == 1).then_some(())).await;
     assert_eq!(second.lease_of(b"cilium/a"), None);
 }

@@ -80,7 +80,7 @@ async fn a_watch_from_compacted_history_says_from_where_there_is_some() {
 /// Between a list and its watch another client deletes a key and compacts. With etcd before 3.4.36
 /// and 3.5.18 a watch from the next revision would never receive anything (etcd #18089, #19179).
 #[tokio::test]
-async fn a_delete_that_is_compacted_before_the_watch_stands_is_told_as_lost_history() {
+async fn a_delete_that_is_compacted_before_the_watch_stands_is_reported_as_lost_history() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let listed = Revision(etcd.put("cilium/a", "1").await);

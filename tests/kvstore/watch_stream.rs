@@ -90,14 +90,14 @@ async fn watches_beside_one_that_is_not_read_lose_nothing() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let connection = open(&etcd).await;
         let unread = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(1)).await.unwrap();
-        let mut beside = watch_key(&connection, "cilium/a", 1).await;
+        let mut second = watch_key(&connection, "cilium/a", 1).await;
         for value in 0..20 {
             etcd.put("cilium/a", value.to_string()).await;
         }
         drop(unread);
         let mut changes = Vec::new();
         while changes.len() < 20 {
-            changes.extend(next_changes(&mut beside).await);
+            changes.extend(next_changes(&mut second).await);
         }
         assert_eq!(changes, (0..20).map(|value| format!("cilium/a={value}")).collect::<Vec<_>>());
         until_the_server_has(&etcd, [1, 1]).await;
@@ -158,9 +158,9 @@ async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
     let limit = Duration::from_secs(2);
     let connection = open_with(&etcd, &ClientOptions { request_timeout: limit, ..ClientOptions::default() }).await;
     let mut unread = watch_key(&connection, "cilium/a", 1).await;
-    let mut beside = watch_key(&connection, "cilium/b", 1).await;
+    let mut second = watch_key(&connection, "cilium/b", 1).await;
     // etcd adds a new watch to the synchronized ones at its next check, every 100 ms
-    for (key, watch) in [("cilium/a", &mut unread), ("cilium/b", &mut beside)] {
+    for (key, watch) in [("cilium/a", &mut unread), ("cilium/b", &mut second)] {
         etcd.put(key, "0").await;
         assert_eq!(next_changes(watch).await, [format!("{key}=0")]);
     }
@@ -170,21 +170,21 @@ async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
         etcd.put("cilium/a", value).await;
     }
     let standing = || async {
-        let listened = beside.listened();
+        let listened = second.listened();
         etcd.put("elsewhere", "1").await;
-        (beside.silence() == Duration::ZERO && beside.listened() == listened).then_some(listened)
+        (second.silence() == Duration::ZERO && second.listened() == listened).then_some(listened)
     };
     let listened = eventually("the reader to wait for us", standing).await;
     // a request with a timeout waits for us as well
     let late = connection.watch(b"cilium/c", None, Revision(1));
     let late = tokio::time::timeout(2 * limit, late).await;
     assert!(late.is_err(), "a watch that is asked for behind one that is not read only waits");
-    assert_eq!(beside.listened(), listened);
+    assert_eq!(second.listened(), listened);
     etcd.put("cilium/b", "4").await;
     for value in ["1", "2", "3"] {
         assert_eq!(next_changes(&mut unread).await, [format!("cilium/a={value}")]);
     }
-    assert_eq!(next_changes(&mut beside).await, ["cilium/b=4"]);
+    assert_eq!(next_changes(&mut second).await, ["cilium/b=4"]);
 }
 
 #[tokio::test]
@@ -196,8 +196,8 @@ async fn a_proxy_that_keeps_answers_about_progress_is_found_out_and_changes_stil
         let file = ClientFile::parse(text.as_bytes()).unwrap().config;
         let options = ClientOptions { progress_interval: Duration::from_millis(20), ..ClientOptions::default() };
         let open = async |file: &EtcdConfig| Connection::open(file, &file.endpoints()[0], &options).await.unwrap();
-        let (behind, beside) = (open(&file).await, open(&client_file(&etcd)).await);
-        let (mut watch, mut other) = (watch_key(&behind, "cilium/a", 1).await, watch_key(&beside, "cilium/a", 1).await);
+        let (behind, second) = (open(&file).await, open(&client_file(&etcd)).await);
+        let (mut watch, mut other) = (watch_key(&behind, "cilium/a", 1).await, watch_key(&second, "cilium/a", 1).await);
         let found_out = async |expected: bool| {
             let what = format!("unanswered: {expected}");
             eventually(&what, || async { (behind.progress_is_unanswered().await == expected).then_some(()) }).await;
@@ -207,7 +207,7 @@ async fn a_proxy_that_keeps_answers_about_progress_is_found_out_and_changes_stil
         for watch in [&mut watch, &mut other] {
             assert_eq!(next_changes(watch).await, ["cilium/a=1"]);
         }
-        assert!(behind.progress_is_unanswered().await && !beside.progress_is_unanswered().await);
+        assert!(behind.progress_is_unanswered().await && !second.progress_is_unanswered().await);
         proxy.pass_on_progress();
         found_out(false).await;
     }

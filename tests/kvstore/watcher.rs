@@ -11,12 +11,12 @@ async fn next(watcher: &mut Watcher) -> KeyValueEvent {
 }
 
 /// Returns the next events, as `+key=value`, `*key=value`, `-key` and `.`.
-async fn told(watcher: &mut Watcher, count: usize) -> Vec<String> {
-    let mut told = Vec::new();
+async fn reported(watcher: &mut Watcher, count: usize) -> Vec<String> {
+    let mut reported = Vec::new();
     for _ in 0..count {
         let event = next(watcher).await;
         let (key, value) = (String::from_utf8_lossy(&event.key), String::from_utf8_lossy(&event.value));
-        told.push(match event.kind {
+        reported.push(match event.kind {
             EventKind::Create => format!("+{key}={value}"),
             EventKind::Modify => format!("*{key}={value}"),
             EventKind::Delete => format!("-{key}"),
@@ -25,7 +25,7 @@ async fn told(watcher: &mut Watcher, count: usize) -> Vec<String> {
             EventKind::Relisted => ">".into(),
         });
     }
-    told
+    reported
 }
 
 #[tokio::test]
@@ -37,14 +37,14 @@ async fn a_list_is_told_then_its_end_then_each_change_with_its_kind() {
         etcd.put("nx", "1").await;
         let session = session(&etcd).await;
         let mut watcher = session.list_and_watch(b"n/", 4);
-        assert_eq!(told(&mut watcher, 2).await, ["+n/a=2", "."]);
+        assert_eq!(reported(&mut watcher, 2).await, ["+n/a=2", "."]);
         etcd.put("n/b", "1").await;
         etcd.put("n/b", "2").await;
         etcd.delete("n/b").await;
         etcd.put("n/b", "3").await;
-        assert_eq!(told(&mut watcher, 4).await, ["+n/b=1", "*n/b=2", "-n/b", "+n/b=3"]);
+        assert_eq!(reported(&mut watcher, 4).await, ["+n/b=1", "*n/b=2", "-n/b", "+n/b=3"]);
         let mut empty = session.list_and_watch(b"nothing/", 1);
-        assert_eq!(told(&mut empty, 1).await, ["."]);
+        assert_eq!(reported(&mut empty, 1).await, ["."]);
         session.close().await;
         assert_eq!(watcher.next().await, None);
     }
@@ -75,7 +75,7 @@ async fn after_a_restart_or_a_wipe_what_is_gone_is_told_as_deleted_and_the_end_o
         etcd.put("n/b", "1").await;
         let session = session(&etcd).await;
         let mut watcher = session.list_and_watch(b"n/", 16);
-        assert_eq!(told(&mut watcher, 3).await, ["+n/a=1", "+n/b=1", "."]);
+        assert_eq!(reported(&mut watcher, 3).await, ["+n/a=1", "+n/b=1", "."]);
         if wiped {
             etcd.wipe();
             etcd.restart().await;
@@ -95,7 +95,7 @@ async fn after_a_restart_or_a_wipe_what_is_gone_is_told_as_deleted_and_the_end_o
             match event.kind {
                 EventKind::Delete => drop(state.remove(&key)),
                 EventKind::Create | EventKind::Modify => drop(state.insert(key, value)),
-                EventKind::ListDone => panic!("told twice"),
+                EventKind::ListDone => panic!("reported twice"),
                 EventKind::Relisting => listing = true,
                 EventKind::Relisted => assert!(std::mem::take(&mut listing)),
             }

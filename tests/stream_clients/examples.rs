@@ -132,7 +132,7 @@ async fn resets(meshkeep: &Meshkeep) -> Vec<(String, u64)> {
 
 /// Deletes one entry, changes another and adds a third. Returns the deleted key and the new one.
 async fn change_entries(scene: &mut Scene) -> (String, String) {
-    let mut told = None;
+    let mut reported = None;
     scene.remotes[0]
         .change(|cluster| {
             let before = cluster.keys_of("ip/v1");
@@ -140,10 +140,10 @@ async fn change_entries(scene: &mut Scene) -> (String, String) {
             cluster.change(&before[1]);
             cluster.add_endpoints(1);
             let new = cluster.keys_of("ip/v1").into_iter().find(|key| !before.contains(key)).unwrap();
-            told = Some((before[0].clone(), new));
+            reported = Some((before[0].clone(), new));
         })
         .await;
-    told.unwrap()
+    reported.unwrap()
 }
 
 /// Starts meshkeep again and connects the proxy to it.
@@ -187,7 +187,7 @@ async fn every_example_follows_over_a_kill_and_the_loss_of_all_data() {
     all_hold_the_truth(&examples, &scene, "the loss of all data").await;
     forgets_nothing.is_caught(&gone, &new).await;
     let expected = [("foreignEpoch".to_owned(), examples.len() as u64 + 1)];
-    assert_eq!(resets(scene.meshkeep()).await, expected, "each is told once");
+    assert_eq!(resets(scene.meshkeep()).await, expected, "each is reported once");
     change_entries(&mut scene).await;
     all_hold_the_truth(&examples, &scene, "changes behind a reset").await;
 }

@@ -70,10 +70,10 @@ fn every_document_that_code_names_is_there_with_the_section_that_it_names() {
 
 #[test]
 fn a_document_or_a_section_that_is_not_there_is_found() {
-    let told = |line: &str| wrong(line, &mut BTreeMap::new());
+    let missing = |line: &str| wrong(line, &mut BTreeMap::new());
     let (nowhere, real) = (concat!("nowhere", ".md"), concat!("docs/develop/protocol", ".md"));
-    assert_eq!(told(&format!("/// As {nowhere} has it.")), [format!("there is no {nowhere}")]);
-    assert_eq!(told(&format!("/// ({real} §2.8) and ({real}, §99)")), [format!("{real} has no section 99")]);
+    assert_eq!(missing(&format!("/// As {nowhere} has it.")), [format!("there is no {nowhere}")]);
+    assert_eq!(missing(&format!("/// ({real} §2.8) and ({real}, §99)")), [format!("{real} has no section 99")]);
 }
 
 /// Folders of `docs/`. Each has a README.md that lists its pages.

@@ -13,7 +13,7 @@ const NAMES: [&str; 7] = ["EndpointSlice", "Identity", "Ip", "NodeIp", "Node", "
 /// Number of kinds from which on a file counts as distinguishing kinds. Code that joins some kinds
 /// (services with their slices and exports, addresses with nodes and identities) names three at
 /// most.
-const TOLD_APART_MIN: usize = 4;
+const KINDS_MIN: usize = 4;
 
 /// Files that distinguish kinds, each with the reason.
 const ALLOWED: [(&str, &str); 20] = [
@@ -40,7 +40,7 @@ const ALLOWED: [(&str, &str); 20] = [
 ];
 
 /// Returns the number of kinds that a file names.
-fn told_apart(file: &SourceFile) -> usize {
+fn kinds_in_a_row(file: &SourceFile) -> usize {
     let named = |name: &&&str| {
         ["Kind::", "Object::"].iter().any(|of| {
             let text = format!("{of}{name}");
@@ -51,10 +51,10 @@ fn told_apart(file: &SourceFile) -> usize {
 }
 
 #[test]
-fn kinds_are_told_apart_in_few_places() {
+fn kinds_are_kinds_in_a_row_in_few_places() {
     let files = read_sources("src");
     let found: BTreeSet<&str> =
-        files.iter().filter(|file| !file.is_test() && told_apart(file) >= TOLD_APART_MIN).map(|file| file.path.as_str()).collect();
+        files.iter().filter(|file| !file.is_test() && kinds_in_a_row(file) >= KINDS_MIN).map(|file| file.path.as_str()).collect();
     let allowed: BTreeSet<&str> = ALLOWED.iter().map(|(path, _)| *path).collect();
     let more = found
         .difference(&allowed)
@@ -66,5 +66,5 @@ fn kinds_are_told_apart_in_few_places() {
 #[test]
 fn a_kind_is_counted_by_its_whole_name() {
     let file = SourceFile::new("src/a.rs", "fn a() { (Kind::Node, Kind::NodeIp, Object::Service(x), Kind::ServiceExportOf) } // Kind::Ip");
-    assert_eq!(told_apart(&file), 3);
+    assert_eq!(kinds_in_a_row(&file), 3);
 }

@@ -151,7 +151,7 @@ const TRAPS: [(u8, &str, Covered); 36] = [
         31,
         "of a watch at a compacted delete older etcds say nothing",
         Covered::By(&[
-            ("tests/kvstore/watch.rs", "a_delete_that_is_compacted_before_the_watch_stands_is_told_as_lost_history"),
+            ("tests/kvstore/watch.rs", "a_delete_that_is_compacted_before_the_watch_stands_is_reported_as_lost_history"),
             ("src/clustermesh/resync/tests.rs", "any_life_ends_with_the_truth"),
         ]),
     ),

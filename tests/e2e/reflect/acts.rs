@@ -137,7 +137,7 @@ async fn compacted(world: &mut World) -> Allowed {
 /// Raises the alarm NOSPACE in the target, and clears it later.
 async fn full(world: &mut World) -> Allowed {
     let leader = world.leader().await;
-    let told = complaints(world, leader);
+    let reported = complaints(world, leader);
     let member = world.client().await.status().await.unwrap().header().unwrap().member_id();
     let mut options = AlarmOptions::new();
     options.with_member(member);
@@ -148,17 +148,17 @@ async fn full(world: &mut World) -> Allowed {
     let before = world.contents().await;
     world.change(false).await;
     let writer = world.writers[leader].running();
-    eventually("a full target to be told", async || (problems(writer).await == 1).then_some(())).await;
+    eventually("a full target to be reported", async || (problems(writer).await == 1).then_some(())).await;
     assert_eq!(world.contents().await, before, "nothing is taken from a full target");
     alarm(AlarmAction::Deactivate, world.client().await).await;
-    told_once(world, leader, told).await;
+    reported_once(world, leader, reported).await;
     Allowed { same_again: true, ..Allowed::default() }
 }
 
 /// Revokes the permission to write, and grants it again.
 async fn forbidden(world: &mut World) -> Allowed {
     let leader = world.leader().await;
-    let told = complaints(world, leader);
+    let reported = complaints(world, leader);
     let mut client = world.client().await;
     let prefix = RoleRevokePermissionOptions::new().with_prefix();
     client.role_revoke_permission("mesh", "cilium/", Some(prefix)).await.unwrap();
@@ -166,10 +166,10 @@ async fn forbidden(world: &mut World) -> Allowed {
     let before = world.contents().await;
     world.change(true).await;
     let writer = world.writers[leader].running();
-    eventually("a target without rights to be told", async || (problems(writer).await == 1).then_some(())).await;
+    eventually("a target without rights to be reported", async || (problems(writer).await == 1).then_some(())).await;
     assert_eq!(world.contents().await, before);
     client.role_grant_permission("mesh", Permission::read_write("cilium/").with_prefix()).await.unwrap();
-    told_once(world, leader, told).await;
+    reported_once(world, leader, reported).await;
     Allowed { same_again: true, ..Allowed::default() }
 }
 
@@ -179,7 +179,7 @@ fn complaints(world: &World, leader: usize) -> [usize; 3] {
 }
 
 /// Waits until everything works again, and checks that each message was logged at most once.
-async fn told_once(world: &mut World, leader: usize, before: [usize; 3]) {
+async fn reported_once(world: &mut World, leader: usize, before: [usize; 3]) {
     world.note();
     world.becomes("what kept it from writing").await;
     for (now, before) in complaints(world, leader).into_iter().zip(before) {

@@ -34,7 +34,7 @@ async fn nodes(client: &Client) -> Vec<Node> {
 }
 
 /// Returns a field of an event's object, decoded according to its kind.
-fn told(event: &WatchEvent) -> String {
+fn reported(event: &WatchEvent) -> String {
     match event.object.as_ref().unwrap() {
         StreamedObject::Node(node) => format!("node {}/{}", node.cluster, node.name),
         StreamedObject::Service(one) => format!("service {}/{}/{}", one.cluster, one.namespace, one.name),
@@ -57,7 +57,7 @@ async fn changes(client: &Client) -> BTreeMap<String, String> {
         for event in answer.events {
             match event.type_ {
                 EventType::Reset => held.clear(),
-                EventType::Upsert => _ = held.insert(event.key.clone().unwrap(), told(&event)),
+                EventType::Upsert => _ = held.insert(event.key.clone().unwrap(), reported(&event)),
                 EventType::Delete => _ = held.remove(&event.key.unwrap()),
                 _ => {}
             }
