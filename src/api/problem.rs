@@ -24,7 +24,7 @@ pub(crate) enum Code {
     MethodNotAllowed,
     NotAcceptable,
     ExpiredPosition,
-    BodyOverdue,
+    BodyTimeout,
     TooLarge,
     UnsupportedMediaType,
     UnknownHost,
@@ -32,7 +32,7 @@ pub(crate) enum Code {
     TooBusy,
     Internal,
     Loading,
-    NoRoom,
+    MemoryLimitReached,
     Stopping,
     TooOld,
 }
@@ -47,7 +47,7 @@ impl Code {
         Self::UnknownRoute,
         Self::MethodNotAllowed,
         Self::NotAcceptable,
-        Self::BodyOverdue,
+        Self::BodyTimeout,
         Self::ExpiredPosition,
         Self::TooLarge,
         Self::UnsupportedMediaType,
@@ -56,7 +56,7 @@ impl Code {
         Self::TooBusy,
         Self::Internal,
         Self::Loading,
-        Self::NoRoom,
+        Self::MemoryLimitReached,
         Self::Stopping,
         Self::TooOld,
     ];
@@ -84,7 +84,7 @@ impl Code {
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "methodNotAllowed", "The path does not take this method"),
             Self::NotAcceptable => (StatusCode::NOT_ACCEPTABLE, "notAcceptable", "No form of the answer is acceptable"),
             Self::ExpiredPosition => (StatusCode::GONE, "expiredPosition", "The position can no longer be served"),
-            Self::BodyOverdue => (StatusCode::REQUEST_TIMEOUT, "bodyOverdue", "The body did not come in time"),
+            Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "bodyTimeout", "The body did not come in time"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "tooLarge", "The request is too large"),
             Self::UnsupportedMediaType => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupportedMediaType", "The body is not in a form that is understood")
@@ -94,7 +94,7 @@ impl Code {
             Self::TooBusy => (StatusCode::TOO_MANY_REQUESTS, "tooBusy", "Too many requests that take long are being answered"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "meshkeep failed to answer"),
             Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", "The store is still loading"),
-            Self::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, "noRoom", "It is too large for the memory that is left"),
+            Self::MemoryLimitReached => (StatusCode::SERVICE_UNAVAILABLE, "memoryLimitReached", "It is too large for the memory that is left"),
             Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "meshkeep is shutting down"),
             Self::TooOld => (StatusCode::SERVICE_UNAVAILABLE, "tooOld", "The answer is older than asked for"),
         }
@@ -126,7 +126,7 @@ impl Code {
             Self::ExpiredPosition => {
                 "The position is too old, of another data directory, or not one of ours, and onExpired=fail asked to be told. Read everything anew with snapshot=true and go on from there."
             }
-            Self::BodyOverdue => {
+            Self::BodyTimeout => {
                 "The body of the request came too slowly, or not at all. Send it again, over a connection that carries it."
             }
             Self::TooLarge => "The body of a request may have 1 MiB, which is room for 10,000 addresses. Ask in several requests.",
@@ -142,7 +142,7 @@ impl Code {
             }
             Self::Internal => "This is a fault in meshkeep. Its log has the details; please report it with them.",
             Self::Loading => "meshkeep has just started and reads its store. Lookups answer before lists. Come back after Retry-After.",
-            Self::NoRoom => {
+            Self::MemoryLimitReached => {
                 "What was asked for is decoded to answer, and other requests have what --decoded-max-bytes allows. Come back after Retry-After, or give meshkeep more."
             }
             Self::Stopping => "meshkeep is shutting down. Connect again in a moment.",
@@ -155,7 +155,7 @@ impl Code {
     /// Returns the `Retry-After` of a temporary error, in seconds.
     pub(super) const fn retry_after_seconds(self) -> Option<u64> {
         match self {
-            Self::Loading | Self::NoRoom | Self::Stopping | Self::TooOld | Self::TooManyStreams | Self::TooBusy => {
+            Self::Loading | Self::MemoryLimitReached | Self::Stopping | Self::TooOld | Self::TooManyStreams | Self::TooBusy => {
                 Some(RETRY_AFTER_SECONDS)
             }
             Self::BadParameter
@@ -166,7 +166,7 @@ impl Code {
             | Self::MethodNotAllowed
             | Self::NotAcceptable
             | Self::ExpiredPosition
-            | Self::BodyOverdue
+            | Self::BodyTimeout
             | Self::TooLarge
             | Self::UnsupportedMediaType
             | Self::UnknownHost
@@ -226,7 +226,7 @@ impl Problem {
 impl Problem {
     /// Creates a problem about an object for whose decoded form there is no memory.
     pub(crate) fn no_room(what: &str, none: NoDecodedRoom) -> Self {
-        Self::new(Code::NoRoom, format!("{what}: {none}"))
+        Self::new(Code::MemoryLimitReached, format!("{what}: {none}"))
     }
 }
 

@@ -10,6 +10,6 @@ pub(crate) struct Log {
     /// The lines as they were written, without colours, the oldest first. At most 1,000 lines and 1
     /// MiB; at most 4 KiB per line.
     pub(crate) lines: Vec<String>,
-    /// Number of older lines since the start that are left out.
-    pub(crate) left_out: u64,
+    /// Number of older lines since the start that are omitted.
+    pub(crate) omitted: u64,
 }

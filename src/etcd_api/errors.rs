@@ -16,7 +16,7 @@ pub(super) fn outcome(error: &Status) -> RangeOutcome {
         Code::OutOfRange => RangeOutcome::Compacted,
         Code::PermissionDenied => RangeOutcome::Denied,
         Code::InvalidArgument | Code::Unimplemented => RangeOutcome::Invalid,
-        Code::ResourceExhausted => RangeOutcome::Crowded,
+        Code::ResourceExhausted => RangeOutcome::Throttled,
         Code::Unavailable => RangeOutcome::Unavailable,
         _ => RangeOutcome::Failed,
     }

@@ -21,7 +21,7 @@ pub(crate) const KINDS: [(&str, Severity); 33] = [
     ("duplicateAddress", Severity::Warning),
     ("duplicateClusterID", Severity::Critical),
     ("exportConflict", Severity::Warning),
-    ("findingsUntold", Severity::Info),
+    ("findingsOmitted", Severity::Info),
     ("heldEntries", Severity::Info),
     ("identityOutOfRange", Severity::Warning),
     ("logGap", Severity::Warning),

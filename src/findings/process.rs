@@ -70,7 +70,7 @@ pub(super) fn of_process(sources: &FindingSources) -> Vec<ToldFinding> {
     if untold > 0 {
         let detail = format!("the change stream has no room for {untold} of the findings across keys: `kind=problem` tells the others");
         let advice = "see to those that are told; /v1/problems lists all";
-        found.push(ToldFinding { count: Some(untold), ..finding("findingsUntold", "", NOBODY, detail, advice) });
+        found.push(ToldFinding { count: Some(untold), ..finding("findingsOmitted", "", NOBODY, detail, advice) });
     }
     found
 }

@@ -56,7 +56,7 @@ async fn a_bundle_has_all_that_is_known_and_its_owner_alone_may_read_it() {
     // the log in the bundle is a prefix of the log that was written
     let log = &files["meshkeep-bundle/log.txt"];
     assert!(log.contains("store loaded") && running.log().starts_with(log.as_str()), "{log}");
-    assert_eq!(running.get("/v1/log").await["leftOut"], json!(0));
+    assert_eq!(running.get("/v1/log").await["omitted"], json!(0));
 
     let out = bundle(running.url(), directory.path(), &["--output", "-"]);
     assert_eq!(files_of(&out.stdout).len(), 10);

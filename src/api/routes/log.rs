@@ -14,6 +14,6 @@ use crate::dto::log::Log;
 #[utoipa::path(get, path = "/v1/log", operation_id = "getLog", tag = "status",
     responses((status = 200, description = "The lines.", body = Log)))]
 pub(crate) async fn get_log(State(state): State<ApiState>, _: Parameters<NoQuery>) -> Json<Log> {
-    let (lines, left_out) = state.handle.log_lines();
-    Json(Log { lines, left_out })
+    let (lines, omitted) = state.handle.log_lines();
+    Json(Log { lines, omitted })
 }

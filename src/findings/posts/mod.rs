@@ -71,7 +71,7 @@ impl Posts {
     pub(crate) fn counts(&self) -> ([(&'static str, u64); 3], u64) {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Board { taken, failed, refused, waiting, .. } = &*self.0;
-        ([("taken", count(taken)), ("failed", count(failed)), ("refused", count(refused))], count(waiting))
+        ([("accepted", count(taken)), ("failed", count(failed)), ("refused", count(refused))], count(waiting))
     }
 }
 

@@ -18,7 +18,7 @@ pub enum RangeOutcome {
     /// The request is invalid in any etcd.
     Invalid,
     /// The memory budget for answers in flight is used up.
-    Crowded,
+    Throttled,
     /// The store is still loading, or the process is stopping.
     Unavailable,
     /// An internal error, or the client disconnected.
@@ -47,7 +47,7 @@ pub struct EtcdCounts {
 impl RangeOutcome {
     /// All outcomes.
     pub const ALL: [Self; 8] =
-        [Self::Answered, Self::Compacted, Self::Future, Self::Denied, Self::Invalid, Self::Crowded, Self::Unavailable, Self::Failed];
+        [Self::Answered, Self::Compacted, Self::Future, Self::Denied, Self::Invalid, Self::Throttled, Self::Unavailable, Self::Failed];
 
     /// Returns the label value in `/metrics`.
     #[must_use]
@@ -58,7 +58,7 @@ impl RangeOutcome {
             Self::Future => "future",
             Self::Denied => "denied",
             Self::Invalid => "invalid",
-            Self::Crowded => "crowded",
+            Self::Throttled => "throttled",
             Self::Unavailable => "unavailable",
             Self::Failed => "failed",
         }

@@ -187,7 +187,7 @@ fn bad_body(rejection: &JsonRejection) -> Problem {
         other if other.status() == StatusCode::PAYLOAD_TOO_LARGE => {
             (Code::TooLarge, format!("a body may have {BODY_BYTES_MAX} bytes at most: ask in several requests"))
         }
-        other if BodyOverdue::caused(other) => (Code::BodyOverdue, format!("the body did not come in time: send {EXAMPLE} again")),
+        other if BodyOverdue::caused(other) => (Code::BodyTimeout, format!("the body did not come in time: send {EXAMPLE} again")),
         _ => (Code::BadRequest, format!("the body did not come whole: send {EXAMPLE} again")),
     };
     Problem::new(code, detail)

@@ -61,7 +61,7 @@ async fn a_slice_without_room_is_refused_with_a_reason_and_a_page_ends_before_it
     let fixture = Fixture::of(with_slices(&[("a", 1), ("b", 90_000), ("c", 1)])).with_decoded(DecodedBudget::new(512 << 10));
     let answer = fixture.get("/v1/endpoint-slices/paris/shop/b").await;
     let (status, body) = (answer.status, answer.json());
-    assert_eq!((status, body["code"].as_str()), (StatusCode::SERVICE_UNAVAILABLE, Some("noRoom")), "{body}");
+    assert_eq!((status, body["code"].as_str()), (StatusCode::SERVICE_UNAVAILABLE, Some("memoryLimitReached")), "{body}");
     assert!(body["detail"].as_str().unwrap().contains("--decoded-max-bytes"), "{body}");
     assert_eq!(fixture.get("/v1/endpoint-slices/paris/shop/a").await.status, StatusCode::OK);
     let page = fixture.json("/v1/endpoint-slices").await;

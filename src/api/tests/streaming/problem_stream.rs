@@ -206,7 +206,7 @@ async fn a_stream_that_has_no_room_for_all_says_so() {
     };
     let fixture = Fixture::of(view(&(0..COUNT).map(behind).collect::<Vec<_>>())).looked_after();
     let mut client = Client::open(&fixture, "/v1/events?kind=problem&snapshot=true", &[]).await;
-    let came = told(&mut client, "upsert", "problem/findingsUntold/-", &mut BTreeMap::new()).await;
+    let came = told(&mut client, "upsert", "problem/findingsOmitted/-", &mut BTreeMap::new()).await;
     let count = came["object"]["count"].as_u64().unwrap();
     // that finding itself counts too
     assert!((u64::from(COUNT) - 8_192..=u64::from(COUNT) - 8_190).contains(&count), "{came}");
