@@ -59,10 +59,10 @@ function problems(clusters) {
   if (clusters.length === 0) return [];
   items.push(
     { id: "danglingIdentity/tokyo/99999", kind: "danglingIdentity", severity: "warning", clusters: ["tokyo"], since: ago(7200), count: 14, key: "cilium/cache/ip/v1/tokyo/10.2.1.99",
-      detail: "tokyo has addresses of identity 99999, and does not announce that identity: policies by label do not match them", advice: "see whether its operator removed an identity that is still in use" },
+      detail: "tokyo has addresses with identity 99999, but does not announce that identity: policies by label do not match them", advice: "check whether its operator deleted an identity that is still in use" },
     { id: "certificateExpiring/tokyo", kind: "certificateExpiring", severity: "warning", clusters: ["tokyo"], since: ago(86_400), detail: "the client certificate of tokyo ends in 12 days", advice: "renew it: cilium clustermesh connect writes a new one" },
     { id: "duplicateAddress/10.2.1.9", kind: "duplicateAddress", severity: "warning", clusters: ["osaka", "tokyo"], since: ago(60), key: "cilium/cache/ip/v1/osaka/10.2.1.9", detail: "osaka and tokyo both announce 10.2.1.9/32: an agent uses the one that it heard last", advice: "see whether their pod CIDRs overlap" },
-    { id: "heldEntries/lima", kind: "heldEntries", severity: "info", clusters: ["lima"], since: ago(65), count: 7, detail: "7 services of lima are held: its source has lost them with a lease", advice: "nothing: they go when the source says so, or after 15 minutes" },
+    { id: "heldEntries/lima", kind: "heldEntries", severity: "info", clusters: ["lima"], since: ago(65), count: 7, detail: "7 services of lima are held: its source lost them with a lease", advice: "nothing: they go when the source says so, or after 15 minutes" },
   );
   return items;
 }
@@ -73,7 +73,7 @@ function explanation(ip) {
   const pod = { host: true, identity: 131_331, hostIP: "172.18.2.1", namespace: "shop", podName: "cart-7f9c4d-x2x9q", serviceAccount: "cart", source: "clustermesh", labels, nodeName: "tokyo-w2" };
   if (!ip.startsWith("10.2.")) {
     return { ip, match: null, entries: [], services: [], problems: [], complete: true, meta: { ...meta, cluster: undefined },
-      hints: [{ kind: "podCIDR", detail: `in pod CIDR 10.9.1.0/24 of node perth/perth-w1: a pod would have it there, and none announces it; see whether its endpoint is ready`, clusters: ["perth"] },
+      hints: [{ kind: "podCIDR", detail: `in pod CIDR 10.9.1.0/24 of node perth/perth-w1: a pod of that node could have it, but no cluster announces it; check that its endpoint is ready`, clusters: ["perth"] },
         { kind: "deleted", detail: `osaka had ${ip}/32 until 5 minutes ago`, time: ago(300), clusters: ["osaka"] }, { kind: "neverRead", detail: "accra was never read: its addresses are not known", clusters: ["accra"] }] };
   }
   const match = { prefix: `${ip}/32`, cluster: "tokyo", ...pod };
@@ -111,7 +111,7 @@ function services(count) {
   return Array.from({ length: count }, (_, index) => ({
     namespace: ["shop", "billing", "mail"][index % 3], name: index === 0 ? "cart" : `service-${index}`,
     clusters: ["osaka", "paris", "tokyo"].slice(0, 1 + (index % 3)).map((name) => ({ cluster: name, source: "service", includeExternal: true, backendCount: 3, origin: name === "osaka" ? "restored" : "live", phase: name === "osaka" ? "backingOff" : "live", ageSeconds: name === "osaka" ? 845 : 1.1, lastContact: ago(1), frontends: [{ ip: "10.96.1.10", ports: [] }] })),
-    ...(index % 5 ? {} : { exports: { clusters: ["paris", "tokyo"], exportCreationTimestamp: ago(1e6), type: "ClusterSetIP", ports: [{ name: "http", protocol: "TCP", port: 80 }] }, conflicts: [{ reason: "PortConflict", clusters: ["tokyo"], message: "port http: 80/TCP of paris holds, the oldest export" }] }),
+    ...(index % 5 ? {} : { exports: { clusters: ["paris", "tokyo"], exportCreationTimestamp: ago(1e6), type: "ClusterSetIP", ports: [{ name: "http", protocol: "TCP", port: 80 }] }, conflicts: [{ reason: "PortConflict", clusters: ["tokyo"], message: "port http: 80/TCP of paris, the oldest export, is used" }] }),
   }));
 }
 

@@ -54,7 +54,7 @@ async fn characters_that_a_browser_acts_on_are_shown_as_escapes() {
     page.becomes("the suggestion", "return document.querySelector('#found')?.innerText.includes('u001b')").await;
     page.press(&["Escape"]).await;
     page.go("#/changes?kind=ipcache").await;
-    page.says(&["Nothing has changed since this was opened"]).await;
+    page.says(&["No changes since the page was opened"]).await;
     put_leased(&etcd, [address("10.1.99.3", HOSTILE_TEXT, HOSTILE_TEXT)]).await;
     page.becomes("a line", "return document.querySelectorAll('.change').length === 1").await;
     assert!(is_tame(&page.text().await));

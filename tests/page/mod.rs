@@ -63,7 +63,7 @@ async fn each_part_shows_what_the_mesh_has_in_both_themes_and_on_a_phone() {
         ("mesh", "#/mesh".to_owned(), vec!["c01", "c02", "2/2 live", "following"]),
         ("row", "#/mesh/c02".to_owned(), vec!["etcd cluster", "complete and watched"]),
         ("explain", format!("#/explain/{ip}"), vec![&*ip, "c01", "wins", "k8s:"]),
-        ("miss", "#/explain/203.0.113.9".to_owned(), vec!["nobody's", "world"]),
+        ("miss", "#/explain/203.0.113.9".to_owned(), vec!["no entry", "world"]),
         ("services", format!("#/services/{service}?from=c02&affinity=local"), vec!["seen from", "would be used", "c01"]),
         ("problems", "#/problems".to_owned(), vec!["critical"]),
         ("find", "#/find/c01%2Fc01-worker-1".to_owned(), vec!["node c01-worker-1", "addresses that c01-worker-1 hosts"]),
@@ -83,7 +83,7 @@ async fn each_part_shows_what_the_mesh_has_in_both_themes_and_on_a_phone() {
 
     // a change appears at once, and its line links to the changed object
     page.go("#/changes?kind=ipcache").await;
-    page.says(&["Nothing has changed since this was opened"]).await;
+    page.says(&["No changes since the page was opened"]).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(3)).await;
     page.becomes("three lines", "return document.querySelectorAll('.change').length === 3").await;
     for theme in THEMES {
@@ -151,10 +151,10 @@ async fn without_any_cluster_each_part_says_so() {
         ("mesh", "No cluster is configured"),
         ("explain", "Who is this address?"),
         ("services", "No cluster shares a service"),
-        ("changes", "Nothing has changed since this was opened"),
-        ("explain/10.1.2.3", "nobody's"),
+        ("changes", "No changes since the page was opened"),
+        ("explain/10.1.2.3", "no entry"),
         ("services/shop/cart", "No cluster shares or exports a service of this name"),
-        ("find/nobody", "No pod, shared service, node or cluster of this mesh is called so"),
+        ("find/nobody", "No pod, shared service, node or cluster of this mesh has this name"),
         ("mesh/nobody", "No cluster is configured"),
         ("problems", "No cluster is configured"),
     ] {
@@ -213,17 +213,17 @@ async fn when_meshkeep_is_killed_the_page_keeps_what_it_had_and_goes_on_by_repla
     let page = Page::open(&format!("http://127.0.0.1:{}", wire.port())).await;
     page.says(&["2/2 live"]).await;
     page.go("#/changes").await;
-    page.says(&["Nothing has changed"]).await;
+    page.says(&["No changes since"]).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
     page.becomes("a line", "return document.querySelectorAll('.change').length > 0").await;
     let before = page.chromium.run("return document.querySelectorAll('.change').length").await;
 
     wire.cut().await;
     scene.kill_meshkeep();
-    page.says(&["meshkeep does not answer", "lost at", "What you see is what it said"]).await;
+    page.says(&["meshkeep does not answer", "lost at", "The page shows the state of"]).await;
     page.becomes("grey", "return document.querySelector('.is-lost')").await;
     assert_eq!(page.chromium.run("return document.querySelectorAll('.change').length").await, before);
-    page.says(&["meshkeep is lost"]).await;
+    page.says(&["The connection to meshkeep is lost"]).await;
     for theme in THEMES {
         page.looks(theme, WIDTHS[0]).await;
         page.picture(&format!("lost-{theme}")).await;
@@ -265,13 +265,13 @@ async fn it_asks_for_the_token_and_keeps_it_in_memory_alone() {
     home = home.with_flags(&[&format!("--token-file={}", token.display())]);
     let meshkeep = home.start().await;
     let page = Page::open(meshkeep.url()).await;
-    page.says(&["meshkeep asks for a token"]).await;
+    page.says(&["meshkeep requires a token"]).await;
     page.is_readable("sign-in").await;
     page.picture("sign-in").await;
     page.becomes("the cursor in the box", "return document.activeElement?.name === 'token'").await;
     page.types("open").await;
     page.press(&["Enter"]).await;
-    page.says(&["meshkeep asks for a token", "meshkeep does not know that token"]).await;
+    page.says(&["meshkeep requires a token", "meshkeep does not accept that token"]).await;
     let waits = "const box = document.activeElement; return box?.name === 'token' && box.value === ''";
     page.becomes("an empty box again, with the cursor in it", waits).await;
     page.types("sesame").await;
@@ -279,11 +279,11 @@ async fn it_asks_for_the_token_and_keeps_it_in_memory_alone() {
     page.says(&["No cluster is configured", "following"]).await;
     // the parts that open their own streams and lists show it too
     page.go("#/changes").await;
-    page.says(&["Nothing has changed since this was opened"]).await;
+    page.says(&["No changes since the page was opened"]).await;
     let kept = "return JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href, document.body.outerHTML]).includes('sesame')";
     assert_eq!(page.chromium.run(kept).await, json!(false));
     page.reload().await;
-    page.says(&["meshkeep asks for a token"]).await;
+    page.says(&["meshkeep requires a token"]).await;
     assert_eq!(page.complaints(&["401"]).await, Vec::<String>::new());
 }
 

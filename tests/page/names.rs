@@ -48,7 +48,7 @@ async fn a_name_behind_the_first_ten_thousand_is_found_and_none_is_denied_withou
     page.press(&["Escape"]).await;
     page.press(&["/"]).await;
     page.types("svc-nobody").await;
-    page.says(&["no pod, shared service, node or cluster is called so"]).await;
+    page.says(&["there is no pod, shared service, node or cluster with this name"]).await;
     page.press(&["Escape"]).await;
     // on a page of its own
     for path in [LAST.to_owned(), row.replace('/', "%2F")] {
@@ -57,9 +57,9 @@ async fn a_name_behind_the_first_ten_thousand_is_found_and_none_is_denied_withou
         page.becomes("the link", &link).await;
     }
     page.go("#/find/svc-nobody").await;
-    page.says(&["No pod, shared service, node or cluster of this mesh is called so", "the first 10,000"]).await;
+    page.says(&["No pod, shared service, node or cluster of this mesh has this name", "the first 10,000"]).await;
     page.go("#/find/svc-*").await;
-    page.says(&["names are exact"]).await;
+    page.says(&["names must be exact"]).await;
     // the filter of services searches only the ones that were read, and says so
     page.go("#/services").await;
     page.becomes("the list", "return document.querySelectorAll('.items li').length === 500").await;
@@ -68,6 +68,6 @@ async fn a_name_behind_the_first_ten_thousand_is_found_and_none_is_denied_withou
     page.says(&["500 of 10,1", "services searched", &row]).await;
     page.is_readable("the filter").await;
     page.types("x").await;
-    page.says(&["none of these 500 is called so, and no service has exactly this name"]).await;
+    page.says(&["none of these 500 matches, and no service has exactly this name"]).await;
     assert_eq!(page.complaints(&["400"]).await, Vec::<String>::new());
 }

@@ -1,29 +1,46 @@
-// Asking meshkeep: single answers, and streams of lines that are followed until somebody closes them.
+// Client of meshkeep's API: single requests, and streams of lines that are followed until they are
+// closed.
 //
-// The token lives in this module's memory and nowhere else. Streams are read with `fetch`, because an EventSource cannot send a header.
-// Nothing is taken from the browser's cache: what a 304 would save says nothing of how old an answer is.
+// The token is only in this module's memory. Streams use `fetch`, because an EventSource cannot
+// send a header. The browser's cache is not used: a cached answer would have the age of its first
+// request.
 
-/** How long a stream may be silent: bookmarks come every 15 s at least, so two of them are missing. */
+/**
+ * Maximum silence of a stream, in ms: two bookmarks are missing then, because one arrives at least
+ * every 15 s.
+ */
 const SILENCE_MS = 35_000;
-/** How long the first and the last attempt to come back wait: a restart takes a second, so that the first few seconds are worth asking often. */
+/**
+ * Wait before the first reconnect and before later ones, in ms. A restart takes a second, so the
+ * first attempts are frequent.
+ */
 const BACK_OFF_MS = [250, 5_000];
-/** Attempts until each waits twice as long as the one before. */
+/** Number of attempts after which the wait doubles each time. */
 const EAGER_COUNT = 16;
-/** A line that is longer than this is no event: the largest object is a global service of some MiB. */
+/** Maximum length of a line. The largest object, a global service, has a few MiB. */
 const LINE_MAX = 32 << 20;
 
 /**
- * A hidden tab gives its streams up after so long, and goes on by their positions when it is seen again: over HTTP/1.1 a browser has six connections
- * to a server, of which each tab holds two.
+ * Time after which a hidden tab closes its streams, in ms; it continues from their positions when
+ * it is visible again. Over HTTP/1.1 a browser opens six connections to a server, and each tab uses
+ * two.
  */
 const HIDDEN_MS = 5_000;
 
-/** Characters that a browser acts on instead of showing them: controls, separators of lines, and marks that change the direction of text. */
+/**
+ * Characters that a browser interprets instead of showing them: control characters, line
+ * separators, and marks that change the direction of text.
+ */
 const ACTED_ON = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
-/** Whether a document may have one: JSON writes most controls as escapes, and the others as they are. */
+/**
+ * Matches documents that may contain such a character. JSON escapes most control characters, but
+ * not all of them.
+ */
 const MAY_ACT = /[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|\\[ubfr]/;
 
-/** A document of meshkeep, with each of those characters written as an escape: other clusters choose names and values. */
+/**
+ * Returns a document with these characters escaped, because other clusters choose names and values.
+ */
 function parse(text) {
   if (!MAY_ACT.test(text)) return JSON.parse(text);
   const escape = (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
@@ -31,18 +48,18 @@ function parse(text) {
   return JSON.parse(text, (_, value) => {
     if (typeof value === "string") return shown(value);
     if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
-    // names of members too: the keys of labels
+    // also names of members, which can be label keys
     return Object.fromEntries(Object.entries(value).map(([name, one]) => [shown(name), one]));
   });
 }
 
 let token = null;
 const signedIn = new Set();
-/** What ends the present connection of each stream. */
+/** Functions that close the current connection of each stream. */
 const streams = new Set();
 let onRefused = () => {};
 
-/** What meshkeep said instead of an answer, or that it said nothing. */
+/** Error of a request: meshkeep's problem document, or status 0 if it did not answer. */
 export class Trouble extends Error {
   constructor(status, problem) {
     super(problem.detail || problem.title || `status ${status}`);
@@ -53,17 +70,20 @@ export class Trouble extends Error {
   }
 }
 
-/** Calls back when a request is refused for want of a token. */
+/** Registers a callback for requests that are refused because a token is missing. */
 export function whenRefused(call) {
   onRefused = call;
 }
 
-/** Whether a token was given. */
+/** Returns whether there is a token. */
 export function hasToken() {
   return token !== null;
 }
 
-/** Somebody found that meshkeep is gone: no stream waits until its own connection says so, which one behind a proxy may never do. */
+/**
+ * Closes all streams after a request found that meshkeep does not answer. A connection through a
+ * proxy may never report this.
+ */
 export function breakStreams() {
   for (const end of [...streams]) end();
 }
@@ -86,7 +106,7 @@ function whenSeen() {
   });
 }
 
-/** Takes a token, or forgets it, and wakes all who wait for one. */
+/** Sets or clears the token, and wakes the streams that wait for one. */
 export function signIn(given) {
   token = given;
   if (token === null) return;
@@ -110,18 +130,18 @@ async function request(path, accept, signal) {
   if (response.ok) return response;
   const problem = await response.text().then(parse).catch(() => ({}));
   problem.retryAfter = Number(response.headers.get("Retry-After")) || 0;
-  // a request that went with the last token says nothing of the present one
+  // a request with an older token says nothing about the current one
   problem.isLate = used !== token;
   if (response.status === 401 && !problem.isLate) onRefused();
   throw new Trouble(response.status, problem);
 }
 
-/** One answer as JSON. */
+/** Returns one answer as JSON. */
 export async function ask(path, signal) {
   return parse(await (await request(path, "application/json", signal)).text());
 }
 
-/** The same; `null` where there is no such thing. */
+/** Like `ask`, but returns `null` for status 404. */
 export async function askMaybe(path, signal) {
   return ask(path, signal).catch((error) => {
     if (error.status === 404) return null;
@@ -129,7 +149,7 @@ export async function askMaybe(path, signal) {
   });
 }
 
-/** A query from pairs; lists repeat their name, and what is empty is left out. */
+/** Returns a query string from pairs. Lists repeat their name, and empty values are omitted. */
 export function query(pairs) {
   const params = new URLSearchParams();
   for (const [name, value] of Object.entries(pairs)) {
@@ -140,10 +160,11 @@ export function query(pairs) {
 }
 
 /**
- * Follows `/v1/events` until it is closed: comes back by itself, at the position of the last event.
+ * Follows `/v1/events` until it is closed. Reconnects by itself, at the position of the last event.
  *
- * `on.event(event)` gets each event; `on.link(link)` what the connection does: `{state, since, until, why}` with the states `connecting`,
- * `catchingUp`, `following`, `loading` (meshkeep answers, and reads its store) and `lost`; `on.word()` that something was heard.
+ * Calls `on.event(event)` for each event, `on.word()` for any data, and `on.link(link)` with the
+ * state of the connection: `{state, since, until, why}`. The states are `connecting`, `catchingUp`,
+ * `following`, `loading` (meshkeep answers, but loads its store) and `lost`.
  */
 export function follow(filter, on) {
   let position = null;
@@ -207,7 +228,7 @@ export function follow(filter, on) {
       let wait = 0;
       let why = "the connection ended";
       let state = "lost";
-      // one that has no position yet would miss what comes meanwhile
+      // without a position, the stream would miss the changes in between
       if (document.hidden && position !== null) {
         await whenSeen();
         [failures, lostSince] = [0, null];
@@ -222,11 +243,11 @@ export function follow(filter, on) {
         if (error.status === 400) on.refused?.(error);
         if (error.code === "loading") state = "loading";
         if (error.status === 401) {
-          // a place in the set until the token comes, unless it came meanwhile
+          // waits until there is a token, unless it was set in the meantime
           if (!error.isLate) await new Promise((resolve) => signedIn.add(resolve));
           continue;
         }
-        // a store is read in less than the second that it says
+        // the store loads faster than the second in Retry-After
         wait = error.code === "loading" ? 0 : error.retryAfter * 1000;
       }
       if (closed) return;
@@ -246,7 +267,7 @@ export function follow(filter, on) {
       wake();
       abort.abort();
     },
-    /** Tries again at once. */
+    /** Reconnects immediately. */
     again: () => wake(),
     get position() {
       return position;

@@ -1,4 +1,5 @@
-// What stands around each part: the bar with the search box, the places, whether the page follows; help and the sign-in.
+// Frame around each part: the bar with the search box, the navigation, the connection state, help
+// and sign-in.
 
 import { Component, html } from "./html.js";
 import { signIn } from "./api.js";
@@ -8,7 +9,9 @@ import { hash } from "./route.js";
 import { Search } from "./search.js";
 import { age, clock, plural, tone } from "./words.js";
 
-/** What the frame itself remembers. `isRefused` says that a token is needed, `isWrong` that one was given. */
+/**
+ * State of the frame. `isRefused`: a token is needed. `isWrong`: the given token was not accepted.
+ */
 export const frameState = { help: false, isRefused: false, isWrong: false, draw() {}, signedIn() {} };
 
 const PLACES = [
@@ -29,7 +32,7 @@ const KEYS = [
   ["?", "this"],
 ];
 
-/** How the page looks: as the system wants until somebody says otherwise. */
+/** Theme of the page: that of the system until the user chooses one. */
 const THEME = "meshkeep.theme";
 
 function isDark() {
@@ -55,7 +58,7 @@ function toggleTheme() {
   frameState.draw();
 }
 
-/** The two facts that colour everything else. */
+/** Summary in the bar: the number of live clusters and the oldest age. */
 function Facts() {
   const { live, count, oldest, never, unknown } = summary();
   if (!mirror.isRead) return html`<p class="facts"><span class="quiet">reading the clusters …</span></p>`;
@@ -73,7 +76,7 @@ function Facts() {
   </p>`;
 }
 
-/** Whether the page follows, in words. */
+/** Returns the state of the connection and its text. */
 function linkWords() {
   const { link, heardAt, status } = mirror;
   const now = Date.now();
@@ -81,7 +84,7 @@ function linkWords() {
     const wait = Math.max(0, Math.ceil((link.until - now) / 1000));
     return { state: "lost", text: `lost at ${clock(link.since)}: again ${wait > 1 ? `in ${wait} s` : "now"}` };
   }
-  if (link.state === "loading" || (link.state !== "following" && status && !status.loaded)) return { state: "busy", text: "meshkeep reads its store" };
+  if (link.state === "loading" || (link.state !== "following" && status && !status.loaded)) return { state: "busy", text: "meshkeep is loading its store" };
   if (link.state === "following") return { state: "following", text: `following, ${age((now - heardAt) / 1000)} ago` };
   return { state: "busy", text: link.state === "catchingUp" ? "catching up" : "connecting" };
 }
@@ -89,10 +92,10 @@ function linkWords() {
 let saidState = "busy";
 let said = "";
 
-/** What a reader of screens is told: only that it is lost and that it is back. */
+/** Text for screen readers: only the loss of the connection and its return. */
 function announcement(state) {
-  if (state === "lost" && saidState !== "lost") said = "meshkeep is lost. The page shows what it had.";
-  if (state === "following" && saidState === "lost") said = "meshkeep is back. The page follows again.";
+  if (state === "lost" && saidState !== "lost") said = "The connection to meshkeep is lost. The page shows the last state.";
+  if (state === "following" && saidState === "lost") said = "The connection to meshkeep is back. The page is up to date again.";
   if (state !== "busy") saidState = state;
   return said;
 }
@@ -109,16 +112,16 @@ function Link() {
 function Lost() {
   const { link, heardAt, isRead } = mirror;
   if (link.state !== "lost") return null;
-  const kept = isRead ? `What you see is what it said at ${clock(heardAt)}.` : "";
+  const kept = isRead ? `The page shows the state of ${clock(heardAt)}.` : "";
   return html`<div class="banner bad" id="lost">
-    <b>meshkeep does not answer</b> since ${clock(link.since)} (${link.why}). ${kept} The page goes on by itself where it stopped.
+    <b>meshkeep does not answer</b> since ${clock(link.since)} (${link.why}). ${kept} The page reconnects by itself and continues.
   </div>`;
 }
 
 function Newer() {
   const { status, firstVersion } = mirror;
   if (!status || !firstVersion || status.version === firstVersion) return null;
-  return html`<div class="banner">meshkeep is now ${status.version}; this page is of ${firstVersion}.
+  return html`<div class="banner">meshkeep is now ${status.version}; this page is from ${firstVersion}.
     <button type="button" class="small" onClick=${() => location.reload()}>reload</button></div>`;
 }
 
@@ -130,18 +133,18 @@ function Help() {
       <h2>Marks</h2>
       <dl class="keys">
         <dt><span class="mark">◌</span></dt><dd>restored from the store, not confirmed by its source since meshkeep started</dd>
-        <dt><span class="mark">◍</span></dt><dd>held: its source has lost it, kept until the source is back</dd>
-        <dt><span class="mark amber">▲</span></dt><dd>a certificate that ends within 30 days</dd>
+        <dt><span class="mark">◍</span></dt><dd>held: its source lost it; meshkeep keeps it until the source is back</dd>
+        <dt><span class="mark amber">▲</span></dt><dd>a certificate that expires within 30 days</dd>
       </dl>
       <p><a href="/docs">The API</a> · <a href="/metrics">metrics</a> · <a href="/openapi.json">OpenAPI</a></p>
     </div>
   </div>`;
 }
 
-/** Asks for the token, which stays in memory: a reload asks again. */
+/** Sign-in dialog. The token stays in memory, so the page asks for it again after a reload. */
 class SignIn extends Component {
   componentDidMount() {
-    // only now is the box in the document and can have the cursor
+    // the input can only get the focus once it is in the document
     this.base.querySelector("input").focus();
   }
 
@@ -159,9 +162,9 @@ class SignIn extends Component {
   render() {
     return html`<div class="veil">
       <form class="dialog" onSubmit=${(event) => this.submit(event)} aria-labelledby="sign-in-title" role="dialog" aria-modal="true">
-        <h2 id="sign-in-title">meshkeep asks for a token</h2>
-        <p>It is what stands in the file of <code>--token-file</code>. The page keeps it in memory until it is closed or loaded again, and nowhere else.</p>
-        ${frameState.isWrong && html`<p class="red" role="alert">meshkeep does not know that token.</p>`}
+        <h2 id="sign-in-title">meshkeep requires a token</h2>
+        <p>The token is in the file of <code>--token-file</code>. The page only keeps it in memory, until it is closed or reloaded.</p>
+        ${frameState.isWrong && html`<p class="red" role="alert">meshkeep does not accept that token.</p>`}
         <label>Token <input name="token" type="password" autocomplete="off" spellcheck="false" /></label>
         <button type="submit" class="main">Sign in</button>
       </form>
@@ -169,20 +172,20 @@ class SignIn extends Component {
   }
 }
 
-/** Everything. */
+/** The whole page. */
 export function Frame({ route, part }) {
   const { state } = linkWords();
   const critical = (mirror.problems ?? []).filter((one) => one.severity !== "info").length;
   const isCovered = frameState.isRefused;
   return html`
     <div class="sheet ${state === "lost" ? "is-lost" : ""}" inert=${isCovered}>
-      <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>to the content</a>
+      <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>skip to the content</a>
       <header class="bar">
         <a class="brand" href=${hash("mesh")}><${Logo} /> meshkeep${mirror.home && html`<span class="home">${mirror.home}</span>`}</a>
         <${Search} draw=${frameState.draw} />
         <${Facts} />
         <div class="tools">
-          <button type="button" class="icon" onClick=${toggleTheme} aria-label=${isDark() ? "light colours" : "dark colours"} title="light or dark">${isDark() ? "☀" : "☾"}</button>
+          <button type="button" class="icon" onClick=${toggleTheme} aria-label=${isDark() ? "light colours" : "dark colours"} title="light or dark theme">${isDark() ? "☀" : "☾"}</button>
           <button type="button" class="icon" onClick=${() => ((frameState.help = true), frameState.draw())} aria-label="help and keys" title="keys (?)">?</button>
         </div>
       </header>

@@ -1,16 +1,21 @@
-// Preact's `html`, with texts that run from right to left kept to themselves: a name that another cluster chose must not change the order of what is
-// next to it. An element isolates all of its text (style.css). Within one text, such as `namespace/pod`, each run from right to left gets an element.
+// Preact's `html` that isolates right-to-left text: a name that another cluster chose must not
+// change the order of the text next to it. Each element isolates its own text (style.css). Within
+// one text, such as `namespace/pod`, each right-to-left run gets its own element.
 
 import { Component, h, html as template, render } from "./vendor/preact.js";
 
 export { Component, render };
 
-/** Letters that are written from right to left (Unicode's bidirectional classes R and AL), and the blanks between them. */
+/**
+ * Right-to-left letters (Unicode's bidirectional classes R and AL), and the spaces between them.
+ */
 const LETTERS = "[\\u0590-\\u08ff\\ufb1d-\\ufdff\\ufe70-\\ufefc\\u{10800}-\\u{10fff}\\u{1e800}-\\u{1efff}]+";
 const RUNS = new RegExp(`${LETTERS}(?: +${LETTERS})*`, "gu");
 const ANY = new RegExp(LETTERS, "u");
 
-/** Nodes whose texts were split: those of a nested template are part of the outer one too. */
+/**
+ * Nodes whose text was already split. Nodes of a nested template are also part of the outer one.
+ */
 const split = new WeakSet();
 
 function parts(text) {
@@ -27,7 +32,7 @@ function isolated(node) {
   if (typeof node === "string") return ANY.test(node) ? parts(node) : node;
   if (Array.isArray(node)) {
     const all = node.map(isolated);
-    // a list that has none stays the same: it may be somebody's data
+    // a list without such text stays the same object: it may be data of the caller
     return all.some((one, index) => one !== node[index]) ? all : node;
   }
   if (node?.props && !split.has(node)) {
@@ -37,7 +42,7 @@ function isolated(node) {
   return node;
 }
 
-/** Makes nodes of a template. */
+/** Creates nodes from a template. */
 export function html(strings, ...values) {
   return isolated(template(strings, ...values));
 }

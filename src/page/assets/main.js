@@ -1,5 +1,6 @@
-// The page: its frame, which part is shown, and the keyboard. A part is `{title, open(route, redraw)}`, which gives
-// `{view(), close(), key?(event)}`; it is drawn at most ten times a second, and only while it is seen.
+// Entry point of the page: the frame, the current part, and the keyboard. A part is `{title,
+// open(route, redraw)}`; `open` returns `{view(), close(), key?(event)}`. The page is drawn at most
+// ten times per second, and only while it is visible.
 
 import { html, render } from "./html.js";
 import { Frame, frameState } from "./frame.js";
@@ -13,11 +14,11 @@ import { mesh } from "./parts/mesh.js";
 import { problems } from "./parts/problems.js";
 import { services } from "./parts/services.js";
 
-/** Ten times a second is as fluent as one reads. */
+/** Minimum time between two draws, in ms: people cannot read faster. */
 const DRAW_EVERY_MS = 100;
-/** Ages go on while nothing happens. */
+/** Interval of redraws for growing ages, in ms. */
 const TICK_MS = 1_000;
-/** How long `g` waits for the letter of a place. */
+/** Time that `g` waits for the second key, in ms. */
 const CHORD_MS = 1_500;
 
 const parts = { mesh, explain, services, problems, changes, find };
@@ -44,12 +45,12 @@ function drawNow() {
   drawnAt = performance.now();
   drawn += 1;
   render(html`<${Frame} route=${route} part=${shown} />`, root);
-  // a reader of screens begins where the new part begins
+  // screen readers start at the new part
   if (hasArrived) document.getElementById("main").focus({ preventScroll: true });
   hasArrived = false;
 }
 
-/** Opens what the address names; a part that stays is told instead of opened anew. */
+/** Opens the part in the URL. If the part stays the same, it gets the new route instead. */
 function follow() {
   const before = route;
   route = current();
@@ -78,7 +79,7 @@ function rows() {
   return [...document.querySelectorAll("#main [data-row]")].filter((row) => row.offsetParent !== null);
 }
 
-/** `j` and `k`: from row to row, by focus, so that Enter opens what one sees. */
+/** `j` and `k` move the focus from row to row, so that Enter opens the focused row. */
 function step(by) {
   const all = rows();
   if (all.length === 0) return;
@@ -125,7 +126,7 @@ start(draw);
 follow();
 setInterval(() => document.hidden || draw(), TICK_MS);
 
-// for whoever looks into it, and the tests
+// for debugging and the tests
 window.meshkeepPage = {
   mirror,
   get drawn() {

@@ -1,18 +1,20 @@
-// What a text in the search box may mean, and where meshkeep is asked for it. Nothing here lists all of anything: each question has a limit.
+// Interprets the text in the search box, and queries meshkeep. Each query has a limit.
 
 import { ask, askMaybe, query } from "./api.js";
 import { mirror } from "./mirror.js";
 import { hash } from "./route.js";
 import { address, labels } from "./words.js";
 
-/** Names of services and nodes that are known for completion: an answer of 100 KB, compressed, at most. */
+/**
+ * Maximum number of service and node names for completion: an answer of at most 100 KB, compressed.
+ */
 export const NAMES_MAX = 10_000;
-/** They are read again where they are needed after so long: what is new is found, and typing asks for them once. */
+/** Time after which the names are read again when they are needed, in ms. */
 const NAMES_LAST_MS = 30_000;
 
 const PREFIX = /^([0-9a-f:.]+)\/(\d{1,3})$/i;
 
-/** What it is by its form: `address`, `prefix`, `number`, `labels`, `pair` or `word`. */
+/** Returns the form of the text: `address`, `prefix`, `number`, `labels`, `pair` or `word`. */
 export function form(text) {
   if (address(text)) return "address";
   const prefix = PREFIX.exec(text);
@@ -25,7 +27,10 @@ export function form(text) {
 let names = null;
 let namesAt = 0;
 
-/** Names of services and nodes, as of half a minute ago at most; `isAll` is false where there are more of them than are known here. */
+/**
+ * Returns the names of services and nodes, at most half a minute old. `isAll` is false if there are
+ * more names.
+ */
 export function readNames() {
   if (Date.now() - namesAt > NAMES_LAST_MS) [names, namesAt] = [null, Date.now()];
   names ??= Promise.all([
@@ -43,7 +48,10 @@ export function readNames() {
 const nameOfService = (one) => `${one.namespace}/${one.name}`;
 const nameOfNode = (one) => `${one.cluster}/${one.name}`;
 
-/** The first answer that has any items, or the last: a page without items is followed by another where meshkeep looked at a part of what there is. */
+/**
+ * Returns the first page with items, or the last page. A page can be empty although the list
+ * continues.
+ */
 export async function first(path, filter, signal) {
   let pageToken;
   for (;;) {
@@ -53,20 +61,20 @@ export async function first(path, filter, signal) {
   }
 }
 
-/** `name`, `before/name` or `cluster/before/name`; null where it is no name of these forms. */
+/** Parses `name`, `before/name` or `cluster/before/name`. Returns null for other texts. */
 function parts(text) {
   const [name, before, cluster, ...more] = text.split("/").reverse();
   return name === "" || before === "" || more.length > 0 || (cluster !== undefined && !mirror.clusters.has(cluster)) ? null : { cluster, before, name };
 }
 
-/** Services of exactly this name, which meshkeep is asked for: what is known here may be old, or not all. */
+/** Requests the services of exactly this name, because the known names may be old or incomplete. */
 export async function servicesCalled(text, filter, signal) {
   const called = parts(text);
   if (!called) return [];
   return (await first("/v1/global-services", { ...filter, cluster: called.cluster, namespace: called.before, name: called.name }, signal)).items;
 }
 
-/** Services and nodes of exactly this name, as meshkeep says it now. */
+/** Requests the services and nodes of exactly this name. */
 export async function exactly(text, limit, signal) {
   const called = parts(text);
   const mayBeNode = called && !called.cluster && (called.before === undefined || mirror.clusters.has(called.before));
@@ -77,7 +85,7 @@ export async function exactly(text, limit, signal) {
   return { services: services.map(nameOfService), nodes: nodes.items.map(nameOfNode) };
 }
 
-/** Some names and more of them, each once. */
+/** Merges two lists of names without duplicates. */
 export function united(names, more) {
   return [...new Set([...names, ...more])];
 }
@@ -95,29 +103,29 @@ export const found = {
   identity: (one) => ({ kind: "identity", title: String(one.id), note: [one.cluster ?? one.reserved, ...labels(one.labels).slice(0, 3)].filter(Boolean).join(" · "), href: hash("find", [String(one.id)]) }),
 };
 
-/** Addresses that a filter finds, at most so many, and whether there are more. */
+/** Requests the addresses that match a filter, up to a maximum, and whether there are more. */
 async function entries(filter, limit, signal) {
   const answer = await ask(`/v1/ipcache${query({ ...filter, limit, meta: "none" })}`, signal);
   return { items: answer.items, next: answer.nextPageToken };
 }
 
-/** Suggestions for a text, while one types: `[{kind, title, note, href}]`. */
+/** Returns the suggestions for a text: `[{kind, title, note, href}]`. */
 export async function suggest(text, limit, signal) {
   switch (form(text)) {
     case "address": {
       const { match } = await ask(`/v1/ipcache/lookup${query({ ip: text, meta: "none" })}`, signal);
-      const note = match ? found.entry(match).note : "nobody's: why?";
+      const note = match ? found.entry(match).note : "no entry: why?";
       return [{ kind: "explain", title: text, note, href: hash("explain", [text]) }];
     }
     case "prefix": {
-      const all = { kind: "prefix", title: text, note: "what lies inside", href: hash("find", [text]) };
+      const all = { kind: "prefix", title: text, note: "addresses inside it", href: hash("find", [text]) };
       return [all, ...(await entries({ cidr: text }, limit, signal)).items.map(found.entry)];
     }
     case "number": {
       const { items } = await entries({ identity: text }, limit, signal);
-      // only one that has addresses is asked for by its number while one types: each digit more is another
+      // requested only if it has addresses, because each typed digit makes another number
       const one = items.length > 0 ? await askMaybe(`/v1/identities/${text}`, signal) : null;
-      const itself = one ? found.identity(one) : { kind: "identity", title: text, note: "has it labels?", href: hash("find", [text]) };
+      const itself = one ? found.identity(one) : { kind: "identity", title: text, note: "does it have labels?", href: hash("find", [text]) };
       return [itself, ...items.map(found.entry)];
     }
     case "labels": {
@@ -125,7 +133,7 @@ export async function suggest(text, limit, signal) {
         first("/v1/identities", { labelSelector: text, limit }, signal),
         first("/v1/global-services", { labelSelector: text, limit, fields: "namespace,name" }, signal),
       ]);
-      const all = { kind: "label", title: text, note: "identities and services with it", href: hash("find", [text]) };
+      const all = { kind: "label", title: text, note: "identities and services with this label", href: hash("find", [text]) };
       return [all, ...identities.items.map(found.identity), ...services.items.map((one) => found.service(`${one.namespace}/${one.name}`))];
     }
     default:
@@ -133,7 +141,10 @@ export async function suggest(text, limit, signal) {
   }
 }
 
-/** What has a name that holds the text; pods only by their whole names, which have no list here. */
+/**
+ * Returns everything whose name contains the text. Pods only match by full name, because the page
+ * has no list of them.
+ */
 async function byName(text, limit, signal) {
   const [namespace, pod] = text.includes("/") ? text.split("/", 2) : [undefined, text];
   const [known, pods] = await Promise.all([readNames(), pod ? entries({ namespace, pod }, limit, signal) : { items: [] }]);
@@ -144,19 +155,19 @@ async function byName(text, limit, signal) {
     services = united(exact.services, services);
     nodes = united(exact.nodes, nodes);
   }
-  // what begins so comes first
+  // names that start with the text come first
   const best = (all) => all.filter(holds).sort((one, other) => begins(other, text) - begins(one, text)).slice(0, limit);
   const clusters = best([...mirror.clusters.keys()]).map((name) => found.cluster(mirror.clusters.get(name).object));
   const all = [...clusters.slice(0, 4), ...pods.items.map(found.entry), ...best(services).map(found.service), ...best(nodes).map(found.node)].slice(0, limit * 2);
-  // a pod of this name may be in the part that was not looked at
-  return all.length === 0 && pods.next ? [{ kind: "search", title: text, note: "look at all addresses", href: hash("find", [text]) }] : all;
+  // the part that was not searched may have a pod of this name
+  return all.length === 0 && pods.next ? [{ kind: "search", title: text, note: "search all addresses", href: hash("find", [text]) }] : all;
 }
 
 function begins(name, text) {
   return name.startsWith(text) || name.split("/").pop().startsWith(text) ? 1 : 0;
 }
 
-/** Where Enter leads without a suggestion. */
+/** Target of Enter without a selected suggestion. */
 export function target(text) {
   return form(text) === "address" ? hash("explain", [text.toLowerCase()]) : hash("find", [text]);
 }

@@ -1,44 +1,51 @@
-// What every part shares: the process, the clusters and what is wrong, kept up to date by one stream.
+// State that all parts share: the process, the clusters and the findings. One stream keeps it up to
+// date.
 //
-// Phases come by `/v1/events`; `/v1/status` is asked every few seconds for the page's own clock. What no event says (counts, ages, findings) is read
-// again when the position has moved or a phase has changed, never in a circle of its own.
+// Phases arrive by `/v1/events`; `/v1/status` is requested every few seconds. Counts, ages and
+// findings have no events: they are read again when the position has moved or a phase has changed,
+// and are not polled.
 
 import { ask, breakStreams, follow, query } from "./api.js";
 import { setClock } from "./words.js";
 
-/** What the page's own stream tells of: `problem` beside it where the stream has that kind, which is told by reading them anew. */
+/**
+ * Kinds in the page's stream. Events of kind `problem` only cause the findings to be read again.
+ */
 const STREAMED = ["cluster"];
-/** The page's clock: an answer of some hundred bytes. */
+/** Interval of `/v1/status`, in ms: an answer of a few hundred bytes. */
 const STATUS_EVERY_MS = 2_000;
-/** An answer that takes longer never comes: it is made of counters. */
+/** Maximum time for `/v1/status`, in ms. It only has counters, so it is fast. */
 const STATUS_WAIT_MS = 5_000;
-/** Counts of clusters are read again at most so often: for 255 clusters that is an answer of 30 KB, compressed. */
+/**
+ * Minimum interval between reads of the clusters, in ms: for 255 clusters, an answer has 30 KB,
+ * compressed.
+ */
 const CLUSTERS_EVERY_MS = 5_000;
-/** Findings are read again at most so often: a mesh in trouble has many events. */
+/** Minimum interval between reads of the findings, in ms: a mesh with failures has many events. */
 const PROBLEMS_EVERY_MS = 5_000;
-/** Findings that are held; the API counts the rest. */
+/** Maximum number of findings on the page; the API has the others. */
 export const PROBLEMS_MAX = 1_000;
-/** An age that was told longer ago than this is not taken for the present one: bookmarks bring them every 15 s. */
+/** Time for which a reported age is current, in ms: bookmarks report ages every 15 s. */
 const AGE_LASTS_MS = 20_000;
 
 export const mirror = {
-  /** `/v1/status`, and when it came. */
+  /** Last `/v1/status`, and its time. */
   status: null,
-  /** The name of the cluster that this runs in, where it was given. */
+  /** Name of the own cluster, if it is known. */
   home: "",
-  /** Each cluster by name: `{object, at}`. */
+  /** Clusters by name: `{object, at}`. */
   clusters: new Map(),
-  /** Whether the clusters were told completely once. */
+  /** True once all clusters were read. */
   isRead: false,
   problems: null,
   problemsComplete: true,
   moreProblems: false,
-  /** When problems were read. */
+  /** Time at which the findings were read. */
   problemsAt: 0,
   link: { state: "connecting" },
-  /** When anything was heard. */
+  /** Time of the last data from meshkeep. */
   heardAt: 0,
-  /** The version that this page came from; another one asks for a reload. */
+  /** Version of meshkeep that served this page; after an upgrade the page offers a reload. */
   firstVersion: null,
 };
 
@@ -46,7 +53,10 @@ let redraw = () => {};
 let stream = null;
 const listeners = new Set();
 
-/** Calls back after each event of a cluster or finding, and when the position has moved; returns what ends that. */
+/**
+ * Registers a callback for events of clusters and findings, and for a new position. Returns the
+ * function that removes it.
+ */
 export function whenMoved(call) {
   listeners.add(call);
   return () => listeners.delete(call);
@@ -56,7 +66,10 @@ function moved(what) {
   for (const call of listeners) call(what);
 }
 
-/** A function that does something at most so often, and once more if it was asked for meanwhile. */
+/**
+ * Returns a function that runs `act` at most once per interval, and once more if it was called in
+ * the meantime.
+ */
 export function atMostEvery(ms, work) {
   let running = false;
   let again = false;
@@ -69,7 +82,7 @@ export function atMostEvery(ms, work) {
     try {
       await work();
     } catch {
-      // the link says that meshkeep is gone; what was read before stays
+      // the link shows that meshkeep does not answer; the last data stays
     }
     setTimeout(() => {
       running = false;
@@ -86,7 +99,7 @@ function takeCluster(object, at = Date.now()) {
   mirror.clusters.set(object.name, { object, at });
 }
 
-/** Reads all clusters: their counts and ages. */
+/** Reads the counts and ages of all clusters. */
 export const readClusters = atMostEvery(CLUSTERS_EVERY_MS, async () => {
   const answer = await ask(`/v1/clusters${query({ limit: 10_000, meta: "none" })}`);
   const at = Date.now();
@@ -97,7 +110,7 @@ export const readClusters = atMostEvery(CLUSTERS_EVERY_MS, async () => {
   redraw();
 });
 
-/** Reads what is wrong. */
+/** Reads the findings. */
 export const readProblems = atMostEvery(PROBLEMS_EVERY_MS, async () => {
   const answer = await ask(`/v1/problems${query({ limit: PROBLEMS_MAX, meta: "none" })}`);
   mirror.problems = answer.items;
@@ -105,7 +118,7 @@ export const readProblems = atMostEvery(PROBLEMS_EVERY_MS, async () => {
   mirror.moreProblems = answer.nextPageToken !== undefined;
   mirror.problemsAt = Date.now();
   redraw();
-  // what is not complete will be, and no event says when
+  // an incomplete answer becomes complete without an event
   if (!answer.complete) readProblems();
 });
 
@@ -130,7 +143,7 @@ function onEvent(event) {
     case "synced":
     case "bookmark":
       takeAges(event.clusters ?? []);
-      // what is wrong with the process itself, no event tells of
+      // findings about the process have no events
       readProblems();
       if (event.type === "synced") {
         mirror.isRead = true;
@@ -144,25 +157,32 @@ function onEvent(event) {
 
 function takeAges(ages) {
   const at = Date.now();
-  for (const told of ages) {
-    const known = mirror.clusters.get(told.cluster);
+  for (const reported of ages) {
+    const known = mirror.clusters.get(reported.cluster);
     if (!known) continue;
-    // what else was told goes on by itself from when it was: time in the phase grows, the time until the next attempt is unknown
+    // other members are extrapolated: the time in the phase grows, the time until the next attempt
+    // is unknown
     const { phaseSeconds, nextRetrySeconds, ...object } = known.object;
     const sofar = phaseSeconds === undefined ? {} : { phaseSeconds: phaseSeconds + (at - known.at) / 1000 };
-    takeCluster({ ...object, ...sofar, ageSeconds: told.ageSeconds, lastContact: told.lastContact, lastHeartbeat: told.lastHeartbeat }, at);
+    takeCluster({ ...object, ...sofar, ageSeconds: reported.ageSeconds, lastContact: reported.lastContact, lastHeartbeat: reported.lastHeartbeat }, at);
   }
 }
 
-/** How old what a cluster has is at this moment. While it is live and the page follows, that is what was told last. */
+/**
+ * Returns the current age of a cluster's data: the last reported age while the cluster is live and
+ * the page is connected.
+ */
 export function ageOf({ object, at }) {
   if (object.ageSeconds === undefined) return undefined;
-  const told = Date.now() - at;
-  const holds = object.phase === "live" && mirror.link.state === "following" && told < AGE_LASTS_MS;
-  return object.ageSeconds + (holds ? 0 : told / 1000);
+  const reported = Date.now() - at;
+  const holds = object.phase === "live" && mirror.link.state === "following" && reported < AGE_LASTS_MS;
+  return object.ageSeconds + (holds ? 0 : reported / 1000);
 }
 
-/** How many are live of how many, the oldest age with its cluster, and how many were never read or have no age that is known. */
+/**
+ * Returns the number of clusters and of live ones, the oldest age with its cluster, and the numbers
+ * of clusters that were never read or have no known age.
+ */
 export function summary() {
   let live = 0;
   let oldest;
@@ -189,7 +209,7 @@ async function readStatus() {
     setClock(Date.parse(status.now));
     mirror.heardAt = Date.now();
     mirror.firstVersion ??= status.version;
-    // it is back before the stream's next attempt
+    // meshkeep is back before the stream's next attempt
     if (["lost", "loading"].includes(mirror.link.state) && status.loaded) stream?.again();
     if (before?.position !== status.position) {
       readClusters();
@@ -197,7 +217,7 @@ async function readStatus() {
       moved("position");
     }
   } catch (error) {
-    // an answer, whatever it says, is no sign of a dead connection
+    // any answer shows that the connection works
     if (!error.status && Date.now() - mirror.heardAt > STATUS_EVERY_MS) breakStreams();
   }
   redraw();
@@ -210,7 +230,7 @@ async function readHome() {
   redraw();
 }
 
-/** Begins to follow; `draw` is called whenever something is new. */
+/** Starts to follow meshkeep. Calls `draw` after each change. */
 export function start(draw) {
   redraw = draw;
   stream = follow(
@@ -233,13 +253,13 @@ export function start(draw) {
   });
 }
 
-/** After a sign-in: what was refused is asked again. */
+/** Repeats the refused requests after a sign-in. */
 export function restart() {
   readStatus();
   readHome().catch(() => {});
 }
 
-/** Tries at once to come back. */
+/** Reconnects immediately. */
 export function again() {
   stream?.again();
   readStatus();

@@ -1,9 +1,10 @@
-// Addresses within the page: `#/services/shop/cart?from=paris`. A part and what it shows can be sent to a colleague.
+// URLs within the page, such as `#/services/shop/cart?from=paris`. They contain everything that a
+// part shows, so they can be shared.
 
-/** The parts that an address may name. */
+/** Names of the parts. */
 export const PARTS = ["mesh", "explain", "services", "problems", "changes", "find"];
 
-/** What the address names: `{part, path: [...], params}`. */
+/** Parses the URL: `{part, path: [...], params}`. */
 export function current() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const [part, ...rest] = path.split("/").map(decoded);
@@ -18,7 +19,7 @@ function decoded(text) {
   }
 }
 
-/** The address of a part. */
+/** Returns the URL of a part. */
 export function hash(part, path = [], params = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
@@ -28,7 +29,7 @@ export function hash(part, path = [], params = {}) {
   return `#/${[part, ...path].map(encodeURIComponent).join("/")}${text && `?${text}`}`;
 }
 
-/** Goes there; `replace` leaves no step behind for the way back. */
+/** Navigates to a URL. `replace` adds no step to the history. */
 export function go(address, replace = false) {
   if (replace) {
     history.replaceState(null, "", address);

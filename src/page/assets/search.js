@@ -1,12 +1,13 @@
-// The search box: answers while one types, by arrows and Enter, as a combobox that a reader of screens knows.
+// Search box: suggestions while the user types, with arrow keys and Enter, as an accessible
+// combobox.
 
 import { Component, html } from "./html.js";
 import { suggest, target } from "./meant.js";
 import { go } from "./route.js";
 
-/** A pause in typing after which it is asked. */
+/** Pause in typing after which meshkeep is queried, in ms. */
 const PAUSE_MS = 120;
-/** Suggestions of each sort. */
+/** Maximum number of suggestions of each kind. */
 const LIMIT = 8;
 
 export class Search extends Component {
@@ -70,7 +71,7 @@ export class Search extends Component {
       ${hasList && html`<ul id="found" role="listbox" aria-label="found">
         ${items.map((one, index) => html`<li key=${index} id=${`found-${index}`} role="option" aria-selected=${index === at} class=${index === at ? "at" : ""}
           onMouseDown=${(event) => (event.preventDefault(), this.leave(one.href))}><span class="found-kind">${one.kind}</span><span class="mono">${one.title}</span><span class="quiet found-note">${one.note}</span></li>`)}
-        ${items.length === 0 && html`<li class="quiet nothing" role="option" aria-disabled="true" aria-selected="false">${trouble || "no pod, shared service, node or cluster is called so; a pod is found by its whole name"}</li>`}
+        ${items.length === 0 && html`<li class="quiet nothing" role="option" aria-disabled="true" aria-selected="false">${trouble || "there is no pod, shared service, node or cluster with this name; pods need the full name"}</li>`}
       </ul>`}
     </search>`;
   }

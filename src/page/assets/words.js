@@ -1,26 +1,26 @@
-// What is said in words: ages, numbers, phases, keys. No state.
+// Texts for ages, numbers, phases and keys. Without state, except for the clock offset.
 
 const numbers = new Intl.NumberFormat("en");
 
 /** How far meshkeep's clock is ahead of the browser's, in milliseconds. */
 let ahead = 0;
 
-/** Learns meshkeep's clock: what it calls now. */
+/** Sets the clock offset from meshkeep's current time. */
 export function setClock(now) {
   if (Number.isFinite(now)) ahead = now - Date.now();
 }
 
-/** A number with commas. */
+/** Returns a number with thousands separators. */
 export function number(value) {
   return numbers.format(value);
 }
 
-/** `1 backend`, `2 backends`. */
+/** Returns a count with its noun: `1 backend`, `2 backends`. */
 export function plural(count, one, many = `${one}s`) {
   return `${number(count)} ${count === 1 ? one : many}`;
 }
 
-/** How long something takes or is ago: two digits that matter, no more. */
+/** Returns a duration with two significant digits. */
 export function age(seconds) {
   if (seconds === undefined || seconds === null) return "—";
   if (seconds < 9.95) return `${Math.max(0, seconds).toFixed(1)} s`;
@@ -30,7 +30,7 @@ export function age(seconds) {
   return `${number(Math.round(seconds / 86_400))} d`;
 }
 
-/** How an age looks: up to 5 s as it should be, up to 60 s, up to 15 min, and above. */
+/** Returns the colour of an age: up to 5 s, up to 60 s, up to 15 min, and above. */
 export function tone(seconds) {
   if (seconds === undefined || seconds === null) return "unknown";
   if (seconds <= 5) return "fresh";
@@ -38,12 +38,12 @@ export function tone(seconds) {
   return seconds <= 900 ? "amber" : "red";
 }
 
-/** Seconds since a time that meshkeep named, by its own clock. */
+/** Returns the seconds since a time of meshkeep's clock. */
 export function since(time) {
   return time === undefined ? undefined : Math.max(0, (Date.now() + ahead - Date.parse(time)) / 1000);
 }
 
-/** The time of day. */
+/** Returns the time of day. */
 export function clock(time) {
   const date = new Date(time);
   return [date.getHours(), date.getMinutes(), date.getSeconds()].map((part) => String(part).padStart(2, "0")).join(":");
@@ -61,24 +61,24 @@ const PHASES = {
   draining: "draining",
 };
 
-/** A phase in words. */
+/** Returns the text of a phase. */
 export function phase(name) {
   return PHASES[name] ?? name ?? "unknown";
 }
 
-/** `certificateExpiring` as `certificate expiring`, with what is an abbreviation left as it is. */
+/** Returns `certificateExpiring` as `certificate expiring`. Abbreviations stay unchanged. */
 export function spaced(name) {
   return name.replace(/([a-z])([A-Z])/g, (_, before, after) => `${before} ${after}`).replace(/\b[A-Z](?![A-Z])/g, (one) => one.toLowerCase());
 }
 
-/** Days until a time; negative once it is over. */
+/** Returns the days until a time, negative for a time in the past. */
 export function daysUntil(time) {
   return Math.floor((Date.parse(time) - Date.now() - ahead) / 86_400_000);
 }
 
 const KEY = /^cilium\/cache\/([a-z]+)\/v1\/([^/]+)\/(.+)$/;
 
-/** What a key in cache form is about: `{kind, cluster, name}`. */
+/** Parses a key in cache form: `{kind, cluster, name}`. */
 export function ofKey(key) {
   const [, kind, cluster, rest] = KEY.exec(key ?? "") ?? [];
   if (!kind) return null;
@@ -89,7 +89,7 @@ export function ofKey(key) {
   return { kind: kinds[kind] ?? kind, cluster, name };
 }
 
-/** Where in the page a key is looked at. */
+/** Returns the URL of the page that shows a key. */
 export function linkOfKey(key) {
   const of = ofKey(key);
   if (!of) return null;
@@ -108,14 +108,17 @@ export function linkOfKey(key) {
   }
 }
 
-/** An address as a reader writes it, or null: IPv4, or IPv6 with at least two colons. */
+/**
+ * Returns the text if it is an IPv4 address or looks like an IPv6 address (at least two colons),
+ * otherwise null.
+ */
 export function address(text) {
   const four = /^(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$/.exec(text);
   if (four) return four.slice(1).every((part) => Number(part) < 256) ? text : null;
   return /^[0-9a-f:]*:[0-9a-f.:]*:[0-9a-f.:]*$/i.test(text) && text.length < 46 ? text.toLowerCase() : null;
 }
 
-/** Labels as `key=value`, those that say who it is first. */
+/** Returns labels as `key=value`, with the application's own labels first. */
 export function labels(of) {
   const texts = Object.entries(of ?? {}).map(([key, value]) => (value === "" ? key : `${key}=${value}`));
   return texts.sort((one, other) => /io\.(cilium|kubernetes)/.test(one) - /io\.(cilium|kubernetes)/.test(other) || (one < other ? -1 : 1));

@@ -1,22 +1,23 @@
-// Changes: the stream, one line each, newest on top. A pause goes on counting; the filters are the API's and stand in the address.
+// Changes: the stream, one line per change, newest first. It continues to count during a pause. The
+// filters are those of the API and are in the URL.
 
 import { Component, html } from "../html.js";
 import { follow } from "../api.js";
 import { go, hash } from "../route.js";
 import { clock, linkOfKey, number, ofKey, phase, plural } from "../words.js";
 
-/** Lines that are kept. */
+/** Maximum number of retained lines. */
 const LINES_MAX = 500;
-/** Lines that are drawn while changes come fast: more is not read. */
+/** Maximum number of lines that are drawn while changes arrive. */
 const DRAWN_MAX = 100;
 
-/** Lines that come in a flood are drawn so often: nobody reads more, and each time all move. */
+/** Minimum interval between draws of many changes, in ms: all lines move each time. */
 const FLOOD_EVERY_MS = 250;
 
 const KINDS = ["node", "service", "identity", "ipcache", "serviceExport", "endpointSlice", "cluster"];
 const SHORT = { node: "node", service: "service", identity: "identity", ipcache: "ip", serviceExport: "export", endpointSlice: "slice", cluster: "cluster", problem: "problem" };
 
-/** What of an object a line shows. */
+/** Returns the text about an object in a line. */
 function gist(kind, object) {
   switch (kind) {
     case "ipcache":
@@ -36,7 +37,7 @@ function gist(kind, object) {
   }
 }
 
-/** The backends that a patch names: those that came or changed, and those that went. */
+/** Returns the text about a patch: backends that were added or changed, and removed ones. */
 function patched(backends) {
   const some = (all, sign) => (all.length > 3 ? [`${sign}${number(all.length)} backends`] : all.map((ip) => `${sign}${ip}`));
   return [...some(backends.upserted.map((one) => one.ip), "+"), ...some(backends.removed, "−")];
@@ -57,7 +58,7 @@ function line(event, number) {
 
 const SIGNS = { "+": "new or changed", "−": "deleted", "~": "backends changed", "·": "phase" };
 
-/** A line never changes: it is drawn once, and moves down. */
+/** One line. It never changes, so it is drawn once. */
 class Line extends Component {
   shouldComponentUpdate() {
     return false;
@@ -74,7 +75,7 @@ class Line extends Component {
   }
 }
 
-/** What the stream is asked for; a filter that the API does not know is told by its answer. */
+/** Query parameters of the stream. The API reports invalid filters. */
 const TEXT_FILTERS = [
   ["cluster", "cluster"],
   ["namespace", "namespace"],
@@ -113,13 +114,13 @@ class Following {
 
   take(event) {
     if (event.type === "reset") {
-      // what follows is a snapshot, no change: it is told as one line
+      // a snapshot follows, whose entries are not changes: one line stands for it
       this.isSnapshot = event.reason !== "initial";
-      this.add({ id: (this.count += 1), at: Date.now(), kind: "", cluster: "", sign: "·", name: "meshkeep could not go on from here", rest: `(${event.reason}): what changed meanwhile is not known` });
+      this.add({ id: (this.count += 1), at: Date.now(), kind: "", cluster: "", sign: "·", name: "meshkeep could not continue from here", rest: `(${event.reason}): changes in between are unknown` });
     } else if (event.type === "synced") {
       this.isSnapshot = false;
     } else if (this.isNarrow && event.type === "delete" && event.reason === "unknown") {
-      // the key changed while the stream was broken, and whether it ever matched the filter nobody knows
+      // the key changed while the stream was disconnected; it may never have matched the filter
     } else if (["upsert", "patch", "delete", "cluster"].includes(event.type) && !this.isSnapshot) {
       this.add(line(event, (this.count += 1)));
     }
@@ -127,14 +128,14 @@ class Following {
 
   add(one) {
     if (this.pausedAt !== null) this.missed += 1;
-    // while it is paused the lines wait beside, as many as will be shown
+    // during a pause, new lines are collected up to the maximum
     const into = this.pausedAt === null ? this.lines : (this.waiting ??= []);
     into.unshift(one);
     if (into.length > LINES_MAX) into.length = LINES_MAX;
     this.soon();
   }
 
-  /** The first of a while is drawn at once, a flood four times a second. */
+  /** Draws a single change immediately, and many changes four times per second. */
   soon() {
     this.timer ??= setTimeout(() => {
       this.timer = null;
@@ -183,13 +184,13 @@ export const changes = {
         return html`<h1 class="unseen">Changes</h1>
           <${Filters} params=${route.params} change=${change} />
           <div class="run">
-            <button type="button" class="main" onClick=${() => following.toggle()} aria-pressed=${pausedAt !== null}>${pausedAt === null ? "pause" : "go on"}</button>
-            <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(missed)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, comes back by itself" : `${plural(count, "change")} since it was opened`}</span>
+            <button type="button" class="main" onClick=${() => following.toggle()} aria-pressed=${pausedAt !== null}>${pausedAt === null ? "pause" : "continue"}</button>
+            <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(missed)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, reconnecting" : `${plural(count, "change")} since the page was opened`}</span>
           </div>
           ${trouble && html`<p class="sentence red">${trouble}</p>`}
-          ${lines.length === 0 && !trouble && html`<p class="sentence quiet">Nothing has changed since this was opened. A change stands here as soon as meshkeep has it.</p>`}
+          ${lines.length === 0 && !trouble && html`<p class="sentence quiet">No changes since the page was opened. New changes appear here immediately.</p>`}
           <ol class="changes" aria-label="changes, newest first">${lines.slice(0, pausedAt === null ? DRAWN_MAX : LINES_MAX).map((one) => html`<${Line} key=${one.id} one=${one} />`)}</ol>
-          ${pausedAt === null && lines.length > DRAWN_MAX && html`<p class="quiet">${number(lines.length - DRAWN_MAX)} older ones are kept: pause to read them.</p>`}`;
+          ${pausedAt === null && lines.length > DRAWN_MAX && html`<p class="quiet">${number(lines.length - DRAWN_MAX)} older changes are kept: pause to read them.</p>`}`;
       },
       key(event) {
         if (event.key !== "p") return false;

@@ -1,4 +1,5 @@
-// Explain: one address, every entry that covers it from the most specific to the least, who wins and why. A miss says as much as a hit.
+// Explain: one address with every entry that covers it, most specific first, the winner and the
+// reason. For an address without an entry it shows possible reasons.
 
 import { html } from "../html.js";
 import { ask, follow } from "../api.js";
@@ -6,7 +7,7 @@ import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
 import { address, age, clock, labels, phase, tone } from "../words.js";
 
-/** An explanation is made anew at most so often: it looks at all clusters. */
+/** Minimum interval between requests of the explanation, in ms: it reads all clusters. */
 const AGAIN_EVERY_MS = 2_000;
 
 const LOST_AT = { shadowed: "shadowed", lessSpecific: "covered", outranked: "outranked" };
@@ -14,7 +15,7 @@ const LOST_AT = { shadowed: "shadowed", lessSpecific: "covered", outranked: "out
 function subject(entry) {
   if (entry.podName) return `pod ${entry.namespace ? `${entry.namespace}/` : ""}${entry.podName}${entry.nodeName ? ` on ${entry.nodeName}` : ""}`;
   if (entry.source === "node") return `${entry.host ? "address" : "pod range"} of ${entry.nodeName ?? "a node"}`;
-  return entry.host ? "no pod is named" : "a range";
+  return entry.host ? "no pod name" : "a range";
 }
 
 function identity(entry) {
@@ -22,7 +23,10 @@ function identity(entry) {
   return name ? `${name.slice(9)} (${entry.identity})` : `identity ${entry.identity}`;
 }
 
-/** The address is the line that goes through all; an entry is a bar as wide as its range is large, in steps of bits. */
+/**
+ * The line through all bars is the address. The width of a bar shows the size of the entry's range,
+ * by its prefix length.
+ */
 function Rung({ entry, length }) {
   const bits = entry.prefix.includes(":") ? 128 : 32;
   const half = (1 - length / bits) * 42;
@@ -36,7 +40,7 @@ function Rung({ entry, length }) {
 }
 
 function Ladder({ entries }) {
-  return html`<ol class="ladder" aria-label="every entry that covers the address, the strongest first">
+  return html`<ol class="ladder" aria-label="every entry that covers the address, the winner first">
     ${entries.map((entry) => {
       const length = Number(entry.prefix.split("/")[1]);
       const wins = entry.verdict === "wins";
@@ -53,32 +57,32 @@ function Ladder({ entries }) {
   </ol>`;
 }
 
-/** Whether a prefix is one address. */
+/** Returns whether a prefix is a single address. */
 function isWhole(prefix) {
   return /\/(32|128)$/.test(prefix);
 }
 
 function Head({ answer, at }) {
   const { ip, match, meta } = answer;
-  // as of now: the answer is as old as its reading
+  // the current age, because the answer only has the age at its request
   const known = match && mirror.clusters.get(match.cluster);
   const isFollowed = match ? meta.phase === "live" : meta.liveSources === meta.sourceCount;
-  const told = meta.ageSeconds ?? meta.oldestAgeSeconds;
-  const aged = known ? ageOf(known) : told === undefined || isFollowed ? told : told + (Date.now() - at) / 1000;
+  const reported = meta.ageSeconds ?? meta.oldestAgeSeconds;
+  const aged = known ? ageOf(known) : reported === undefined || isFollowed ? reported : reported + (Date.now() - at) / 1000;
   const inPhase = known?.object.phase ?? meta.phase;
   const trust = match
-    ? html`<span class="tone-${tone(aged)}">${meta.origin !== "live" ? "restored" : inPhase === "live" ? "live" : "last known"}${meta.stale ? ", held: its source has lost it" : ""}, told ${age(aged)} ago${
+    ? html`<span class="tone-${tone(aged)}">${meta.origin !== "live" ? "restored" : inPhase === "live" ? "live" : "last known"}${meta.stale ? ", held: its source lost it" : ""}, from ${age(aged)} ago${
         inPhase && inPhase !== "live" ? `; the cluster is ${phase(inPhase)}` : ""
       }</span>`
     : html`<span class="quiet">${
-        meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} clusters are live, the oldest told ${age(aged)} ago` : "no cluster is mirrored yet"
+        meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} clusters are live, the oldest data is from ${age(aged)} ago` : "no cluster is mirrored yet"
       }</span>`;
   return html`<header class="answer">
     <h1><span class="mono">${ip}</span> <span class="arrow" aria-label="is">→</span> ${
       match
         ? html`<a class="chip large" href=${hash("mesh", [match.cluster])}>${match.cluster}</a> <a href=${hash("find", [String(match.identity)])}>${identity(match)}</a>
             ${match.podName && html` <span class="pod">${match.namespace}/${match.podName}</span>`}`
-        : html`<span class="miss">nobody's</span>`
+        : html`<span class="miss">no entry</span>`
     }</h1>
     <p>${trust}</p>
     ${match && !match.host && !isWhole(match.prefix) && html`<p class="sentence">Nobody announces the address itself: the range around it decides.</p>`}
@@ -125,7 +129,7 @@ function Services({ services, isComplete }) {
 
 function Wrong({ problems }) {
   if (problems.length === 0) return null;
-  return html`<${Card} title="what looks wrong">
+  return html`<${Card} title="problems">
     <ul class="plain">${problems.map((one) => html`<li key=${one.id} class="wrong"><span class="severity ${one.severity}">${one.severity}</span> ${one.detail}
       ${one.advice && html`<span class="quiet"> ${one.advice}</span>`}</li>`)}</ul>
   <//>`;
@@ -135,7 +139,7 @@ const HINTS = { rejected: "rejected", podCIDR: "whose range", deleted: "was here
 
 function Hints({ hints }) {
   if (!hints?.length) return null;
-  return html`<${Card} title="what may explain it">
+  return html`<${Card} title="possible reasons">
     <ul class="plain">${hints.map((one, index) => html`<li key=${index}><span class="tag">${HINTS[one.kind] ?? one.kind}</span> ${one.detail}
       ${one.time && html` <span class="quiet">at ${clock(one.time)}</span>`}</li>`)}</ul>
   <//>`;
@@ -180,7 +184,8 @@ export const explain = {
     let listening = () => {};
     if (ip) {
       read();
-      // its own entries; what covers it changes with nodes, whose clusters are told of by the page's own stream
+      // the entries of the address; other changes, such as nodes, move the position of the page's
+      // own stream
       stream = follow(
         { kind: "ipcache", cidr: `${ip}/${ip.includes(":") ? 128 : 32}` },
         { link() {}, refused: () => stream.close(), event: (event) => ["upsert", "delete", "reset"].includes(event.type) && read() },
@@ -192,10 +197,10 @@ export const explain = {
       view() {
         if (!ip) {
           return html`<div class="sentence"><h1>Who is this address?</h1>
-            <p>${route.path[0] ? html`<b class="mono">${route.path[0]}</b> is no address. ` : ""}Type one into the box above (<kbd>/</kbd>): every entry of every cluster that covers it, which one wins and why, whose pod it is, and how old that knowledge is.</p></div>`;
+            <p>${route.path[0] ? html`<b class="mono">${route.path[0]}</b> is not an address. ` : ""}Type an address into the search box (<kbd>/</kbd>) to see every entry of every cluster that covers it, which entry wins and why, its pod, and how old the data is.</p></div>`;
         }
         if (!answer) {
-          return html`<div class="sentence"><h1 class="mono">${ip}</h1><p class=${trouble ? "red" : "quiet"}>${trouble ? trouble.message : "Looking …"}</p></div>`;
+          return html`<div class="sentence"><h1 class="mono">${ip}</h1><p class=${trouble ? "red" : "quiet"}>${trouble ? trouble.message : "Searching …"}</p></div>`;
         }
         return html`<${View} answer=${answer} at=${at} />`;
       },

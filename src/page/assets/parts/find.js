@@ -1,4 +1,5 @@
-// What the search found, on a page of its own: an identity with its addresses, what lies in a prefix, what has a label, a node, a pod.
+// Results of a search: an identity with its addresses, the addresses inside a prefix, objects with
+// a label, a node, or a pod.
 
 import { html } from "../html.js";
 import { ask, askMaybe, query } from "../api.js";
@@ -7,7 +8,7 @@ import { mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
 import { labels, number, phase } from "../words.js";
 
-/** Addresses of a page. */
+/** Number of addresses per page. */
 const PAGE = 100;
 
 function Addresses({ list, title }) {
@@ -48,12 +49,12 @@ function Links({ title, items }) {
   return html`<section class="card"><h2>${title}</h2><ul class="plain">${items.map(([text, href, note]) => html`<li key=${href}><a data-row href=${href}>${text}</a> <span class="quiet">${note}</span></li>`)}</ul></section>`;
 }
 
-/** Addresses by a filter, page by page. */
+/** Reads the addresses that match a filter, page by page. */
 async function pages(filter, signal, draw) {
   const list = { items: [], next: undefined };
   const read = async (pageToken) => {
     const answer = await ask(`/v1/ipcache${query({ ...filter, limit: PAGE, meta: "none", pageToken })}`, signal);
-    // the first page takes the place of what there was
+    // the first page replaces the old list
     if (pageToken === undefined) list.items = [];
     list.items.push(...answer.items);
     list.next = answer.nextPageToken;
@@ -62,7 +63,7 @@ async function pages(filter, signal, draw) {
   };
   list.more = async () => {
     try {
-      // a token of before a restart is of no use: from the beginning then
+      // a page token from before a restart is invalid: start again from the first page
       await read(list.next).catch((error) => (error.status === 400 ? read() : Promise.reject(error)));
     } catch (error) {
       if (signal.aborted) return;
@@ -77,7 +78,7 @@ async function pages(filter, signal, draw) {
 async function look(text, signal, draw) {
   switch (form(text)) {
     case "prefix":
-      return { list: await pages({ cidr: text }, signal, draw), title: `inside ${text}`, empty: "No address of this mesh lies inside it." };
+      return { list: await pages({ cidr: text }, signal, draw), title: `inside ${text}`, empty: "No address of this mesh is inside it." };
     case "number": {
       const [identity, list] = await Promise.all([askMaybe(`/v1/identities/${text}`, signal), pages({ identity: text }, signal, draw)]);
       return { identities: identity ? [identity, ...(identity.others ?? [])] : [], list, title: `addresses of identity ${text}`, none: identity ? "" : `No cluster announces identity ${text}.`, empty: "No address has it." };
@@ -99,7 +100,7 @@ async function byName(text, signal, draw) {
   const [before, after] = text.includes("/") ? text.split("/", 2) : [undefined, text];
   const holds = (name) => name.toLowerCase().includes(text.toLowerCase());
   const troubles = [];
-  // what fails is shown beside what was found
+  // errors are shown next to the results
   const or = (nothing) => (error) => {
     if (signal.aborted) throw error;
     troubles.push(error.message);
@@ -122,8 +123,8 @@ async function byName(text, signal, draw) {
     services: named(exact.services, known.services).map((name) => [name, hash("services", name.split("/")), ""]),
     clusters: [...mirror.clusters.values()].filter(({ object }) => holds(object.name)).map(({ object }) => [object.name, hash("mesh", [object.name]), phase(object.phase)]),
     troubles: united(troubles, []),
-    empty: `No pod, shared service, node or cluster of this mesh is called so. A pod is found by its whole name, with or without its namespace before it.${
-      known.isAll ? "" : ` By a part of its name, what is among the first ${number(NAMES_MAX)} services or nodes is found.`
+    empty: `No pod, shared service, node or cluster of this mesh has this name. For a pod, type the full name, with or without its namespace.${
+      known.isAll ? "" : ` For a part of a name, the search covers the first ${number(NAMES_MAX)} services or nodes.`
     }`,
   };
 }
@@ -142,13 +143,13 @@ export const find = {
         .catch((error) => (trouble = stop.signal.aborted ? null : error))
         .finally(draw);
     if (text) begin();
-    // after a sign-in what was refused is asked again
+    // repeats a refused request after a sign-in
     const listening = whenMoved(() => trouble?.status === 401 && begin());
     return {
       view() {
-        if (!text) return html`<div class="sentence"><h1>What is it?</h1><p>Type an address, prefix, identity, label, pod, node or service into the box above (<kbd>/</kbd>).</p></div>`;
+        if (!text) return html`<div class="sentence"><h1>What is it?</h1><p>Type an address, prefix, identity, label, pod, node or service into the search box (<kbd>/</kbd>).</p></div>`;
         if (trouble) return html`<div class="sentence"><h1>${text}</h1><p class="red">${trouble.message}</p></div>`;
-        if (!found) return html`<p class="sentence quiet">Looking …</p>`;
+        if (!found) return html`<p class="sentence quiet">Searching …</p>`;
         const { identities = [], node, list, nodes, services, clusters, title, none, more, troubles = [], empty } = found;
         const isEmpty = !identities.length && !node && !list?.items.length && !list?.next && !nodes?.length && !services?.length && !clusters?.length;
         return html`<article class="find"><h1>${text}</h1>

@@ -1,4 +1,4 @@
-// Mesh: a row for each cluster, worst first; what is stale is seen before anything is read.
+// Mesh: one row per cluster, worst first. Colours show stale data.
 
 import { Component, html } from "../html.js";
 import { follow } from "../api.js";
@@ -16,16 +16,16 @@ const KINDS = [
   ["endpointSlice", "slices"],
 ];
 
-/** The worst first: what was never read, then what is lost, then what is on its way. */
+/** Order of the rows: never read, then lost, then in progress. */
 const PHASE_RANKS = { sourceLost: 1, backingOff: 1, waitingForFiles: 2, connecting: 3, readingConfig: 3, waitingForCanary: 3, draining: 3, listing: 4 };
 
-/** From here on an age counts as old, in the order of rows. */
+/** Age from which data counts as old in the order of rows, in s. */
 const OLD_S = 60;
 
-/** Of the certificate, in days. */
+/** Days until expiry from which a certificate is marked. */
 const CERTIFICATE_DAYS = { red: 7, amber: 30 };
 
-/** Seconds of changes that an opened row draws. */
+/** Number of seconds in the chart of an opened row. */
 const BEAT_S = 120;
 
 function rank(known) {
@@ -41,7 +41,7 @@ function sorted() {
   return rows.sort((one, other) => one.rank - other.rank || (one.known.object.name < other.known.object.name ? -1 : 1)).map((row) => row.known);
 }
 
-/** How a cluster looks in one square: by its age, or that it was never read. */
+/** Returns the colour of a cluster's square: by its age, or for never read. */
 function look(known) {
   const { object } = known;
   if (object.origin === "neverRead") return "never";
@@ -62,7 +62,7 @@ function Resource({ object, kind }) {
   const isRestored = resource.restored > 0 || resource.origin === "restored";
   const marks = [
     isRestored && html`<span class="mark" title=${`${plural(resource.restored, "entry", "entries")} restored, not confirmed`}>◌</span>`,
-    resource.held > 0 && html`<span class="mark" title=${`${plural(resource.held, "entry", "entries")} held: its source has lost them`}>◍</span>`,
+    resource.held > 0 && html`<span class="mark" title=${`${plural(resource.held, "entry", "entries")} held: its source lost them`}>◍</span>`,
   ];
   return html`<td class="count ${isRestored ? "restored" : ""} ${resource.entries === 0 ? "zero" : ""}">${number(resource.entries)}${marks}</td>`;
 }
@@ -83,11 +83,14 @@ function Certificate({ expiry }) {
 
 function note(object) {
   const retry = object.nextRetrySeconds > 0 ? `, again in ${age(object.nextRetrySeconds)}` : "";
-  if (object.phase === "live") return object.origin === "live" ? "" : "not all confirmed yet";
+  if (object.phase === "live") return object.origin === "live" ? "" : "not completely confirmed yet";
   return object.lastError ? `${object.lastError}${retry}` : "";
 }
 
-/** A row is drawn again only if something of it is new: there may be 511, and every second an age. */
+/**
+ * One row. It is drawn only if it changed, because there may be 511 rows and ages change every
+ * second.
+ */
 class Row extends Component {
   shouldComponentUpdate(next) {
     return next.object !== this.props.object || next.seconds !== this.props.seconds || next.isOpen !== this.props.isOpen || next.time !== this.props.time;
@@ -108,12 +111,12 @@ class Row extends Component {
   }
 }
 
-/** What stands for an age that nobody knows. */
+/** Text for an unknown age. */
 function noAge(object) {
   return object.origin === "neverRead" ? "never read" : "unknown";
 }
 
-/** An age as it is shown, so that equal ones are equal: tenths below ten seconds. */
+/** Rounds an age as it is shown, so that equal texts are equal: tenths below ten seconds. */
 function rounded(seconds) {
   if (seconds === undefined) return "";
   return seconds < 9.95 ? seconds.toFixed(1) : String(Math.round(seconds));
@@ -122,7 +125,7 @@ function rounded(seconds) {
 function Strip({ rows }) {
   if (rows.length < 2) return null;
   const worst = rows.filter((known) => look(known) !== "fresh").length;
-  const words = worst === 0 ? "every cluster is live and young" : `${worst} of ${plural(rows.length, "cluster")} need a look`;
+  const words = worst === 0 ? "every cluster is live and up to date" : `${worst} of ${plural(rows.length, "cluster")} need attention`;
   return html`<div class="strip" role="img" aria-label=${words}>
     ${rows.map((known) => html`<a key=${known.object.name} tabindex="-1" class="square look-${look(known)}" href=${hash("mesh", [known.object.name])}
       title=${`${known.object.name}: ${phase(known.object.phase)}, ${known.object.ageSeconds === undefined ? noAge(known.object) : age(ageOf(known))}`}></a>`)}
@@ -142,7 +145,7 @@ function Totals() {
     ${counts.rejected > 0 && html`<div><dt>rejected</dt><dd class="amber">${number(counts.rejected)}</dd></div>`}</dl>`;
 }
 
-/** The changes of the opened cluster, counted by second while it is open. */
+/** Counts the changes of the opened cluster per second. */
 class Beat {
   constructor(cluster, draw) {
     this.counts = new Map();
@@ -173,7 +176,7 @@ class Beat {
       <svg viewBox="0 0 ${BEAT_S * 3} 32" preserveAspectRatio="none" role="img" aria-label=${`${plural(total, "change")} in ${seconds} s`}>
         <path class="ground" d="M0 31.5H${BEAT_S * 3}" /><path d=${bars} />
       </svg>
-      <figcaption>${plural(total, "change")} in the last ${seconds} s · <a href=${hash("changes", [], { cluster: this.cluster })}>see them</a></figcaption>
+      <figcaption>${plural(total, "change")} in the last ${seconds} s · <a href=${hash("changes", [], { cluster: this.cluster })}>show them</a></figcaption>
     </figure>`;
   }
 
@@ -192,14 +195,14 @@ function Detail({ object, beat }) {
     ["last heartbeat", object.lastHeartbeat && `${age(since(object.lastHeartbeat))} ago`],
     ["failed attempts", object.failures || undefined],
     ["last error", object.lastError && `${object.lastError}${object.lastErrorTime ? ` (${age(since(object.lastErrorTime))} ago)` : ""}`],
-    ["certificate until", object.certificateExpiry],
-    ["source", object.config && (object.config.cached ? "a copy, made by a KVStoreMesh: its own age cannot be known" : "the cluster's own etcd")],
+    ["certificate expires", object.certificateExpiry],
+    ["source", object.config && (object.config.cached ? "the copy of a KVStoreMesh: the age of the original is unknown" : "the cluster's own etcd")],
     ["canaries", object.config && (object.config.syncedCanaries ? "announced" : "none: a list is complete when it ends")],
     ["unknown prefixes", object.unknownPrefixes?.length ? object.unknownPrefixes.join(", ") : undefined],
   ].filter(([, value]) => value !== undefined && value !== "");
   return html`<div class="detail">
     <dl class="facts-list">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
-    <table class="inner"><caption class="unseen">what is held of ${object.name}</caption>
+    <table class="inner"><caption class="unseen">entries of ${object.name}</caption>
       <thead><tr><th scope="col">kind</th><th scope="col" class="count">entries</th><th scope="col" class="count">expected</th><th scope="col">state</th><th scope="col">last change</th><th scope="col" class="count">revision</th></tr></thead>
       <tbody>${object.resources.map((one) => html`<tr key=${one.kind}>
         <th scope="row">${KINDS.find(([kind]) => kind === one.kind)?.[1] ?? one.kind}</th>
@@ -246,7 +249,7 @@ export const mesh = {
         return html`<h1 class="unseen">Mesh</h1><${NoClusters} />
           <div class="over"><${Strip} rows=${rows} /><${Totals} /></div>
           <table class="mesh">
-            <caption class="unseen">clusters, those that need a look first</caption>
+            <caption class="unseen">clusters, those that need attention first</caption>
             <thead><tr><th scope="col">cluster</th><th scope="col">phase</th><th scope="col" class="age">age</th>
               ${KINDS.map(([kind, name]) => html`<th key=${kind} scope="col" class="count">${name}</th>`)}<th scope="col" class="count">certificate</th><th scope="col"></th></tr></thead>
             <tbody>${rows.map((known) => {

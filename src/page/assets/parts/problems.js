@@ -1,4 +1,4 @@
-// Problems: what is wrong that nobody noticed, worst first, each with what to do and a way to what it is about.
+// Problems: the current findings, worst first, each with advice and links to the objects.
 
 import { html } from "../html.js";
 import { query } from "../api.js";
@@ -9,7 +9,7 @@ import { age, linkOfKey, number, ofKey, plural, since, spaced } from "../words.j
 
 const SEVERITIES = ["critical", "warning", "info"];
 
-/** More rows than this are not drawn at once. */
+/** Maximum number of rows that are drawn at once. */
 const SHOWN_MAX = 200;
 
 function about(problem) {
@@ -56,7 +56,7 @@ export const problems = {
     return {
       view() {
         const all = mirror.problems;
-        if (!all) return html`<h1 class="unseen">Problems</h1><p class="sentence quiet">Looking …</p>`;
+        if (!all) return html`<h1 class="unseen">Problems</h1><p class="sentence quiet">Searching …</p>`;
         const found = all.filter(matches).sort((one, other) => rank(one) - rank(other));
         const count = (severity) => all.filter((one) => one.severity === severity).length;
         const cluster = route.params.get("cluster");
@@ -67,14 +67,14 @@ export const problems = {
             <a class="pill" href=${link(route, { severity: null })} aria-current=${route.params.get("severity") ? undefined : "true"}>all ${number(all.length)}${mirror.moreProblems ? "+" : ""}</a>
             ${SEVERITIES.map((one) => html`<a key=${one} class="pill ${one}" href=${link(route, { severity: one })} aria-current=${route.params.get("severity") === one ? "true" : undefined}>
               ${one} ${number(count(one))}</a>`)}
-            ${cluster && html`<a class="pill" href=${link(route, { cluster: null })}>${cluster} <span aria-label="take this filter away">×</span></a>`}
-            <span class="quiet push">${seen}${mirror.problemsComplete ? "" : ", not everything was looked at yet"}</span>
+            ${cluster && html`<a class="pill" href=${link(route, { cluster: null })}>${cluster} <span aria-label="remove this filter">×</span></a>`}
+            <span class="quiet push">${seen}${mirror.problemsComplete ? "" : ", the search is not complete yet"}</span>
           </div>
           ${found.length === 0 && (noClusters() || clusters === 0)
             ? html`<${Empty} />`
             : found.length === 0
             ? html`<div class="sentence fine"><span class="dot good" aria-hidden="true"></span>
-                <p>${mirror.moreProblems ? `None of the first ${number(PROBLEMS_MAX)} is of this sort` : `${all.length === 0 ? "Nothing" : "Nothing of this sort is"} wrong in ${cluster ?? plural(clusters, "cluster")}`}, ${seen}.</p></div>`
+                <p>${mirror.moreProblems ? `None of the first ${number(PROBLEMS_MAX)} is of this kind` : `${all.length === 0 ? "No problems" : "No problems of this kind"} in ${cluster ?? plural(clusters, "cluster")}`}, ${seen}.</p></div>`
             : html`<ul class="problems">${found.slice(0, shown).map((problem) => html`<${Row} key=${problem.id} problem=${problem} />`)}</ul>`}
           ${found.length > shown && html`<button type="button" onClick=${() => ((shown += SHOWN_MAX), draw())}>${number(found.length - shown)} more</button>`}
           ${mirror.moreProblems && html`<p class="quiet">The first ${number(PROBLEMS_MAX)} are shown; <a href=${`/v1/problems${query({ severity: route.params.get("severity"), kind: route.params.get("kind"), cluster })}`}>/v1/problems</a> has all.</p>`}`;

@@ -1,4 +1,4 @@
-// Services: which backends a cluster would use, and why not the others.
+// Services: the backends that a cluster would use, and why it does not use the others.
 
 import { html } from "../html.js";
 import { ask, follow, query } from "../api.js";
@@ -7,18 +7,20 @@ import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { go, hash } from "../route.js";
 import { age, number, phase, plural, spaced, tone } from "../words.js";
 
-/** The list is read again at most so often while the position moves. */
+/** Minimum interval between reads of the list while the position moves, in ms. */
 const LIST_EVERY_MS = 5_000;
-/** One service is read again at most so often while its own events come. */
+/** Minimum interval between reads of one service while its events arrive, in ms. */
 const ONE_EVERY_MS = 1_000;
-/** Names of a page of the list, and how many pages a search may read. */
+/** Number of names per page of the list, and maximum number of pages that a search reads. */
 const PAGE = 500;
-/** A pause in typing after which meshkeep is asked for what the filter did not find. */
+/**
+ * Pause in typing after which meshkeep is queried for a name that the list does not have, in ms.
+ */
 const PAUSE_MS = 150;
-/** Backends of one cluster that are drawn. */
+/** Maximum number of backends that are drawn per cluster. */
 const BACKENDS_MAX = 100;
 
-/** What the list shows of each: the backends themselves would be most of the answer. */
+/** Fields of the list. The backends would be most of the answer. */
 const FIELDS = "namespace,name,clusters.cluster,clusters.backendCount,clusters.origin,clusters.stale,exports.type,conflicts.reason,tooLarge";
 
 const AFFINITIES = ["none", "local", "remote"];
@@ -41,18 +43,18 @@ function Item({ one, isOpen }) {
 }
 
 const REASONS = {
-  terminating: "is ending, takes no new connections while others are there",
-  terminatingNotServing: "is ending and serves nothing more",
+  terminating: "is terminating, gets no new connections while other backends exist",
+  terminatingNotServing: "is terminating and no longer serves",
   maintenance: "is not ready",
 };
 
-/** Why a cluster's backends are not used, as a person would say it; nothing where they are. */
+/** Returns the reason why a cluster's backends are not used, or an empty text if they are. */
 function whyNot(cluster, selection) {
   if (!selection) return "";
   const isOwn = cluster === selection.from;
   if (isOwn ? selection.local : selection.remote) return "";
-  if (!isOwn && selection.rule === "notGlobal") return `not used: the service of ${selection.from} takes no others`;
-  return isOwn ? "not used: affinity remote prefers those of others" : `not used: affinity local prefers those of ${selection.from}`;
+  if (!isOwn && selection.rule === "notGlobal") return `not used: the service of ${selection.from} does not use backends of other clusters`;
+  return isOwn ? "not used: affinity remote prefers backends of other clusters" : `not used: affinity local prefers backends of ${selection.from}`;
 }
 
 function Backend({ backend, isUsed, selection }) {
@@ -66,7 +68,7 @@ function Backend({ backend, isUsed, selection }) {
 }
 
 function Column({ cluster, backends, used, selection }) {
-  // as of now: the answer is as old as its reading
+  // the current age, because the answer only has the age at its request
   const known = mirror.clusters.get(cluster.cluster);
   const aged = known ? ageOf(known) : cluster.ageSeconds;
   const inPhase = known?.object.phase ?? cluster.phase ?? "live";
@@ -76,7 +78,7 @@ function Column({ cluster, backends, used, selection }) {
   return html`<section class="column ${selection?.from === cluster.cluster ? "own" : ""}">
     <h3><a class="chip" href=${hash("mesh", [cluster.cluster])}>${cluster.cluster}</a>
       <span class="tone-${tone(aged)}">${isLive ? "live" : cluster.stale ? "held" : cluster.origin === "live" ? phase(inPhase) : cluster.origin}, ${age(aged)}</span></h3>
-    <p class="quiet">${cluster.source === "endpointSlice" ? "by endpoint slices" : `${cluster.includeExternal === false ? "takes no others' backends" : "takes others' backends too"}`}${
+    <p class="quiet">${cluster.source === "endpointSlice" ? "by endpoint slices" : `${cluster.includeExternal === false ? "does not use backends of other clusters" : "uses backends of other clusters too"}`}${
       cluster.frontends?.length ? `, at ${cluster.frontends.map((one) => one.ip).join(", ")}` : ""
     }</p>
     ${backends.length === 0 && html`<p class="none">no backend</p>`}
@@ -90,8 +92,8 @@ function Choice({ route, service, chosen, from, affinity }) {
   const names = [...new Set([...service.clusters.map((one) => one.cluster), ...mirror.clusters.keys(), mirror.home])].filter(Boolean).sort();
   const to = (change) => go(hash("services", route.path, { from, affinity, ...change }), true);
   return html`<div class="choice">
-    <label>seen from <select value=${from} onChange=${(event) => to({ from: event.target.value })}>
-      <option value="">nobody</option>${names.map((name) => html`<option key=${name} value=${name} selected=${name === from}>${name}</option>`)}</select></label>
+    <label>as seen from <select value=${from} onChange=${(event) => to({ from: event.target.value })}>
+      <option value="">no cluster</option>${names.map((name) => html`<option key=${name} value=${name} selected=${name === from}>${name}</option>`)}</select></label>
     <fieldset disabled=${!from}><legend class="unseen">affinity</legend><span>with affinity</span>
       ${AFFINITIES.map((one) => html`<label key=${one} class="pill"><input type="radio" name="affinity" value=${one} checked=${affinity === one} onChange=${() => to({ affinity: one })} />${one}</label>`)}</fieldset>
     ${chosen?.selection && html`<p class="verdict">${plural(chosen.backends.length, "backend")} would be used: ${chosen.reason}${chosen.selection?.localKnown === false ? " (the services of that cluster are not mirrored)" : ""}</p>`}
@@ -113,7 +115,7 @@ function One({ route, service, chosen, from, affinity }) {
   const used = chosen && new Set(chosen.backends.map((one) => `${one.cluster} ${one.ip}`));
   return html`<article class="service">
     <h2><span class="quiet">${service.namespace}/</span>${service.name}</h2>
-    ${service.tooLarge && html`<p class="red">Its clusters and backends are not shown: ${service.tooLarge.reason}. The first of these keys is <span class="mono">${service.tooLarge.key}</span>.</p>`}
+    ${service.tooLarge && html`<p class="red">Its clusters and backends are not shown: ${service.tooLarge.reason}. The first key is <span class="mono">${service.tooLarge.key}</span>.</p>`}
     <${Choice} route=${route} service=${service} chosen=${chosen} from=${from} affinity=${affinity} />
     <div class="columns">${service.clusters.map((cluster) => html`<${Column} key=${cluster.cluster} cluster=${cluster} used=${used} selection=${selection}
       backends=${service.backends.filter((one) => one.cluster === cluster.cluster)} />`)}</div>
@@ -133,7 +135,7 @@ class Open {
       { kind: ["service", "serviceExport"], namespace, name, patch: true },
       { link() {}, event: (event) => ["upsert", "patch", "delete", "reset"].includes(event.type) && this.read() },
     );
-    // its endpoint slices are not in the stream: they move the position
+    // endpoint slices are not in this stream, but they move the position
     this.end = whenMoved(() => this.read());
     this.read();
   }
@@ -149,7 +151,7 @@ class Open {
 
   async readNow() {
     const [namespace, name] = this.route.path;
-    // as a list of one: a service that is not there is an empty list and no error
+    // as a list, because a missing service is then an empty list and not an error
     const one = async (more) => (await first("/v1/global-services", { namespace, name, limit: 1, ...more }, this.stop.signal)).items[0] ?? null;
     const { from, affinity } = this;
     try {
@@ -166,7 +168,7 @@ class Open {
     const { service, chosen, route, from, affinity, trouble } = this;
     if (service) return html`<${One} route=${route} service=${service} chosen=${from ? chosen : null} from=${from} affinity=${affinity} />`;
     if (trouble) return html`<p class="sentence red">${trouble.message}</p>`;
-    if (service === undefined) return html`<p class="sentence quiet">Looking …</p>`;
+    if (service === undefined) return html`<p class="sentence quiet">Searching …</p>`;
     return html`<div class="sentence"><h2>${route.path.join("/")}</h2><p>No cluster shares or exports a service of this name.</p></div>`;
   }
 
@@ -185,7 +187,7 @@ export const services = {
     let pages = 1;
     let hasMore = false;
     let words = "";
-    /** What meshkeep said of a service of exactly the name in the filter; `items` is null before. */
+    /** Services with exactly the name in the filter; `items` is null before the answer. */
     let exact = { items: null };
     let timer = 0;
     let open = route.path.length === 2 ? new Open(route, draw) : null;
@@ -210,7 +212,7 @@ export const services = {
 
     const loaded = () => (items ?? []).filter((one) => key(one).includes(words));
 
-    /** Asks for a service of exactly this name, where the rows that were read may lack it. */
+    /** Requests the services of exactly this name if the rows may lack them. */
     const askExactly = () => {
       clearTimeout(timer);
       exact = { items: null };
@@ -224,13 +226,13 @@ export const services = {
       }, PAUSE_MS);
     };
 
-    /** How much the filter looked at, and what it did not find. */
+    /** Text about how many services the filter searched, and whether it found any. */
     const searched = (found) => {
       if (!words || !items?.length) return null;
       const total = mirror.status?.counts.globalServices;
       const part = hasMore && html`<p class="quiet searched">${number(items.length)} of ${total > items.length ? number(total) : "more"} services searched</p>`;
       if (found.length > 0) return part;
-      const said = exact.trouble?.message ?? (exact.items ? `none of these ${number(items.length)} is called so, and no service has exactly this name` : "Looking …");
+      const said = exact.trouble?.message ?? (exact.items ? `none of these ${number(items.length)} matches, and no service has exactly this name` : "Searching …");
       return html`${part}<p class="quiet">${said}</p>`;
     };
 
@@ -243,12 +245,12 @@ export const services = {
           <aside class="list" aria-label="services">
             <input type="search" class="filter" placeholder="filter by name" aria-label="filter by name" value=${words} onInput=${(event) => ((words = event.target.value.trim()), askExactly(), draw())} />
             ${items === null && html`<p class="quiet">Reading …</p>`}
-            ${items?.length === 0 && html`<p class="sentence">No cluster shares a service. One is shared by the annotation <code>service.cilium.io/global</code>, or exported by a ServiceExport.</p>`}
+            ${items?.length === 0 && html`<p class="sentence">No cluster shares a service. Clusters share services with the annotation <code>service.cilium.io/global</code>, or export them with a ServiceExport.</p>`}
             <ul class="items">${found.map((one) => html`<${Item} key=${key(one)} one=${one} isOpen=${open?.route.path.join("/") === key(one)} />`)}</ul>
             ${searched(found)}
-            ${hasMore && html`<button type="button" onClick=${() => ((pages += 1), read())}>more than ${number(items.length)}: read on</button>`}
+            ${hasMore && html`<button type="button" onClick=${() => ((pages += 1), read())}>more than ${number(items.length)}: load more</button>`}
           </aside>
-          <div class="pane">${open ? html`<p class="back"><a href=${hash("services")}>‹ all services</a></p>${open.view()}` : items?.length > 0 && html`<p class="sentence quiet">Choose a service: its backends by cluster, and which of them each affinity would use.</p>`}</div>
+          <div class="pane">${open ? html`<p class="back"><a href=${hash("services")}>‹ all services</a></p>${open.view()}` : items?.length > 0 && html`<p class="sentence quiet">Choose a service to see its backends by cluster, and which backends each affinity would use.</p>`}</div>
         </div>`;
       },
       moved(next) {
