@@ -3,13 +3,13 @@
 {{- $tls := include "meshkeep.tlsSecretName" . -}}
 {{- $who := or .Values.auth.tokenSecretName .Values.auth.clientCASecretName -}}
 {{- if and .Values.service.enabled (not (and $tls $who)) (not .Values.auth.insecure) -}}
-{{- fail "service.enabled lets the cluster ask for everything that is mirrored: give tls.secretName (or tls.certManager) and auth.tokenSecretName or auth.clientCASecretName, or accept that anybody may with auth.insecure" -}}
+{{- fail "service.enabled opens the whole mirror to the cluster: set tls.secretName (or tls.certManager) and auth.tokenSecretName or auth.clientCASecretName, or allow every client with auth.insecure" -}}
 {{- end -}}
 {{- if and .Values.clustermesh.caBundle.configMapName .Values.clustermesh.caBundle.secretName -}}
-{{- fail "clustermesh.caBundle: the bundle is in a ConfigMap or in a Secret, not in both" -}}
+{{- fail "clustermesh.caBundle: set either configMapName or secretName, not both" -}}
 {{- end -}}
 {{- if and .Values.auth.clientCASecretName (not $tls) -}}
-{{- fail "auth.clientCASecretName needs tls.secretName or tls.certManager: only TLS has client certificates" -}}
+{{- fail "auth.clientCASecretName needs tls.secretName or tls.certManager, because only TLS has client certificates" -}}
 {{- end -}}
 {{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) -}}
 {{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name" -}}
@@ -21,13 +21,13 @@
 {{- fail "a monitor needs metrics.enabled" -}}
 {{- end -}}
 {{- if and (eq .Values.mode "sidecar") (or .Values.networkPolicy.enabled .Values.networkPolicy.cilium.enabled) -}}
-{{- fail "mode sidecar: a policy for clustermesh-apiserver's pod would cut off what Cilium needs there; write one for the whole pod" -}}
+{{- fail "mode sidecar: a network policy for meshkeep would block connections that Cilium needs in clustermesh-apiserver's pod; write one policy for the whole pod" -}}
 {{- end -}}
 {{- if and (eq .Values.mode "sidecar") .Values.persistence.enabled -}}
-{{- fail "mode sidecar: the pods of a Deployment share a claim, and a data directory has one process: set persistence.enabled=false" -}}
+{{- fail "mode sidecar: all pods of a Deployment would share the claim, but only one process can use a data directory: set persistence.enabled=false" -}}
 {{- end -}}
 {{- if and (eq .Values.mode "sidecar") .Values.clustermesh.clusters -}}
-{{- fail "mode sidecar: Cilium's own chart gives its pod the names of clustermesh.config.clusters" -}}
+{{- fail "mode sidecar: Cilium's chart already adds the names of clustermesh.config.clusters to its pod: remove clustermesh.clusters" -}}
 {{- end -}}
 {{- if and (eq .Values.meshSize "custom") (not .Values.resources) -}}
 {{- fail "meshSize custom needs resources" -}}
