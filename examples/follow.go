@@ -1,4 +1,4 @@
-// Keeps a copy of the ipcache of all clusters, with the client that oapi-codegen makes of openapi-3.0.json: follow http://127.0.0.1:9870
+// Keeps a copy of the ipcache of all clusters, with the client that oapi-codegen generates from openapi-3.0.json: follow http://127.0.0.1:9870
 package main
 
 import (

@@ -9,9 +9,9 @@ from httpx_sse import connect_sse
 
 
 def follow(base):
-    """Yields the position and the copy, key to entry, each time that the copy is complete and something may have changed."""
+    """Yields the position and the copy (key to entry) each time the copy is complete and may have changed."""
     copy, position = {}, None
-    # a bookmark comes each 15 s: a minute without a byte is a dead connection
+    # a bookmark arrives every 15 s, so a minute without data means a dead connection
     with httpx.Client(base_url=base, params={"kind": "ipcache", "snapshot": True}, timeout=httpx.Timeout(5, read=60)) as client:
         while True:
             fresh, synced = copy, False
@@ -26,7 +26,7 @@ def follow(base):
                             fresh[event["key"]] = event["object"]
                         elif event["type"] == "delete":
                             fresh.pop(event["key"], None)
-                        elif event["type"] == "synced":  # all up to here was told, changes follow
+                        elif event["type"] == "synced":  # the snapshot or replay is complete, changes follow
                             copy, synced = fresh, True
                         if synced:
                             position = sse.id

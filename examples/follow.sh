@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Keeps a copy of the ipcache of all clusters in a file, with curl and jq: follow.sh [http://127.0.0.1:9870 [ipcache.json]]
-# The file holds {"position", "entries": {key: entry}} and is replaced as a whole; what is ended goes on from it when it is started again.
+# The file contains {"position", "entries": {key: entry}} and is replaced atomically. After a restart, the script continues from it.
 set -uo pipefail
 base=${1:-http://127.0.0.1:9870} file=${2:-ipcache.json}
 [ -s "$file" ] || echo '{"entries": {}}' >"$file"
 
 while :; do
   position=$(jq -r '.position // ""' "$file")
-  # a bookmark comes each 15 s: a minute without a byte is a dead connection
+  # a bookmark arrives every 15 s, so a minute without data means a dead connection
   curl --silent --show-error --fail --no-buffer --get --speed-limit 1 --speed-time 60 \
     --header 'Accept: application/x-ndjson' --data 'kind=ipcache&snapshot=true' \
     ${position:+--data-urlencode "after=$position"} "$base/v1/events" |
@@ -16,7 +16,7 @@ while :; do
       if $event.type == "reset" then .entries = {} | .synced = false  # the position is no longer valid: everything is sent again
       elif $event.type == "upsert" then .entries[$event.key] = $event.object
       elif $event.type == "delete" then del(.entries[$event.key])
-      elif $event.type == "synced" then .synced = true                # all up to here was told, changes follow
+      elif $event.type == "synced" then .synced = true                # the snapshot or replay is complete, changes follow
       else . end
       | .position = ($event.position // $event.meta.position // .position);
       select(.synced) | del(.synced))' |

@@ -175,7 +175,7 @@ func (h *history) until(value string) {
 // replay returns the history for etcd's model, after comparing it with the source key by key.
 // Revisions that no key of the prefix has belong to another prefix.
 func (h *history) replay(source *source) (*model.EtcdReplay, error) {
-	told, requests, next := map[string][]string{}, []model.EtcdRequest{}, int64(2)
+	events, requests, next := map[string][]string{}, []model.EtcdRequest{}, int64(2)
 	for _, event := range h.events {
 		for ; next < event.Kv.ModRevision; next++ {
 			requests = append(requests, request(model.EtcdOperation{Type: model.PutOperation, Put: model.PutOptions{Key: "another"}}))
@@ -183,16 +183,16 @@ func (h *history) replay(source *source) (*model.EtcdReplay, error) {
 		next++
 		key, value := string(event.Kv.Key), string(event.Kv.Value)
 		if event.Type == mvccpb.Event_DELETE {
-			told[key] = append(told[key], deleted)
+			events[key] = append(events[key], deleted)
 			requests = append(requests, request(model.EtcdOperation{Type: model.DeleteOperation, Delete: model.DeleteOptions{Key: key}}))
 		} else {
-			told[key] = append(told[key], value)
+			events[key] = append(events[key], value)
 			put := model.PutOptions{Key: key, Value: model.ToValueOrHash(value)}
 			requests = append(requests, request(model.EtcdOperation{Type: model.PutOperation, Put: put}))
 		}
 	}
-	if !reflect.DeepEqual(told, source.history) {
-		return nil, fmt.Errorf("what was told is not what was written")
+	if !reflect.DeepEqual(events, source.history) {
+		return nil, fmt.Errorf("the watch events are not the written changes")
 	}
 	// the revisions after the last event
 	for range 100 {
@@ -222,7 +222,7 @@ func (s *scene) fromOldRevisions() error {
 		seen := s.source.followers[s.random.Intn(followers)].seen
 		revision := min(head, seen[s.random.Intn(len(seen))]+s.random.Int63n(2))
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		told, isCompacted := map[string]string{}, false
+		events, isCompacted := map[string]string{}, false
 		due := map[string]string{}
 		for _, kv := range listed.Kvs {
 			if kv.ModRevision >= revision {
@@ -233,12 +233,12 @@ func (s *scene) fromOldRevisions() error {
 			isCompacted = answer.CompactRevision != 0
 			for _, event := range answer.Events {
 				if event.Type == mvccpb.Event_DELETE {
-					delete(told, string(event.Kv.Key))
+					delete(events, string(event.Kv.Key))
 				} else {
-					told[string(event.Kv.Key)] = string(event.Kv.Value)
+					events[string(event.Kv.Key)] = string(event.Kv.Value)
 				}
 			}
-			if answer.Header.Revision >= head && reflect.DeepEqual(told, due) {
+			if answer.Header.Revision >= head && reflect.DeepEqual(events, due) {
 				cancel()
 			}
 		}
@@ -250,7 +250,7 @@ func (s *scene) fromOldRevisions() error {
 		case isOver:
 			answered++
 		default:
-			return fmt.Errorf("a watch from %d was told %d of %d keys", revision, len(told), len(due))
+			return fmt.Errorf("a watch from %d got %d of %d keys", revision, len(events), len(due))
 		}
 	}
 	fmt.Printf("  200 watches from earlier revisions: %d end with what is there, %d are compacted\n", answered, compacted)
