@@ -45,7 +45,7 @@ async fn a_holder_that_is_stuck_loses_its_lock_in_the_second_round() {
     assert!(waiting.join_next().await.unwrap().unwrap().is_new);
     // later operations of the former holder have no effect
     let error = one.allocator.get_if_locked(&key("b"), &stuck).await.unwrap_err();
-    assert_eq!(error.to_string(), "the lock of the key was lost: its lease has expired");
+    assert_eq!(error.to_string(), "lost the lock of the key: its lease expired");
     Locker::unlock(stuck).await;
     one.die().await;
     two.die().await;

@@ -124,7 +124,7 @@ async fn a_range_that_is_used_up_is_said_and_a_collected_number_is_given_out_aga
         node.allocator.allocate(&key(name)).await.unwrap();
     }
     let error = node.allocator.allocate(&key("c")).await.unwrap_err();
-    assert!(error.to_string().starts_with("no more available identities from 300 to 301"), "{error}");
+    assert!(error.to_string().starts_with("no identity from 300 to 301 is free"), "{error}");
     let freed = node.allocator.release(&key("a")).await.unwrap().id;
     let what = Collected { range: range(300, 301), deletes_per_minute: NonZeroU32::MIN };
     let first = node.allocator.run_gc(&StaleIds::new(), &what).await.unwrap();

@@ -60,12 +60,12 @@ const CASES: [(&str, Verdict); 44] = [
     ("rsa-1024-issuer", RefusedHere(&["the certificate CN=root (serial ", "/ca.crt has an RSA key of 1024 bits, and 2048 is the minimum"])),
     (
         "authority-as-server",
-        RefusedHere(&["CN=server (serial ", " is that of an authority (CA:TRUE), not of a server; issue a new one without CA:TRUE"]),
+        RefusedHere(&["CN=server (serial ", " belongs to an authority (CA:TRUE), not to a server; issue a new one without CA:TRUE"]),
     ),
     ("signed-with-sha1", Refused(&["CN=server (serial ", " is signed sha1WithRSAEncryption; sign with SHA-256"])),
     (
         "same-name-wrong",
-        Refused(&["is signed by another CN=root than that of ", "/ca.crt: same name, different key (signed by key ", ", known "]),
+        Refused(&["is signed by another CN=root than the one in ", "/ca.crt: same name, different key (signed by key ", ", known "]),
     ),
     (
         "other-name",
@@ -77,15 +77,15 @@ const CASES: [(&str, Verdict); 44] = [
     ),
     (
         "itself-wrong-name",
-        Refused(&["CN=server (serial ", " is not for 127.0.0.1: it is for paris.example.org, 192.0.2.1; use one of these names"]),
+        Refused(&["CN=server (serial ", " is not for 127.0.0.1, but for paris.example.org, 192.0.2.1; use one of these names"]),
     ),
-    ("itself-expired", Refused(&["the server's certificate CN=server (serial ", " ended ", "; renew it, or correct this machine's clock"])),
-    ("itself-for-clients", Refused(&["may not be used for a server: its extended key usage lacks serverAuth; issue a new one"])),
-    ("itself-untrusted", Refused(&["CN=server (serial ", " is signed by itself and is not in ", "; add it to trusted-ca-file ("])),
     (
-        "signed-by-server",
-        Refused(&["the certificate CN=server (serial ", "/ca.crt has signed another one, and may not: CA:TRUE is missing"]),
+        "itself-expired",
+        Refused(&["the server's certificate CN=server (serial ", " expired ", "; renew it, or correct this machine's clock"]),
     ),
+    ("itself-for-clients", Refused(&["may not be used for a server: its extended key usage lacks serverAuth; issue a new one"])),
+    ("itself-untrusted", Refused(&["CN=server (serial ", " is self-signed and is not in ", "; add it to trusted-ca-file ("])),
+    ("signed-by-server", Refused(&["the certificate CN=server (serial ", "/ca.crt signed another one, but must not: CA:TRUE is missing"])),
     (
         "intermediate-missing",
         Refused(&[
@@ -94,15 +94,18 @@ const CASES: [(&str, Verdict); 44] = [
             "append its certificate to the file of etcd's --cert-file",
         ]),
     ),
-    ("intermediate-is-server", Refused(&["CN=server (serial ", " that the server sends has signed another one, and may not"])),
+    ("intermediate-is-server", Refused(&["CN=server (serial ", " that the server sends signed another one, but must not"])),
     ("name-constraints", Refused(&["may not sign for its names (localhost, 127.0.0.1): it has name constraints"])),
-    ("expired", Refused(&["the server's certificate CN=server (serial ", " ended ", "; renew it"])),
-    ("not-yet-valid", Refused(&["the server's certificate CN=server (serial ", " is valid only from ", "; correct this machine's clock"])),
-    ("authority-expired", Refused(&["the certificate CN=root (serial ", "/ca.crt ended ", "; renew it"])),
-    ("wrong-name", Refused(&[" is not for 127.0.0.1: it is for paris.example.org, 192.0.2.1; use one of these names"])),
+    ("expired", Refused(&["the server's certificate CN=server (serial ", " expired ", "; renew it"])),
+    ("not-yet-valid", Refused(&["the server's certificate CN=server (serial ", " is not valid before ", "; correct this machine's clock"])),
+    ("authority-expired", Refused(&["the certificate CN=root (serial ", "/ca.crt expired ", "; renew it"])),
+    ("wrong-name", Refused(&[" is not for 127.0.0.1, but for paris.example.org, 192.0.2.1; use one of these names"])),
     (
         "common-name-alone",
-        Refused(&[" names no host: it has no subject alternative name", "; issue a new one with 127.0.0.1 as a subject alternative name"]),
+        Refused(&[
+            " has no host name: it has no subject alternative name",
+            "; issue a new one with 127.0.0.1 as a subject alternative name",
+        ]),
     ),
     ("for-clients", Refused(&["may not be used for a server: its extended key usage lacks serverAuth; issue a new one with serverAuth"])),
 ];

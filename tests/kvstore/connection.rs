@@ -102,7 +102,7 @@ async fn what_keeps_a_connection_from_opening_is_named() {
     let mut etcd = Etcd::builder().tls(Tls::Mutual).start().await;
     let (url, ca) = (etcd.url(), etcd.authority().certificate().display().to_string());
     let error = refusal(&format!("endpoints: [a]\ntrusted-ca-file: {ca}\n"), &url).await.to_string();
-    let required = "failed: the server requires a client certificate, and the client file names none (";
+    let required = "failed: the server requires a client certificate, and the client file has none (";
     assert!(error.starts_with(&format!("TLS with 127.0.0.1:{} {required}", etcd.port())), "{error}");
     assert!(error.ends_with("; set cert-file and key-file"), "{error}");
 
@@ -113,7 +113,7 @@ async fn what_keeps_a_connection_from_opening_is_named() {
         format!("endpoints: [a]\ntrusted-ca-file: {ca}\ncert-file: {}\nkey-file: {}\n", own.certificate.display(), stranger.key.display());
     let error = refusal(&mixed, &url).await.to_string();
     let start = format!("{} cannot be used: it is not the key of CN=meshkeep (serial ", stranger.key.display());
-    assert!(error.starts_with(&start) && error.ends_with("; use the two files that were made together"), "{error}");
+    assert!(error.starts_with(&start) && error.ends_with("; use a key and a certificate that belong together"), "{error}");
     let empty = etcd.directory().join("empty.crt");
     std::fs::write(&empty, "").unwrap();
     let error = refusal(&format!("endpoints: [a]\ntrusted-ca-file: {}\n", empty.display()), &url).await.to_string();
@@ -122,7 +122,7 @@ async fn what_keeps_a_connection_from_opening_is_named() {
     etcd.enable_auth("meshkeep", "secret").await;
     let wrong = etcd.client_file_yaml().replace("secret", "wr0ng-password");
     let error = refusal(&wrong, &url).await.to_string();
-    assert!(error.starts_with("etcd refuses the username or password of the client file: "), "{error}");
+    assert!(error.starts_with("etcd rejects the username or password of the client file: "), "{error}");
     assert!(!error.contains("wr0ng"), "{error}");
     let error = open(&etcd).await.get(b"elsewhere", None).await.unwrap_err();
     assert_eq!(error.to_string(), "reading \"elsewhere\": permission denied by etcd");
@@ -143,8 +143,8 @@ async fn clients_with_keys_over_p521_and_ed25519_are_let_in_and_plain_servers_ar
     }
     let plain = Etcd::start().await;
     let error = refusal("endpoints: [a]\ninsecure-skip-tls-verify: true\n", &plain.url().replace("http:", "https:")).await.to_string();
-    assert!(error.contains("the server closed the connection during the handshake") || error.contains("does not speak TLS"), "{error}");
-    assert!(error.contains("Write http:// or insecure-transport: true"), "{error}");
+    assert!(error.contains("the server closed the connection during the handshake") || error.contains("does not use TLS"), "{error}");
+    assert!(error.contains("use http:// or insecure-transport: true"), "{error}");
 }
 
 #[tokio::test]
@@ -256,7 +256,7 @@ async fn certificates_are_read_anew_for_each_connection() {
     let ca = std::fs::read(etcd.authority().certificate()).unwrap();
     std::fs::copy(stranger_authority.certificate(), etcd.authority().certificate()).unwrap();
     let error = Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.err().unwrap().to_string();
-    assert!(error.contains(" is signed by another CN=ca than that of ") && error.contains("same name, different key"), "{error}");
+    assert!(error.contains(" is signed by another CN=ca than the one in ") && error.contains("same name, different key"), "{error}");
     std::fs::write(etcd.authority().certificate(), ca).unwrap();
     Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.unwrap();
 }

@@ -84,6 +84,6 @@ async fn a_range_of_more_keys_than_cilium_writes_there_is_refused() {
     let etcd = Etcd::start().await;
     etcd.put_many((0..65).map(|number| (format!("cilium/synced/paris/{number}"), "1"))).await;
     let error = open(&etcd).await.follow(PREFIX, Some(&prefix_end(PREFIX))).await.err().unwrap().to_string();
-    let expected = "etcd sent what makes no sense: more than 64 keys that begin with \"cilium/synced/paris/\", where Cilium writes a few";
+    let expected = "etcd sent an invalid answer: more than 64 keys that begin with \"cilium/synced/paris/\", where Cilium writes a few";
     assert_eq!(error, expected);
 }

@@ -162,7 +162,7 @@ async fn more_in_one_revision_than_memory_allows_is_left_to_a_list() {
     let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(0)).await.unwrap();
     next(&mut watch).await;
     let error = watch.next().await.unwrap_err();
-    let expected = "watching \"cilium/\": more than 100000 bytes of changes that belong together";
+    let expected = "watching \"cilium/\": more than 100000 bytes of changes in one revision";
     assert_eq!((error.to_string().as_str(), error.disposition()), (expected, Disposition::Resync));
     // the stream was lost, the connection was not
     let listed = Revision(etcd.put("elsewhere", "1").await);

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let url = arguments.next().ok_or("name the address of an etcd")?;
+    let url = arguments.next().ok_or("usage: give the address of an etcd")?;
     let prefix = arguments.next().unwrap_or_else(|| "cilium/state/".into());
     let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
     let mut watcher = session.list_and_watch(prefix.as_bytes(), 256);

@@ -7,13 +7,13 @@ use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let url = std::env::args().nth(1).ok_or("name the address of an etcd")?;
+    let url = std::env::args().nth(1).ok_or("usage: give the address of an etcd")?;
     let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
     println!("waiting for the lock");
     let lock = session.lock_path_for_long(b"cilium/example-leader").await?;
     println!("leading");
     tokio::select! {
-        () = lock.lost() => return Err("the lease of the lock expired: another one may lead now".into()),
+        () = lock.lost() => return Err("the lease of the lock expired: another process may lead now".into()),
         signal = tokio::signal::ctrl_c() => signal?,
     }
     lock.unlock().await?;

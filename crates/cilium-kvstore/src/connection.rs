@@ -190,7 +190,7 @@ impl Connection {
         let mut values = Vec::with_capacity(keys.len());
         for response in reply.0.responses {
             let Some(PbTxnOpResponse::ResponseRange(range)) = response.response else {
-                return Err(KvstoreError::Malformed { reason: "a read in a transaction answered by something else".into() });
+                return Err(KvstoreError::Malformed { reason: "a read in a transaction got the answer of another request".into() });
             };
             check_keys(&range.kvs, revision)?;
             values.push(range.kvs.into_iter().next().map(KeyValue::from));
@@ -210,7 +210,7 @@ impl Connection {
     /// Requests the remaining life of a lease.
     pub(crate) async fn time_to_live(&self, lease: LeaseId) -> Result<LeaseTimeToLiveResponse, KvstoreError> {
         let mut leases = self.shared.client.lease_client();
-        let what = || format!("asking for the life of lease {:x}", lease.0);
+        let what = || format!("reading the time to live of lease {:x}", lease.0);
         let call = Box::pin(leases.time_to_live(lease.0, None));
         Ok(self.shared.read(what, call, |reply| reply.0.header.as_ref()).await?.0)
     }
@@ -274,7 +274,7 @@ impl Connection {
     ) -> Result<PbRangeResponse, KvstoreError> {
         let what = || format!("reading {}", printable(key));
         let part = self.shared.unary(what, Box::pin(stream.message())).await?;
-        let part = part.ok_or_else(|| KvstoreError::Malformed { reason: "a list that ends before its last part".into() })?.0;
+        let part = part.ok_or_else(|| KvstoreError::Malformed { reason: "a list that ended before its last part".into() })?.0;
         if part.header.is_some() {
             let (_, revision) = check_header(Some(self.shared.etcd_cluster_id), part.header.as_ref())?;
             if revision < pinned {
@@ -328,7 +328,7 @@ impl Connection {
 impl ConnectionState {
     /// Waits for a permit for a call in flight.
     async fn permit(&self) -> SemaphorePermit<'_> {
-        self.in_flight.acquire().await.expect("must be open: nobody closes it")
+        self.in_flight.acquire().await.expect("the semaphore is never closed")
     }
 
     async fn range(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
@@ -456,7 +456,7 @@ mod tests {
         check_keys(&[key(6), key(7)], Revision(7)).unwrap();
         check_keys(&[key(i64::MAX)], Revision(i64::MAX)).unwrap();
         let error = check_keys(&[key(6), key(8)], Revision(7)).unwrap_err().to_string();
-        assert_eq!(error, "etcd sent what makes no sense: \"a\" of revision 8 in a reply of revision 7");
+        assert_eq!(error, "etcd sent an invalid answer: \"a\" of revision 8 in a reply of revision 7");
     }
 
     #[test]

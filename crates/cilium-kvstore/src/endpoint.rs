@@ -76,7 +76,7 @@ impl Address {
             _ => return Err(invalid("only http:// and https:// are supported")),
         };
         if rest.contains('@') {
-            return Err(invalid("user and password belong to the keys username and password"));
+            return Err(invalid("put user and password into the keys username and password"));
         }
         // parsed as a full URI, because a bare authority would be parsed as a path
         let uri: Uri = format!("http://{rest}").parse().map_err(|_| invalid("not of the form https://host:port"))?;
@@ -132,7 +132,7 @@ mod tests {
             assert!(Address::parse(&Endpoint::new(text), false).is_err(), "{text}");
         }
         let message = Address::parse(&Endpoint::new("https://u:hunter2@a:2379"), false).unwrap_err().to_string();
-        assert_eq!(message, "endpoint \"https://…@a:2379\" cannot be used: user and password belong to the keys username and password");
+        assert_eq!(message, "endpoint \"https://…@a:2379\" cannot be used: put user and password into the keys username and password");
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub enum KvstoreError {
         limit: Duration,
     },
     /// etcd refused the user or the password.
-    #[error("etcd refuses the username or password of the client file: {message}")]
+    #[error("etcd rejects the username or password of the client file: {message}")]
     Authentication {
         /// Message of etcd.
         message: String,
@@ -110,13 +110,13 @@ pub enum KvstoreError {
         what: String,
     },
     /// More keys than the server counted or Cilium ever writes. Reading them might never end.
-    #[error("etcd sent what makes no sense: {reason}")]
+    #[error("etcd sent an invalid answer: {reason}")]
     TooManyKeys {
         /// Description of the range and its limit.
         reason: String,
     },
     /// A reply is older than an earlier one.
-    #[error("{what}: etcd went back from revision {from} to {to}: it was restored from a snapshot, or several share one address")]
+    #[error("{what}: etcd went back from revision {from} to {to}: it was restored from a snapshot, or several etcds share one address")]
     WentBack {
         /// Description of the request.
         what: String,
@@ -134,7 +134,7 @@ pub enum KvstoreError {
         bytes_max: usize,
     },
     /// Changes of one revision are over the limit. A list can read the same keys in pages.
-    #[error("{what}: more than {bytes_max} bytes of changes that belong together")]
+    #[error("{what}: more than {bytes_max} bytes of changes in one revision")]
     BatchTooLarge {
         /// Description of the watch.
         what: String,
@@ -186,7 +186,7 @@ pub enum KvstoreError {
         what: String,
     },
     /// A reply that no correct etcd sends.
-    #[error("etcd sent what makes no sense: {reason}")]
+    #[error("etcd sent an invalid answer: {reason}")]
     Malformed {
         /// Description of the mistake.
         reason: String,
@@ -228,19 +228,19 @@ impl KvstoreError {
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Timeout { .. } => Some("etcd client timeout exceeded: is etcd overloaded, without a leader, or far away?"),
+            Self::Timeout { .. } => Some("etcd client timeout exceeded: check whether etcd is overloaded, has no leader, or is far away"),
             Self::PermissionDenied { .. } => {
-                Some("the user of the client file needs a role that may do this (etcdctl role grant-permission)")
+                Some("give the user of the client file a role that allows this (etcdctl role grant-permission)")
             }
-            Self::NotConnected { .. } => Some("see the endpoints of the client file, and that etcd runs there"),
-            Self::LockLost { .. } => Some("the lock was held for longer than its lease lived, or somebody took it away: begin anew"),
+            Self::NotConnected { .. } => Some("check the endpoints of the client file, and that etcd runs there"),
+            Self::LockLost { .. } => Some("the lease of the lock expired, or another client deleted the lock: start again"),
             Self::Rpc { message, .. } if message.contains("database space exceeded") => Some(
                 "etcd is full: compact and defragment it, or raise --quota-backend-bytes, then disarm the alarm (etcdctl alarm disarm)",
             ),
             Self::Rpc { message, .. } if message.contains("requested lease not found") => {
-                Some("the lease ended at etcd: the next try gets another one")
+                Some("etcd no longer has the lease: the next attempt gets another one")
             }
-            Self::Rpc { message, .. } if message.contains("no leader") => Some("a majority of etcd's members is not there"),
+            Self::Rpc { message, .. } if message.contains("no leader") => Some("a majority of etcd's members is not reachable"),
             _ => None,
         }
     }

@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(Event::try_from(raw(1, key())).unwrap(), Event::Delete { key: b"a".to_vec(), mod_revision: Revision(7) });
         assert_eq!(Event::try_from(raw(0, key())).unwrap().mod_revision(), Revision(7));
         let message = Event::try_from(raw(2, key())).unwrap_err().to_string();
-        assert_eq!(message, "etcd sent what makes no sense: a watch event of unknown type 2 for \"a\"");
+        assert_eq!(message, "etcd sent an invalid answer: a watch event of unknown type 2 for \"a\"");
         assert!(Event::try_from(raw(0, None)).is_err());
     }
 }

@@ -119,7 +119,7 @@ pub enum Restored {
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// The lock was lost meanwhile. Nothing was written.
-    #[error("the lock of the key was lost: its lease has expired")]
+    #[error("lost the lock of the key: its lease expired")]
     LockLost,
     /// Error of the kvstore.
     #[error(transparent)]

@@ -78,14 +78,14 @@ impl EtcdBackend {
         }
         let shown = String::from_utf8_lossy(&event.key);
         let Some(id) = self.names.id_of(&event.key) else {
-            tracing::warn!(key = %shown, "a key among identities is none");
+            tracing::warn!(key = %shown, "ignoring a key that is not an identity");
             return None;
         };
         if event.kind == EventKind::Delete {
             return Some(Mutation::Delete(id));
         }
         if event.value.is_empty() {
-            tracing::warn!(key = %shown, "an identity without labels is not taken");
+            tracing::warn!(key = %shown, "ignoring an identity without labels");
             return None;
         }
         Some(Mutation::Upsert(id, AllocatorKey::from_text(&String::from_utf8_lossy(&event.value)), event.mod_revision))
@@ -113,7 +113,7 @@ fn locked<T>(result: Result<T, KvstoreError>) -> Result<T, BackendError> {
 impl Locker for KvLocker {
     async fn unlock(self) {
         if let Err(error) = Self::unlock(self).await {
-            tracing::debug!(%error, "a lock of an identity could not be given back at once");
+            tracing::debug!(%error, "cannot release the lock of an identity: trying again");
         }
     }
 }

@@ -113,10 +113,10 @@ impl<B: Backend> Shared<B> {
         let earlier = timeout(limit, self.earlier_ids(id, key)).await.map_err(|_| AllocateError::Untold { id, limit })?;
         for first in earlier {
             if self.refer(first, key, lock, false).await? {
-                tracing::debug!(%key, %id, %first, "a key that was about to get a number had one already");
+                tracing::debug!(%key, %id, %first, "a key that was about to get a number already had one");
                 // without references, a collector deletes it later if this fails
                 if let Err(error) = self.backend.delete_id_if_locked(id, key, lock).await {
-                    tracing::debug!(%id, %error, "a number that nobody needs stays until it is collected");
+                    tracing::debug!(%id, %error, "an unused number stays until it is collected");
                 }
                 return Ok(Allocation { id: first, is_new: false, first_use: true });
             }
@@ -167,7 +167,7 @@ impl<B: Backend> Shared<B> {
         if given.last_use
             && let Err(error) = self.backend.release(given.id, key).await
         {
-            tracing::debug!(%key, id = %given.id, %error, "a reference to an identity could not be taken back yet");
+            tracing::debug!(%key, id = %given.id, %error, "cannot remove a reference to an identity yet");
             self.state().doubtful.insert(key.clone(), given.id);
         }
         Ok(Released { id: given.id, last_use: given.last_use })

@@ -18,7 +18,7 @@
 //! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
 //!
 //! let node = |name| EtcdBackend::new(session.clone(), "cilium/state/identities/v1", name);
-//! let range = IdRange::new(256, 65_535).ok_or("not a range")?;
+//! let range = IdRange::new(256, 65_535).ok_or("not a valid range")?;
 //! let options = AllocatorOptions { range, ..AllocatorOptions::default() };
 //! let allocator = Allocator::start(node("10.0.0.1"), options)?;
 //!

@@ -52,26 +52,26 @@ pub enum AllocateError {
     #[error("the identities of the store were not read within {0:?}")]
     NotListed(Duration),
     /// All numbers are taken.
-    #[error("no more available identities from {} to {}: all are used or wait for their collection", range.min(), range.max())]
+    #[error("no identity from {} to {} is free: all are in use or wait for their collection", range.min(), range.max())]
     Exhausted {
         /// Range without a free number.
         range: IdRange,
     },
     /// Other nodes took the chosen numbers in the meantime.
-    #[error("{tries} free identities in a row were taken by other nodes")]
+    #[error("other nodes allocated {tries} free identities in a row first")]
     Taken {
         /// Number of choices.
         tries: usize,
     },
     /// Other nodes use the key with a number that does not belong to the key, or no longer does.
-    #[error("identity {id} is used for these labels, but stands for others")]
+    #[error("identity {id} is in use for these labels, but belongs to other labels")]
     Contested {
         /// Number that the other nodes use.
         id: Id,
     },
     /// The store has a new entry but does not report it, so it is unknown whether the key had
     /// another number before.
-    #[error("the store did not tell of the new identity {id} within {limit:?}")]
+    #[error("the new identity {id} did not appear in the store within {limit:?}")]
     Untold {
         /// Number of the entry.
         id: Id,

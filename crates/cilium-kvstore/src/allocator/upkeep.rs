@@ -72,7 +72,7 @@ async fn tell<B>(shared: &Shared<B>, event: Option<Event>) {
 async fn restore<B: Backend>(shared: Arc<Shared<B>>, id: Id, key: AllocatorKey) {
     let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
     while let Err(reason) = look_at(&shared, id, &key).await {
-        tracing::warn!(%id, %key, reason, "an identity in use has gone from the store and cannot be written again yet");
+        tracing::warn!(%id, %key, reason, "an identity in use was deleted from the store and cannot be written again yet");
         if shared.stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none() {
             break;
         }
@@ -135,7 +135,7 @@ pub(super) async fn look_at_all<B: Backend>(shared: &Arc<Shared<B>>) -> bool {
         }
     }
     if let Some(reason) = &reason {
-        tracing::warn!(reason, "identities in use cannot be looked at in the store");
+        tracing::warn!(reason, "cannot check in the store the identities in use");
     }
     reason.is_none()
 }
@@ -151,11 +151,11 @@ async fn look_at<B: Backend>(shared: &Arc<Shared<B>>, id: Id, key: &AllocatorKey
     let restored = timeout(limit, shared.backend.update_key(id, key)).await;
     match restored.map_err(|_| format!("no answer within {limit:?}"))?.map_err(|error| error.to_string())? {
         Restored::Standing => {}
-        Restored::Written => tracing::info!(%id, %key, "an identity in use was missing in the store and is there again"),
+        Restored::Written => tracing::info!(%id, %key, "wrote an identity in use again that was missing in the store"),
         Restored::Lost => {
             let event = shared.state().lose(id, key);
             drop(turn);
-            tracing::error!(%id, %key, "an identity in use was lost: its references expired and it was given away");
+            tracing::error!(%id, %key, "an identity in use was lost: its references expired, and the number was reused");
             tell(shared, event).await;
         }
     }

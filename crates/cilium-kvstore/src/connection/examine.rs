@@ -218,8 +218,8 @@ async fn ask_version(
         let response = sender.send_request(request).await.map_err(shown)?;
         let date = response.headers().get("date").and_then(|date| date.to_str().ok()).and_then(seconds_of);
         let body = Limited::new(response.into_body(), VERSION_BYTES_MAX).collect().await.map_err(|error| error.to_string())?;
-        let body: serde_json::Value = serde_json::from_slice(&body.to_bytes()).map_err(|_| "what answers is no etcd".to_owned())?;
-        let version = body.get("etcdserver").and_then(|version| version.as_str()).ok_or_else(|| "what answers is no etcd".to_owned())?;
+        let body: serde_json::Value = serde_json::from_slice(&body.to_bytes()).map_err(|_| "the server is not an etcd".to_owned())?;
+        let version = body.get("etcdserver").and_then(|version| version.as_str()).ok_or_else(|| "the server is not an etcd".to_owned())?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|now| i64::try_from(now.as_secs()).ok());
         Ok(ServerFacts { version: version.to_owned(), clock_ahead_seconds: date.zip(now).map(|(theirs, ours)| theirs - ours) })
     };
@@ -370,7 +370,7 @@ mod tests {
             assert_eq!(version_of(body).await, expected);
             assert_eq!(version_of("HTTP/1.0 200 OK\r\n\r\n{\"etcdserver\":\"3.5.21\"}").await, expected);
             let other = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK";
-            assert_eq!(version_of(other).await, Err("what answers is no etcd".to_owned()));
+            assert_eq!(version_of(other).await, Err("the server is not an etcd".to_owned()));
         }
         assert_eq!(version_of("").await, Err("the server closed the connection".to_owned()));
     }

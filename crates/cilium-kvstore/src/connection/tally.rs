@@ -43,7 +43,7 @@ impl Tally {
         for PbKeyValue { key, .. } in &found {
             let ascends = after.map_or(*key >= self.next, |after| key.as_slice() > after);
             if !ascends || (self.end != [0] && *key >= self.end) {
-                return Err(malformed(format!("{} is out of place in a list", printable(key))));
+                return Err(malformed(format!("{} is out of order in a list", printable(key))));
             }
             after = Some(key);
         }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     fn refusal(result: Result<Page, KvstoreError>) -> String {
-        result.unwrap_err().to_string().replace("etcd sent what makes no sense: ", "")
+        result.unwrap_err().to_string().replace("etcd sent an invalid answer: ", "")
     }
 
     #[test]
@@ -105,11 +105,11 @@ mod tests {
     fn keys_come_in_order_from_within_the_range_and_of_the_revision() {
         for keys in [&["b"][..], &["a0"], &["A"], &["a/2", "a/1"], &["a/1", "a/1"]] {
             let text = refusal(tally(9).take(found(keys), false));
-            assert!(text.ends_with(" is out of place in a list"), "{text}");
+            assert!(text.ends_with(" is out of order in a list"), "{text}");
         }
         let mut twice = tally(9);
         twice.take(found(&["a/1", "a/2"]), false).unwrap();
-        assert_eq!(refusal(twice.take(found(&["a/2"]), false)), "\"a/2\" is out of place in a list");
+        assert_eq!(refusal(twice.take(found(&["a/2"]), false)), "\"a/2\" is out of order in a list");
         Tally::new(vec![0], vec![0], Revision(7), 1).take(found(&["zz"]), true).unwrap();
         let newer = Tally::new(b"a/".to_vec(), b"a0".to_vec(), Revision(6), 1).take(found(&["a/1"]), true);
         assert_eq!(refusal(newer), "\"a/1\" of revision 7 in a reply of revision 6");

@@ -194,7 +194,7 @@ impl Watch {
             }
         })?;
         if !response.created {
-            return Err(KvstoreError::Malformed { reason: "a watch that begins without being created".into() });
+            return Err(KvstoreError::Malformed { reason: "a watch that sends events before it is created".into() });
         }
         if revision < self.assembly.read {
             return Err(KvstoreError::WentBack { what: self.assembly.what.clone(), from: self.assembly.read, to: revision });
@@ -395,15 +395,15 @@ mod tests {
         assert_eq!(outcome(compacted), ("watching: the revision is compacted up to 7".into(), Disposition::Resync));
         let expired = PbWatchResponse { canceled: true, cancel_reason: "etcdserver: invalid auth token".into(), ..response(9, &[]) };
         assert_eq!(outcome(expired), ("watching: cancelled by etcd: etcdserver: invalid auth token".into(), Disposition::Retry));
-        let backwards = "etcd sent what makes no sense: watching: an event of revision";
+        let backwards = "etcd sent an invalid answer: watching: an event of revision";
         assert_eq!(outcome(response(9, &[("a", 3), ("b", 2)])), (format!("{backwards} 2 out of order"), Disposition::Retry));
-        let newer = "etcd sent what makes no sense: watching: an event of revision 10 in a response of revision 9";
+        let newer = "etcd sent an invalid answer: watching: an event of revision 10 in a response of revision 9";
         assert_eq!(outcome(response(9, &[("a", 10)])), (newer.into(), Disposition::Retry));
         let (text, disposition) = outcome(response(0, &[]));
         assert!(text.starts_with("watching: etcd went back from revision 1 to 0: "), "{text}");
         assert_eq!(disposition, Disposition::Retry);
         let large = "x".repeat(8000);
-        let message = "watching: more than 8000 bytes of changes that belong together".to_owned();
+        let message = "watching: more than 8000 bytes of changes in one revision".to_owned();
         assert_eq!(outcome(fragment(&[(&large, 2)])), (message, Disposition::Resync));
     }
 }

@@ -64,7 +64,7 @@ impl Connection {
         let mut leases = self.shared.client.lease_client();
         let seconds = i64::try_from(life.as_secs()).unwrap_or(i64::MAX).max(1);
         let call = Box::pin(leases.grant(seconds, None));
-        let (reply, _) = self.shared.vital(|| "asking for a lease".into(), call, |reply| reply.0.header.as_ref()).await?;
+        let (reply, _) = self.shared.vital(|| "requesting a lease".into(), call, |reply| reply.0.header.as_ref()).await?;
         match reply.0.id {
             0 => Err(KvstoreError::Malformed { reason: "a lease without an id".into() }),
             id => Ok(LeaseId(id)),
@@ -100,7 +100,7 @@ impl Connection {
     /// Requests the status of this member (`Maintenance/Status`).
     pub(crate) async fn member_status(&self) -> Result<PbStatusResponse, KvstoreError> {
         let mut maintenance = self.shared.client.maintenance_client();
-        let what = || "asking for the member's status".into();
+        let what = || "reading the member's status".into();
         let (reply, _) = self.shared.vital(what, Box::pin(maintenance.status()), |reply| reply.0.header.as_ref()).await?;
         Ok(reply.0)
     }

@@ -81,7 +81,7 @@ impl Watching {
             let prefix = printable(&self.prefix);
             let wait = backoff.next_wait();
             if backoff.failures() == WARN_FROM {
-                tracing::warn!(prefix, %error, hint = error.hint(), "deletes cannot be watched; trying again");
+                tracing::warn!(prefix, %error, hint = error.hint(), "cannot watch deletes; trying again");
             } else {
                 tracing::debug!(prefix, %error, "the watch for deletes ended");
             }

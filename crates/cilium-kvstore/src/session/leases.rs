@@ -211,7 +211,7 @@ impl Leases {
         let told = book.lose(&lost, &self.hasher);
         drop(book);
         let first = leases.first().map(|lease| format!("{:x}", lease.0));
-        tracing::warn!(count = lost.len(), first, "leases were lost: what hung on them is written again by who wrote it");
+        tracing::warn!(count = lost.len(), first, "leases were lost: their writers write the keys again");
         for (observer, lost) in told {
             observer(&lost);
         }
@@ -273,7 +273,7 @@ impl Leases {
                 Ok(true) => self.renewed(lease, asked_at),
                 Ok(false) => lost.push(lease),
                 Err(error) => {
-                    tracing::debug!(lease = format!("{:x}", lease.0), %error, "a lease could not be renewed");
+                    tracing::debug!(lease = format!("{:x}", lease.0), %error, "cannot renew a lease");
                     self.retry(lease);
                 }
             }

@@ -57,7 +57,7 @@ async fn connect_for_ever(shared: &Arc<SessionState>) {
             backoff.reset();
         }
         let wait = backoff.next_wait();
-        tracing::info!(endpoint = %endpoint, %error, ?wait, "no connection with etcd; connecting again");
+        tracing::info!(endpoint = %endpoint, %error, ?wait, "lost the connection to etcd; reconnecting");
         tokio::time::sleep(wait).await;
     }
 }
@@ -172,8 +172,7 @@ async fn ask_endpoints(shared: &SessionState, connection: &Connection, own: &End
             Connection::open(&shared.file, endpoint, &shared.options.client).await?.member_status().await
         };
         let answer = timeout(CHECK_MAX, asking).await;
-        let answer =
-            answer.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: "asking for the member's status".into(), limit: CHECK_MAX }));
+        let answer = answer.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: "reading the member's status".into(), limit: CHECK_MAX }));
         let endpoint = endpoint.to_string();
         all.push(match answer {
             Ok(status) => EndpointStatus {
@@ -185,7 +184,7 @@ async fn ask_endpoints(shared: &SessionState, connection: &Connection, own: &End
             // a role that may write keys may lack the right to request the status; the refusal
             // still proves that the endpoint answers
             Err(KvstoreError::PermissionDenied { .. }) => {
-                EndpointStatus { endpoint, version: Ok("not told".into()), is_leader: false, database_bytes: 0 }
+                EndpointStatus { endpoint, version: Ok("unknown (permission denied)".into()), is_leader: false, database_bytes: 0 }
             }
             Err(error) => EndpointStatus { endpoint, version: Err(error.to_string()), is_leader: false, database_bytes: 0 },
         });

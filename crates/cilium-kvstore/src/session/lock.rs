@@ -85,7 +85,7 @@ impl Session {
 
     /// Takes away the locks that this process has held for more than 30 s, because their holders
     /// forgot them. Returns their number. A session also does this itself every 30 s.
-    #[must_use = "how many locks were forgotten is worth a look"]
+    #[must_use = "some locks were not released"]
     pub fn run_locks_gc(&self) -> usize {
         self.shared.sweep_once()
     }
@@ -170,7 +170,7 @@ impl SessionState {
         let stale = self.paths.take_stale(STALE_AFTER);
         let count = stale.len();
         for left in &stale {
-            tracing::error!(path = printable(&left.path), "a lock was held for more than 30 s: it is taken away");
+            tracing::error!(path = printable(&left.path), "a lock was held for more than 30 s: releasing it");
         }
         self.janitor.take(stale);
         count
@@ -203,7 +203,7 @@ impl SessionState {
                         self.paths.unlock(&left.path, left.owner);
                     }
                     Err(error) => {
-                        tracing::debug!(path = printable(&left.path), %error, "a lock's key could not be deleted; trying again");
+                        tracing::debug!(path = printable(&left.path), %error, "cannot delete the key of a lock; trying again");
                         kept.push(left);
                     }
                 }

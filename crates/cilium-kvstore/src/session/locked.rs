@@ -126,7 +126,7 @@ impl Session {
 fn deleted(reply: &PbTxnResponse) -> Result<u64, KvstoreError> {
     match reply.responses.first().and_then(|response| response.response.as_ref()) {
         Some(PbTxnOpResponse::ResponseDeleteRange(range)) => Ok(u64::try_from(range.deleted).unwrap_or(0)),
-        _ => Err(KvstoreError::Malformed { reason: "a deletion in a transaction answered by something else".into() }),
+        _ => Err(KvstoreError::Malformed { reason: "a delete in a transaction got the answer of another request".into() }),
     }
 }
 

@@ -266,7 +266,7 @@ impl Session {
         let Some(connection) = connection.filter(|_| self.shared.options.revoke_on_close) else { return };
         for lease in self.shared.keys.ids().into_iter().chain(self.shared.locks.ids()) {
             if let Err(error) = connection.revoke(lease).await {
-                tracing::warn!(%error, "a lease is not revoked: its keys stay until it runs out");
+                tracing::warn!(%error, "cannot revoke a lease: its keys stay until it expires");
             }
         }
     }

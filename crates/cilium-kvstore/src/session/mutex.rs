@@ -87,7 +87,7 @@ fn below(prefix: &[u8]) -> GetOptions {
 
 /// Returns our own key from the transaction's reply.
 fn mine(reply: &PbTxnResponse) -> Result<PbKeyValue, KvstoreError> {
-    range(reply, 0)?.kvs.first().cloned().ok_or_else(|| malformed("a lock's key that is there and is not"))
+    range(reply, 0)?.kvs.first().cloned().ok_or_else(|| malformed("the key of a lock that both exists and does not exist"))
 }
 
 fn created(key_value: &PbKeyValue) -> Result<Revision, KvstoreError> {
@@ -98,7 +98,7 @@ fn created(key_value: &PbKeyValue) -> Result<Revision, KvstoreError> {
 pub(super) fn range(reply: &PbTxnResponse, place: usize) -> Result<&PbRangeResponse, KvstoreError> {
     match reply.responses.get(place).and_then(|response| response.response.as_ref()) {
         Some(PbTxnOpResponse::ResponseRange(range)) => Ok(range),
-        _ => Err(malformed("a read in a transaction answered by something else")),
+        _ => Err(malformed("a read in a transaction got the answer of another request")),
     }
 }
 

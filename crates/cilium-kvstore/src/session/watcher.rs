@@ -162,9 +162,9 @@ impl Following {
     fn note_failure(&self, failures: u32, error: &KvstoreError) {
         let prefix = printable(&self.prefix);
         if failures == WARN_AT {
-            tracing::warn!(prefix, %error, attempts = WARN_AT, hint = error.hint(), "a list or its watch fails again and again");
+            tracing::warn!(prefix, %error, attempts = WARN_AT, hint = error.hint(), "a list or its watch keeps failing");
         } else {
-            tracing::debug!(prefix, %error, "a list or its watch failed; listing anew");
+            tracing::debug!(prefix, %error, "a list or its watch failed; listing again");
         }
     }
 

@@ -272,7 +272,7 @@ impl SyncQueue {
                 }
                 state.succeeded(key);
                 if failed_before && state.failing == 0 {
-                    tracing::info!(key = printable(key), "writing to etcd succeeds again");
+                    tracing::info!(key = printable(key), "writing to etcd works again");
                 }
             }
             Err(error) => {
@@ -280,7 +280,7 @@ impl SyncQueue {
                 state.put_off(key, Instant::now());
                 let text = error.to_string();
                 if !failed_before {
-                    tracing::warn!(error = text, hint = error.hint(), "writing to etcd fails: it is tried again until it succeeds");
+                    tracing::warn!(error = text, hint = error.hint(), "cannot write to etcd: trying again until it succeeds");
                 }
                 state.last_failure = Some((text, SystemTime::now()));
             }

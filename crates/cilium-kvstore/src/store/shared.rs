@@ -176,9 +176,9 @@ impl Inner {
             EventKind::Delete => {
                 let local = self.keys().local.get(&name).cloned();
                 if let Some(value) = local {
-                    tracing::warn!(key = printable(&event.key), "an own key was deleted by somebody else: it is written again");
+                    tracing::warn!(key = printable(&event.key), "another client deleted an own key: writing it again");
                     if let Err(error) = self.sync_key(&name, &value).await {
-                        tracing::warn!(key = printable(&event.key), %error, "it could not be: it is when the own keys are compared next");
+                        tracing::warn!(key = printable(&event.key), %error, "the queue is full: the next comparison of the own keys writes it");
                     }
                     return;
                 }
@@ -201,7 +201,7 @@ impl Inner {
                     continue;
                 }
                 if let Err(error) = self.sync_key(&name, &value).await {
-                    tracing::warn!(name = printable(&name), %error, hint = error.hint(), "an own key could not be compared");
+                    tracing::warn!(name = printable(&name), %error, hint = error.hint(), "cannot compare an own key");
                     break;
                 }
             }

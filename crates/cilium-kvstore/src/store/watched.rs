@@ -108,7 +108,7 @@ impl WatchStore {
         let removed = self.entries().remove(name);
         match removed {
             Some(entry) => self.observer.on_delete(name, &entry.value),
-            None => tracing::debug!(name = printable(name), "a key is gone that was not known"),
+            None => tracing::debug!(name = printable(name), "an unknown key was deleted"),
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) use verifier::ServerVerifier;
 
 /// Message for a file that is not PEM. The parser's own message may quote a line, and a key may be
 /// on one line (rustls-pki-types, `pem::Error::IllegalSectionStart`).
-const NOT_PEM: &str = "not in PEM form, or cut off";
+const NOT_PEM: &str = "not in PEM form, or incomplete";
 
 /// TLS part of a client file: the configuration of one connection, and the state that explains a
 /// failure.
@@ -109,7 +109,7 @@ fn certified_key(pair: &ClientCertificate) -> Result<CertifiedKey, KvstoreError>
         x509_parser::parse_x509_certificate(own).map_err(|_| unusable(certificate, "the first certificate in it is damaged"))?;
     if signing.public_key().is_some_and(|public| public.as_ref() != parsed.public_key().raw) {
         let reason = format!(
-            "it is not the key of {} of {}; use the two files that were made together",
+            "it is not the key of {} of {}; use a key and a certificate that belong together",
             refusal::described(own),
             certificate.display()
         );
@@ -122,7 +122,7 @@ fn certified_key(pair: &ClientCertificate) -> Result<CertifiedKey, KvstoreError>
 fn no_key_in(pem: &[u8]) -> &'static str {
     let is_encrypted = |line: &[u8]| line.starts_with(b"-----BEGIN ENCRYPTED") || line.starts_with(b"Proc-Type: 4,ENCRYPTED");
     if pem.split(|byte| *byte == b'\n').any(is_encrypted) {
-        return "the key in it is encrypted; decrypt it with openssl pkey, because etcd's client does not ask for a passphrase either";
+        return "the key in it is encrypted; decrypt it with openssl pkey (etcd's client does not support passphrases either)";
     }
     "no private key in PEM form in it"
 }

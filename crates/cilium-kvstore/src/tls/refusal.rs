@@ -63,7 +63,7 @@ impl TlsRefusal {
         match Chain::read(owner, own, between, trusted) {
             Some(chain) => chain.refusal(name, error),
             None => {
-                let reason = format!("the certificate that the {} shows is damaged", owner.noun());
+                let reason = format!("the {}'s certificate is damaged", owner.noun());
                 Self::new(reason, "issue a new one")
             }
         }
@@ -77,7 +77,7 @@ impl TlsRefusal {
         }
         Self::new(
             format!("the server does not have the key of {}", shown.trim_start_matches("the server's ")),
-            "etcd's --key-file must be the key of its --cert-file; if it is, something else answers in the name of the server",
+            "etcd's --key-file must be the key of its --cert-file; if it is, another server answers at this address",
         )
     }
 
@@ -89,12 +89,12 @@ impl TlsRefusal {
     /// Describes a handshake that failed, or an alert after it. `client` describes the client's
     /// certificate.
     pub(super) fn of_handshake(error: &io::Error, client: Option<&str>) -> Self {
-        const NO_TLS: &str = "is this the port of an etcd that speaks TLS? Write http:// or insecure-transport: true for one that does not";
+        const NO_TLS: &str = "check that this is the port of an etcd with TLS; for one without TLS use http:// or insecure-transport: true";
         let Some(tls) = tls_error(error) else {
             return match error.kind() {
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::new(
                     "the server closed the connection during the handshake",
-                    format!("{NO_TLS}; a proxy or firewall in between does the same"),
+                    format!("{NO_TLS}; a proxy or firewall in between may also do this"),
                 ),
                 _ => Self::new(error.to_string(), NO_TLS),
             };
@@ -102,13 +102,13 @@ impl TlsRefusal {
         match tls {
             rustls::Error::AlertReceived(alert) => Self::of_alert(*alert, client),
             rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } | rustls::Error::PeerSentOversizedRecord => {
-                Self::new("the peer does not speak TLS", NO_TLS)
+                Self::new("the server does not use TLS", NO_TLS)
             }
             rustls::Error::PeerIncompatible(what) => Self::new(
-                format!("the server has no version, cipher suite or curve of TLS in common with this client ({})", words(what)),
+                format!("the server and this client have no TLS version, cipher suite or curve in common ({})", words(what)),
                 COMMON,
             ),
-            rustls::Error::NoCertificatesPresented => Self::new("the server shows no certificate", "give etcd --cert-file and --key-file"),
+            rustls::Error::NoCertificatesPresented => Self::new("the server sends no certificate", "give etcd --cert-file and --key-file"),
             other => Self::new(format!("the handshake failed: {other}"), NO_TLS),
         }
     }
@@ -117,37 +117,39 @@ impl TlsRefusal {
     /// certificate`, `unknown certificate authority`, `expired certificate`, and in TLS 1.3
     /// `certificate required`, which is `bad certificate` in TLS 1.2.
     fn of_alert(alert: AlertDescription, client: Option<&str>) -> Self {
-        const AUTHORITY: &str = "use one that is signed by an authority of etcd's --trusted-ca-file";
+        const AUTHORITY: &str = "use one that an authority in etcd's --trusted-ca-file signed";
         let said = words(alert);
         match (alert, client) {
             (AlertDescription::InternalError, _) => Self::new(
                 "the server failed during the handshake (internal error)",
-                "see its log: etcd says so where its --cert-file or --key-file cannot be read, or do not belong together",
+                "check its log: its --cert-file or --key-file may be unreadable, or not belong together",
             ),
             (AlertDescription::ProtocolVersion | AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity, _) => {
-                Self::new(format!("the server has no version, cipher suite or curve of TLS in common with this client ({said})"), COMMON)
+                Self::new(format!("the server and this client have no TLS version, cipher suite or curve in common ({said})"), COMMON)
             }
             (AlertDescription::UnrecognisedName, _) => Self::new(
                 "the server has no certificate for this host name",
-                "use one of the names of its certificate as the endpoint's host",
+                "use one of the names in its certificate as the endpoint's host",
             ),
-            (AlertDescription::NoApplicationProtocol, _) => Self::new("the server does not speak HTTP/2", "is this the port of an etcd?"),
+            (AlertDescription::NoApplicationProtocol, _) => {
+                Self::new("the server does not support HTTP/2", "check that this is the port of an etcd")
+            }
             (AlertDescription::CertificateExpired, Some(client)) => Self::new(
                 format!("the server considers the client's certificate {client} expired"),
-                "renew it; if it has not ended, the server's clock is ahead",
+                "renew it; if it has not expired, the server's clock is ahead",
             ),
             (AlertDescription::UnknownCA, Some(client)) => {
-                Self::new(format!("the server does not know the authority that signed the client's certificate {client}"), AUTHORITY)
+                Self::new(format!("the server does not trust the authority that signed the client's certificate {client}"), AUTHORITY)
             }
             (alert, Some(client)) if is_about_certificates(alert) => Self::new(
-                format!("the server refuses the client's certificate {client} ({said})"),
-                format!("{AUTHORITY}, and that clients may use"),
+                format!("the server rejects the client's certificate {client} ({said})"),
+                format!("{AUTHORITY} for use by clients"),
             ),
             (alert, None) if is_about_certificates(alert) => Self::new(
-                format!("the server requires a client certificate, and the client file names none ({said})"),
+                format!("the server requires a client certificate, and the client file has none ({said})"),
                 "set cert-file and key-file",
             ),
-            _ => Self::new(format!("the server ended the handshake ({said})"), "see the server's log"),
+            _ => Self::new(format!("the server aborted the handshake ({said})"), "check the server's log"),
         }
     }
 }
@@ -272,43 +274,43 @@ mod tests {
             (
                 AlertDescription::CertificateRequired,
                 None,
-                "the server requires a client certificate, and the client file names none (certificate required); set cert-file and key-file",
+                "the server requires a client certificate, and the client file has none (certificate required); set cert-file and key-file",
             ),
             (
                 AlertDescription::BadCertificate,
                 None,
-                "the server requires a client certificate, and the client file names none (bad certificate); set cert-file and key-file",
+                "the server requires a client certificate, and the client file has none (bad certificate); set cert-file and key-file",
             ),
             (
                 AlertDescription::BadCertificate,
                 client,
-                "the server refuses the client's certificate CN=meshkeep (serial 0a) of /c.crt (bad certificate); \
-                 use one that is signed by an authority of etcd's --trusted-ca-file, and that clients may use",
+                "the server rejects the client's certificate CN=meshkeep (serial 0a) of /c.crt (bad certificate); \
+                 use one that an authority in etcd's --trusted-ca-file signed for use by clients",
             ),
             (
                 AlertDescription::UnknownCA,
                 client,
-                "the server does not know the authority that signed the client's certificate CN=meshkeep (serial 0a) of /c.crt; \
-                 use one that is signed by an authority of etcd's --trusted-ca-file",
+                "the server does not trust the authority that signed the client's certificate CN=meshkeep (serial 0a) of /c.crt; \
+                 use one that an authority in etcd's --trusted-ca-file signed",
             ),
             (
                 AlertDescription::CertificateExpired,
                 client,
                 "the server considers the client's certificate CN=meshkeep (serial 0a) of /c.crt expired; \
-                 renew it; if it has not ended, the server's clock is ahead",
+                 renew it; if it has not expired, the server's clock is ahead",
             ),
-            (AlertDescription::UserCanceled, client, "the server ended the handshake (user canceled); see the server's log"),
+            (AlertDescription::UserCanceled, client, "the server aborted the handshake (user canceled); check the server's log"),
         ] {
             assert_eq!(alert(what, client), expected);
         }
-        assert!(alert(AlertDescription::InternalError, client).contains("see its log: etcd says so"));
+        assert!(alert(AlertDescription::InternalError, client).contains("check its log: its --cert-file"));
         assert!(alert(AlertDescription::HandshakeFailure, client).contains("(handshake failure); the server must offer TLS 1.2 or 1.3"));
     }
 
     #[test]
     fn what_speaks_no_tls_or_ends_the_connection_is_told_apart_from_a_refusal() {
         let text = of(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType), None);
-        assert!(text.starts_with("the peer does not speak TLS; is this the port"), "{text}");
+        assert!(text.starts_with("the server does not use TLS; check that this is the port"), "{text}");
         let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");
         let text = TlsRefusal::of_handshake(&ended, None).to_string();
         assert!(text.starts_with("the server closed the connection during the handshake; "), "{text}");

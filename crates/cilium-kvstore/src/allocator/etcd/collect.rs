@@ -67,7 +67,7 @@ impl EtcdBackend {
                         }
                         Ok(false) => {}
                         Err(error) => {
-                            tracing::warn!(%id, %error, "an identity that nobody uses is not deleted: the next round tries again");
+                            tracing::warn!(%id, %error, "cannot delete an unused identity: the next round tries again");
                             round.stale.insert(id, entry.mod_revision);
                         }
                     }
@@ -128,7 +128,7 @@ impl EtcdBackend {
         for found in self.session.list_prefix(&self.names.locks()).await? {
             let stuck = last_round.get(&found.key) == Some(&(found.mod_revision, found.lease)) && holders.contains(&found.key);
             if stuck && self.session.delete(&found.key).await.is_ok() {
-                tracing::warn!(lock = %String::from_utf8_lossy(&found.key), "a lock of an identity was taken from its holder, who is stuck");
+                tracing::warn!(lock = %String::from_utf8_lossy(&found.key), "removed the lock of an identity, because its holder is stuck");
                 round.deleted += 1;
             } else {
                 round.held.insert(found.key.clone(), (found.mod_revision, found.lease));

@@ -73,7 +73,7 @@ async fn attempts_follow_each_other_at_growing_distances_and_end() {
     let slow = start(&node, AllocatorOptions { allocation_max: Duration::from_millis(100), ..options() });
     memory.fail([Failure::Before; 20]);
     let error = slow.allocate(&key("c")).await.unwrap_err();
-    assert_eq!(error.to_string(), "no identity within 100ms; the last attempt: the lock of the key was lost: its lease has expired");
+    assert_eq!(error.to_string(), "no identity within 100ms; the last attempt: lost the lock of the key: its lease expired");
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,7 +124,7 @@ async fn a_range_that_is_used_up_is_said_at_once_and_what_is_collected_is_free_a
     let second = allocator.allocate(&key("b")).await.unwrap();
     let begin = tokio::time::Instant::now();
     let error = allocator.allocate(&key("c")).await.unwrap_err();
-    assert_eq!(error.to_string(), "no more available identities from 7 to 8: all are used or wait for their collection");
+    assert_eq!(error.to_string(), "no identity from 7 to 8 is free: all are in use or wait for their collection");
     assert!(begin.elapsed() < Duration::from_millis(1));
     allocator.release(&key("b")).await.unwrap();
     memory.delete(second.id);

@@ -36,7 +36,7 @@ impl<'a> Chain<'a> {
             webpki::Error::CertNotValidYet { time, not_before } => self.not_valid_yet(*time, *not_before),
             webpki::Error::CertNotValidForName(_) => self.wrong_name(name),
             webpki::Error::CaUsedAsEndEntity => TlsRefusal::new(
-                format!("{own} is that of an authority (CA:TRUE), not of a {}", self.owner.noun()),
+                format!("{own} belongs to an authority (CA:TRUE), not to a {}", self.owner.noun()),
                 format!("issue a new one without CA:TRUE, or add this certificate itself to {}", self.file()),
             ),
             webpki::Error::EndEntityUsedAsCa => {
@@ -44,8 +44,8 @@ impl<'a> Chain<'a> {
                 let wrong = signers.into_iter().find(|certificate| !certificate.is_ca());
                 let shown = wrong.map_or_else(|| own.clone(), |certificate| self.shown(&certificate));
                 TlsRefusal::new(
-                    format!("{shown} has signed another one, and may not: CA:TRUE is missing"),
-                    "sign with an authority's certificate",
+                    format!("{shown} signed another one, but must not: CA:TRUE is missing"),
+                    "sign with the certificate of an authority",
                 )
             }
             webpki::Error::RequiredEkuNotFoundContext(_) | webpki::Error::EmptyEkuExtension => self.wrong_purpose(),
@@ -54,23 +54,23 @@ impl<'a> Chain<'a> {
                 "use an authority that may sign for them",
             ),
             webpki::Error::PathLenConstraintViolated => TlsRefusal::new(
-                format!("the chain of {own} has more authorities than one of them permits (pathLenConstraint)"),
-                "sign with an authority that is nearer to the root",
+                format!("the chain of {own} is longer than one of its authorities permits (pathLenConstraint)"),
+                "sign with an authority that is closer to the root",
             ),
             webpki::Error::UnsupportedSignatureAlgorithmContext(_)
             | webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_)
             | webpki::Error::SignatureAlgorithmMismatch => self.unsupported_signature(),
             webpki::Error::UnsupportedCertVersion => TlsRefusal::new(
-                format!("{own} has no version 3 of X.509, and so no names"),
+                format!("{own} is older than X.509 version 3 and therefore has no names"),
                 "issue a new one with subject alternative names (openssl: -extfile or -addext)",
             ),
             webpki::Error::UnsupportedCriticalExtension => {
                 TlsRefusal::new(format!("{own} has a critical extension that meshkeep does not know"), "issue a new one without it")
             }
-            webpki::Error::InvalidCertValidity => TlsRefusal::new(format!("{own} ends before it begins"), "issue a new one"),
+            webpki::Error::InvalidCertValidity => TlsRefusal::new(format!("{own} expires before it becomes valid"), "issue a new one"),
             webpki::Error::MaximumSignatureChecksExceeded => TlsRefusal::new(
                 format!("too many certificates of one name could have signed {own}"),
-                format!("leave those in {} that are in use", self.file()),
+                format!("keep only those in {} that are in use", self.file()),
             ),
             other => TlsRefusal::new(format!("{own} is not accepted ({})", words(other)), "issue a new one"),
         }
@@ -111,8 +111,8 @@ impl<'a> Chain<'a> {
         let (shown, issuer) = (self.shown(last), clip(&last.issuer().to_string()));
         let place = self.trusted.place();
         if last.subject() == last.issuer() {
-            let reason = format!("{shown} is signed by itself and is not in {place}");
-            return TlsRefusal::new(reason, format!("add it to {} if it is the right one", self.file()));
+            let reason = format!("{shown} is self-signed and is not in {place}");
+            return TlsRefusal::new(reason, format!("add it to {} if you trust it", self.file()));
         }
         let (sends, append) = match self.owner {
             Owner::Server => ("the server does not send it", "append its certificate to the file of etcd's --cert-file"),
@@ -161,8 +161,11 @@ impl<'a> Chain<'a> {
             _ => String::new(),
         };
         let is_trusted = self.trusted().any(|other| other.subject() == certificate.issuer());
-        let place =
-            if is_trusted { format!("that of {}", self.trusted.place()) } else { format!("that which the {} sends", self.owner.noun()) };
+        let place = if is_trusted {
+            format!("the one in {}", self.trusted.place())
+        } else {
+            format!("the one that the {} sends", self.owner.noun())
+        };
         let reason = format!("{} is signed by another {issuer} than {place}: same name, different key{keys}", self.shown(certificate));
         TlsRefusal::new(reason, self.another_authority(&issuer))
     }
@@ -182,17 +185,17 @@ impl<'a> Chain<'a> {
     fn expired(&self, now: UnixTime, not_after: UnixTime) -> TlsRefusal {
         let ended = self.all().find(|certificate| is_at(certificate.validity().not_after.timestamp(), not_after));
         let shown = self.shown(ended.as_ref().unwrap_or(&self.own));
-        let reason = format!("{shown} ended {}", date(not_after));
-        TlsRefusal::new(reason, format!("renew it, or correct this machine's clock, which says {}", date(now)))
+        let reason = format!("{shown} expired {}", date(not_after));
+        TlsRefusal::new(reason, format!("renew it, or correct this machine's clock, which shows {}", date(now)))
     }
 
     fn not_valid_yet(&self, now: UnixTime, not_before: UnixTime) -> TlsRefusal {
         let early = self.all().find(|certificate| is_at(certificate.validity().not_before.timestamp(), not_before));
         let shown = self.shown(early.as_ref().unwrap_or(&self.own));
-        let reason = format!("{shown} is valid only from {} on", date(not_before));
+        let reason = format!("{shown} is not valid before {}", date(not_before));
         TlsRefusal::new(
             reason,
-            format!("correct this machine's clock, which says {}, or that of the machine that issued the certificate", date(now)),
+            format!("correct this machine's clock, which shows {}, or the clock of the machine that issued the certificate", date(now)),
         )
     }
 
@@ -201,11 +204,11 @@ impl<'a> Chain<'a> {
         let (own, names) = (self.shown(&self.own), names(&self.own));
         if names.is_empty() {
             return TlsRefusal::new(
-                format!("{own} names no host: it has no subject alternative name, and the common name is not used"),
+                format!("{own} has no host name: it has no subject alternative name, and the common name is not used"),
                 format!("issue a new one with {wanted} as a subject alternative name"),
             );
         }
-        let reason = format!("{own} is not for {wanted}: it is for {}", list(&names));
+        let reason = format!("{own} is not for {wanted}, but for {}", list(&names));
         TlsRefusal::new(reason, format!("use one of these names as the endpoint's host, or issue a new certificate for {wanted}"))
     }
 
@@ -239,8 +242,8 @@ impl<'a> Chain<'a> {
             .chain(&self.between)
             .map(|certificate| format!("{} by {}", self.shown(certificate), algorithm(certificate)))
             .collect();
-        let reason = format!("a signature is of a kind that is not accepted: {} is signed {}", self.shown(&self.own), algorithm(&self.own));
-        let reason = if chain.len() > 1 { format!("a signature is of a kind that is not accepted: {}", chain.join(", ")) } else { reason };
+        let reason = format!("a signature algorithm is not accepted: {} is signed {}", self.shown(&self.own), algorithm(&self.own));
+        let reason = if chain.len() > 1 { format!("a signature algorithm is not accepted: {}", chain.join(", ")) } else { reason };
         TlsRefusal::new(reason, "sign with SHA-256, SHA-384 or SHA-512, by RSA, RSA-PSS, ECDSA over P-256, P-384 or P-521, or Ed25519")
     }
 }
