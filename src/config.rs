@@ -28,80 +28,89 @@ use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, 
 /// Options of `meshkeep serve`. They have Cilium's names if Cilium has the option too.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Settings {
-    /// Read options from this YAML file too, a regular file of at most 1 MiB: its keys are the flags without their dashes
+    /// YAML file with more options, a regular file of at most 1 MiB: its keys are the flags without
+    /// their dashes
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// The directory with one etcd client file for each remote cluster, as Cilium's agents and KVStoreMesh read it
+    /// Directory with one etcd client file for each remote cluster, as Cilium's agents and
+    /// KVStoreMesh read it
     #[arg(long, value_name = "DIR", default_value = "/var/lib/cilium/clustermesh")]
     pub clustermesh_config: PathBuf,
 
-    /// Where everything mirrored is kept across restarts
+    /// Directory that keeps the mirror across restarts
     #[arg(long, value_name = "DIR", default_value = "/var/lib/meshkeep")]
     pub data_dir: PathBuf,
 
-    /// Serve HTTP here: ADDRESS:PORT or unix:///path; repeatable, port 0 takes any free one
+    /// Address to serve HTTP on: ADDRESS:PORT or unix:///path; repeatable, port 0 selects a free
+    /// port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9870", value_parser = ListenAddress::parse)]
     pub listen: Vec<ListenAddress>,
 
-    /// Serve probes and /metrics alone here, without TLS or token, for a kubelet and a Prometheus that cannot reach loopback:
-    /// ADDRESS:PORT or unix:///path
+    /// Address for only the probes and /metrics, without TLS or token, for a kubelet and a
+    /// Prometheus that cannot reach loopback: ADDRESS:PORT or unix:///path
     #[arg(long, value_name = "ADDR", value_parser = ListenAddress::parse)]
     pub health_listen: Option<ListenAddress>,
 
-    /// Serve the mirror as a read-only etcd here, for agents and etcdctl: ADDRESS:PORT; other machines need --tls-cert and --client-ca
+    /// Address to serve the mirror as a read-only etcd, for agents and etcdctl: ADDRESS:PORT; for
+    /// other machines, --tls-cert and --client-ca are required
     #[arg(long, value_name = "ADDR", value_parser = ListenAddress::parse)]
     pub etcd_listen: Option<ListenAddress>,
 
-    /// The own cluster's name: its file in the directory is ignored
+    /// Name of the own cluster: its file in the directory is ignored
     #[arg(long, value_name = "NAME", value_parser = parse_cluster_name)]
     pub cluster_name: Option<ClusterName>,
 
-    /// The own cluster's id; 0 is "not known"
+    /// Id of the own cluster; 0 means unknown
     #[arg(long, value_name = "ID", default_value = "0", value_parser = parse_cluster_id)]
     pub cluster_id: ClusterId,
 
-    /// The client file of the own cluster's etcd, of the same form as those in the directory: the own cluster is mirrored
-    /// like a remote one, so that its pods are found and affinity has a local side; needs --cluster-name
+    /// Client file of the own cluster's etcd, in the same format as those in the directory.
+    /// meshkeep then mirrors the own cluster like a remote one, so that lookups find its pods and
+    /// affinity knows its local backends; needs --cluster-name
     #[arg(long, value_name = "FILE")]
     pub local_etcd: Option<PathBuf>,
 
-    /// Read these clusters although they have no cluster config, as old releases of Cilium write none. Any other cluster without one is not read: its
-    /// client file may name another cluster's etcd; repeatable, or separated by commas
+    /// Read these clusters even without a cluster config, which old releases of Cilium do not
+    /// write. meshkeep does not read other clusters without one, because their client file may name
+    /// another cluster's etcd; repeatable, or separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_cluster_name)]
     pub legacy_clusters: Vec<ClusterName>,
 
-    /// Start before any cluster exists: without this, a config directory that has no usable client file is a problem, and neither synced nor healthy
+    /// Allow a start before any cluster exists. Without this flag, a config directory without a
+    /// usable client file is a problem, and meshkeep is neither synced nor healthy
     #[arg(long)]
     pub allow_no_clusters: bool,
 
-    /// How many clusters the mesh can have: 255 or 511
+    /// Maximum number of clusters in the mesh: 255 or 511
     #[arg(long, value_name = "COUNT", default_value = "255", value_parser = parse_max_connected_clusters)]
     pub max_connected_clusters: MaxConnectedClusters,
 
-    /// Accept this Host header beside the bound addresses and loopback names; repeatable
+    /// Accept this Host header in addition to the bound addresses and loopback names; repeatable
     #[arg(long = "allowed-host", value_name = "NAME", value_parser = parse_host)]
     pub allowed_hosts: Vec<String>,
 
-    /// Tune the etcd clients, as in Cilium: etcd.qps=20, etcd.bootstrapQps, etcd.maxInflight, etcd.limit=256,
-    /// etcd.keepaliveHeartbeat=15s, etcd.keepaliveTimeout=25s; repeatable
+    /// Options of the etcd clients, as in Cilium: etcd.qps=20, etcd.bootstrapQps, etcd.maxInflight,
+    /// etcd.limit=256, etcd.keepaliveHeartbeat=15s, etcd.keepaliveTimeout=25s; repeatable
     #[arg(long = "kvstore-opt", value_name = "KEY=VALUE", value_parser = KvstoreOption::parse)]
     pub kvstore_options: Vec<KvstoreOption>,
 
-    /// Forget deletes older than this: a stream cannot be resumed from before it
+    /// Maximum age of tombstones: a stream cannot continue from an older position
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
     pub tombstone_max_age: Duration,
 
-    /// Forget the oldest deletes beyond this many
+    /// Maximum number of tombstones: the oldest are removed first
     #[arg(long, value_name = "COUNT", default_value = "1000000")]
     pub tombstone_max_count: u64,
 
-    /// Remove the services, service exports and endpoint slices of a cluster that cannot be read for so long; 0 keeps them
+    /// Remove the services, service exports and endpoint slices of a cluster that cannot be read
+    /// for this time; 0 keeps them
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
     pub cache_ttl: Duration,
 
-    /// POST each finding of /v1/problems that appears or goes to this http:// or https:// address, as JSON; its path may be
-    /// a secret, which MESHKEEP_ON_PROBLEM keeps out of the list of processes
+    /// POST each finding of /v1/problems that appears or is resolved to this http:// or https://
+    /// address, as JSON; if its path is a secret, use MESHKEEP_ON_PROBLEM, which the process list
+    /// does not show
     #[arg(long, value_name = "URL", value_parser = parse_secret_url)]
     pub on_problem: Option<SecretUrl>,
 
@@ -113,15 +122,15 @@ pub struct Settings {
     #[command(flatten)]
     pub security: SecuritySettings,
 
-    /// How to write the log, to standard error
+    /// Format of the log, which goes to standard error
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 
-    /// What to log; RUST_LOG is finer and wins
+    /// Minimum level of the log; RUST_LOG can be more specific and takes precedence
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LogLevel,
 
-    /// Read all settings and files, say what is wrong with them, and exit: 0 if they can be used
+    /// Check all settings and files, report errors, and exit with code 0 if there are none
     #[arg(long)]
     pub check_config: bool,
 
@@ -141,15 +150,17 @@ const DECODED_BYTES_MIN: u64 = 96 << 20;
 /// Limits on memory, whatever remote clusters write.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct MemorySettings {
-    /// Do not read a cluster that has more keys than this, those made of its nodes included: what is held of it stays as it is
+    /// Maximum number of keys of a cluster, including those derived from its nodes: meshkeep does
+    /// not read a larger cluster and keeps its last known state
     #[arg(long, value_name = "COUNT", default_value = "2000000", value_parser = parse_count)]
     pub cluster_max_keys: u64,
 
-    /// Do not read a cluster whose keys and values are more than this
+    /// Maximum size of a cluster's keys and values: meshkeep does not read a larger cluster
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = parse_bytes)]
     pub cluster_max_bytes: u64,
 
-    /// Hold no more than this of large values that are decoded at one time: others wait, or are told to ask again
+    /// Memory for large values while they are decoded: further requests wait, or get an error and a
+    /// time to retry
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_bytes)]
     pub decoded_max_bytes: u64,
 }
@@ -157,23 +168,23 @@ pub struct MemorySettings {
 /// Protection of the HTTP server. Loopback addresses and unix sockets need none of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Args)]
 pub struct SecuritySettings {
-    /// Serve TLS with this certificate chain (PEM)
+    /// Certificate chain to serve TLS with (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
 
-    /// The certificate's key (PEM)
+    /// Key of the certificate (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
-    /// Let in clients with a certificate of this CA (PEM)
+    /// Accept clients with a certificate of this CA (PEM)
     #[arg(long, value_name = "FILE")]
     pub client_ca: Option<PathBuf>,
 
-    /// Let in clients with the bearer token in this file
+    /// Accept clients with the bearer token in this file
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// Serve other machines without TLS, or without asking who they are
+    /// Serve other machines without TLS or without authentication
     #[arg(long)]
     pub insecure: bool,
 }
@@ -181,24 +192,24 @@ pub struct SecuritySettings {
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 /// Minimum level of logged events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
-    /// What keeps meshkeep from working.
+    /// Failures that keep meshkeep from working.
     Error,
-    /// And what should be looked at.
+    /// Also conditions that need attention.
     Warn,
-    /// And each transition.
+    /// Also changes of state.
     Info,
-    /// And what leads to them.
+    /// Also the reasons for them.
     Debug,
-    /// And everything else.
+    /// Everything.
     Trace,
 }
 
@@ -224,7 +235,7 @@ pub enum UsageError {
     Arguments(Box<clap::Error>),
     /// A bad value from the environment or the file. It is not shown, because it may be a misplaced
     /// secret.
-    #[error("{origin} has no value for {option}: {reason}")]
+    #[error("{origin} has an invalid value for {option}: {reason}")]
     Value {
         /// Variable or key of the value.
         origin: String,
@@ -295,12 +306,10 @@ impl Settings {
     pub fn warnings<'a>(&self, command: &Command, variables: impl Iterator<Item = &'a str>) -> Vec<String> {
         let open = self.listen.iter().filter(|address| !address.is_local() && !self.security.protects());
         let etcd = self.etcd_listen.iter().filter(|address| !address.is_local() && !self.security.asks_for_certificates());
-        let open = open.chain(etcd).map(|address| format!("--insecure: whoever can reach {address} can read everything"));
+        let open = open.chain(etcd).map(|address| format!("--insecure: every client that can reach {address} can read everything"));
         let unknown = layers::unknown_variables(command, variables);
-        open.chain(
-            unknown.map(|name| format!("environment variable {name} is none of meshkeep's: is it misspelt? See meshkeep serve --help")),
-        )
-        .collect()
+        open.chain(unknown.map(|name| format!("meshkeep has no environment variable {name}: is it misspelt? See meshkeep serve --help")))
+            .collect()
     }
 
     /// Returns the kvstore options with their defaults.
@@ -313,24 +322,21 @@ impl Settings {
     fn check(&self) -> Result<(), UsageError> {
         let id_max = self.max_connected_clusters.id_max();
         if self.cluster_id.0 > id_max {
-            return conflict(format!("--cluster-id {} is more than --max-connected-clusters {id_max} allows", self.cluster_id));
+            return conflict(format!("--cluster-id {} is above {id_max}, the limit that --max-connected-clusters sets", self.cluster_id));
         }
         if self.timing.cluster.backoff_min > self.timing.cluster.backoff_max {
             return conflict("--backoff-min must not be longer than --backoff-max".into());
         }
         if self.local_etcd.is_some() && self.cluster_name.is_none() {
-            return conflict(
-                "--local-etcd needs --cluster-name: the own cluster is mirrored under its name, which is the one in its cluster config"
-                    .into(),
-            );
+            return conflict("--local-etcd needs --cluster-name, the name that the own cluster has in its cluster config".into());
         }
         if self.memory.decoded_max_bytes < DECODED_BYTES_MIN {
             return conflict(
-                "--decoded-max-bytes must be 96MiB at least: the largest endpoint slice takes some 80 MiB once it is decoded".into(),
+                "--decoded-max-bytes must be at least 96MiB: the largest endpoint slice needs about 80 MiB when decoded".into(),
             );
         }
         if self.on_problem.as_ref().is_some_and(|url| !url.is_usable()) {
-            return conflict("--on-problem must be a URL that begins with http:// or https:// and names a host".into());
+            return conflict("--on-problem must be a URL with http:// or https:// and a host".into());
         }
         self.security.check()?;
         if let Some(address) = &self.etcd_listen {
@@ -338,8 +344,7 @@ impl Settings {
         }
         match self.listen.iter().find(|address| !address.is_local()) {
             Some(address) if !self.security.protects() && !self.security.insecure => conflict(format!(
-                "--listen {address} can be reached from other machines: give --tls-cert and --tls-key, and --token-file or --client-ca; \
-                 or listen on a loopback address; or accept that anybody there can read everything, with --insecure"
+                "other machines can reach --listen {address}: give --tls-cert and --tls-key, and --token-file or --client-ca; or listen on a loopback address; or allow every client to read everything with --insecure"
             )),
             _ => Ok(()),
         }
@@ -363,14 +368,12 @@ impl SecuritySettings {
         }
         if !address.is_local() {
             return conflict(format!(
-                "--etcd-listen {address} can be reached from other machines: give --tls-cert, --tls-key and --client-ca; or listen on a \
-                 loopback address; or accept that anybody there can read everything, with --insecure"
+                "other machines can reach --etcd-listen {address}: give --tls-cert, --tls-key and --client-ca; or listen on a loopback address; or allow every client to read everything with --insecure"
             ));
         }
         if self.token_file.is_some() {
             return conflict(
-                "--etcd-listen asks nobody for the token of --token-file: give --client-ca too, or accept that anybody on this machine \
-                 can read everything there, with --insecure"
+                "--etcd-listen does not check the token of --token-file: give --client-ca too, or allow every process on this machine to read everything there with --insecure"
                     .into(),
             );
         }
@@ -381,7 +384,9 @@ impl SecuritySettings {
         match (&self.tls_cert, &self.tls_key, &self.client_ca) {
             (Some(_), None, _) => conflict("--tls-cert needs --tls-key".into()),
             (None, Some(_), _) => conflict("--tls-key needs --tls-cert".into()),
-            (None, None, Some(_)) => conflict("--client-ca needs --tls-cert and --tls-key: only TLS has client certificates".into()),
+            (None, None, Some(_)) => {
+                conflict("--client-ca needs --tls-cert and --tls-key, because only TLS has client certificates".into())
+            }
             (Some(_), Some(_), _) | (None, None, None) => Ok(()),
         }
     }

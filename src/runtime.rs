@@ -71,10 +71,10 @@ pub enum RunError {
     #[error("the {0} ended unexpectedly: this is a bug, see the log")]
     TaskEnded(&'static str),
     /// The shutdown took too long, and not because of the data directory.
-    #[error("shutdown did not finish within {SHUTDOWN_MAX:?}: what was not stored is read again at the next start")]
+    #[error("the shutdown did not finish within {SHUTDOWN_MAX:?}: the next start reads unstored changes from the remote clusters again")]
     ShutdownOverdue,
     /// A second signal arrived during the shutdown.
-    #[error("a second signal ended the shutdown: what was not stored is read again at the next start")]
+    #[error("a second signal aborted the shutdown: the next start reads unstored changes from the remote clusters again")]
     Aborted,
 }
 

@@ -34,10 +34,10 @@ pub struct StreamPermit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlace {
     /// [`STREAM_COUNT_MAX`] streams are open.
-    #[error("too many streams are open: close some, or ask again later")]
+    #[error("too many streams are open: close some, or try again later")]
     InAll,
     /// The client has reached its own limit.
-    #[error("this client has {STREAMS_PER_CLIENT_MAX} streams open, which is the limit: close some, or ask again later")]
+    #[error("this client has {STREAMS_PER_CLIENT_MAX} streams open, which is the limit: close some, or try again later")]
     OfClient,
 }
 

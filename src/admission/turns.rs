@@ -61,10 +61,10 @@ pub(super) struct Turn(Option<Arc<Turns>>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoTurn {
     /// `PLACES_MAX` requests are admitted.
-    #[error("{PLACES_MAX} requests that take long are being answered, which is the limit: ask again in a moment")]
+    #[error("{PLACES_MAX} long requests are in progress, which is the limit: try again in a few seconds")]
     InAll,
     /// The client has reached its own limit.
-    #[error("{PLACES_PER_CLIENT_MAX} requests of this client that take long are being answered, which is the limit: ask again in a moment")]
+    #[error("this client has {PLACES_PER_CLIENT_MAX} long requests in progress, which is the limit: try again in a few seconds")]
     OfClient,
 }
 

@@ -19,15 +19,15 @@ const METADATA: [Ipv6Addr; 2] = [
 /// address is checked as the IPv4 address.
 pub(super) fn refusal(ip: IpAddr) -> Option<&'static str> {
     match ip.to_canonical() {
-        ip if ip.is_multicast() => Some("is a multicast address: no single machine has it"),
-        ip if ip.is_loopback() => Some("is a loopback address: on each reader it is the reader itself"),
-        IpAddr::V4(ip) if ip.octets()[0] == 0 => Some("is in 0.0.0.0/8, \"this network\": no machine can be reached at it"),
-        IpAddr::V4(ip) if ip.is_broadcast() => Some("is the broadcast address: no single machine has it"),
+        ip if ip.is_multicast() => Some("is a multicast address, which does not belong to one machine"),
+        ip if ip.is_loopback() => Some("is a loopback address: each client would connect to itself"),
+        IpAddr::V4(ip) if ip.octets()[0] == 0 => Some("is in 0.0.0.0/8 (\"this network\"), where no machine can be reached"),
+        IpAddr::V4(ip) if ip.is_broadcast() => Some("is the broadcast address, which does not belong to one machine"),
         IpAddr::V4(ip) if ip.is_link_local() => {
-            Some("is link-local: on each reader it is another machine, or the cloud's metadata service (169.254.169.254)")
+            Some("is link-local: for each client it is another machine, or the cloud's metadata service (169.254.169.254)")
         }
-        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some("is link-local: on each reader it is another machine"),
-        IpAddr::V6(ip) if ip.segments()[..6] == [0; 6] => Some("is in ::/96, without a machine that can be reached at it"),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some("is link-local: for each client it is another machine"),
+        IpAddr::V6(ip) if ip.segments()[..6] == [0; 6] => Some("is in ::/96, where no machine can be reached"),
         IpAddr::V6(ip) if METADATA.contains(&ip) => Some("is the address of a cloud's metadata service"),
         IpAddr::V4(_) | IpAddr::V6(_) => None,
     }

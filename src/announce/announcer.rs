@@ -109,7 +109,9 @@ pub enum AnnounceError {
         reason: ClientFileError,
     },
     /// Another process announces the cluster.
-    #[error("cluster {cluster} is announced by {holder}: one announcer is enough; waited {LOCK_WAIT:?} for it to end")]
+    #[error(
+        "cluster {cluster} is already announced by {holder}, which did not end within {LOCK_WAIT:?}: stop it, or announce another cluster"
+    )]
     Announced {
         /// Name of the cluster.
         cluster: String,
@@ -118,7 +120,7 @@ pub enum AnnounceError {
     },
     /// The etcd already has a cluster config of this cluster with another id.
     #[error(
-        "cluster {cluster} stands in that etcd with id {found}, and the files say {id}: retire it with files of that id, or announce it by another name"
+        "cluster {cluster} has id {found} in that etcd, but the files have id {id}: retire it with files that have id {found}, or announce it under another name"
     )]
     OtherId {
         /// Name of the cluster.
@@ -129,13 +131,13 @@ pub enum AnnounceError {
         id: ClusterId,
     },
     /// The withdrawal was interrupted before all keys were deleted.
-    #[error("stopped before cluster {0} was withdrawn: run it again")]
+    #[error("stopped before cluster {0} was withdrawn: run the command again")]
     Interrupted(ClusterName),
     /// A request to the etcd failed.
     #[error(transparent)]
     Kvstore(#[from] KvstoreError),
     /// A background task panicked.
-    #[error("reading the files failed: {0}")]
+    #[error("cannot read the files: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
@@ -184,15 +186,15 @@ pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Res
 
 /// Logs what was announced when the announcer ends, and which changes were still held back.
 fn summarize(plan: &Plan, report: &FollowReport) {
-    let (nodes, workloads, services) = (plan.nodes.len(), plan.workloads.len(), plan.services.len());
+    let (cluster, nodes, workloads, services) = (&plan.cluster, plan.nodes.len(), plan.workloads.len(), plan.services.len());
     if report.held.is_empty() && report.faults.is_empty() {
-        tracing::info!(cluster = %plan.cluster, nodes, workloads, services, "ended: all that was announced stays until its leases end");
+        tracing::info!(%cluster, nodes, workloads, services, "stopped announcing cluster {cluster}: its keys stay until their leases expire");
         return;
     }
     let held: Vec<String> = report.held.iter().map(ToString::to_string).collect();
     tracing::warn!(
-        cluster = %plan.cluster, nodes, workloads, services, held = held.join("; "), file_errors = report.faults.len(),
-        "ended: all that was announced stays until its leases end; not all files are as announced, and the next start applies them as they are"
+        %cluster, nodes, workloads, services, held = held.join("; "), file_errors = report.faults.len(),
+        "stopped announcing cluster {cluster}: its keys stay until their leases expire; some changes of the files were not applied, and the next start applies them"
     );
 }
 
@@ -274,7 +276,7 @@ impl Announcer {
     ) -> Result<(), AnnounceError> {
         loop {
             tokio::select! {
-                () = lock.lost() => tracing::warn!("the lock of the cluster was lost with its lease: taking it anew"),
+                () = lock.lost() => tracing::warn!("the lock of cluster {} was lost with its lease: acquiring it again", plan.cluster),
                 () = self.work(publisher, allocator, plan) => {}
                 () = stop.cancelled() => {
                     // so that the next announcer does not have to wait for the lease
@@ -308,10 +310,8 @@ impl Announcer {
                 Ok(Err(error)) => error,
                 Err(_) => match self.session.get(holder.as_bytes()).await {
                     Ok(found) => {
-                        let holder = found.map_or_else(
-                            || "somebody who does not say who".into(),
-                            |found| String::from_utf8_lossy(&found.value).into_owned(),
-                        );
+                        let holder =
+                            found.map_or_else(|| "an unknown process".into(), |found| String::from_utf8_lossy(&found.value).into_owned());
                         return Err(AnnounceError::Announced { cluster: cluster.as_str().into(), holder });
                     }
                     Err(error) => error,
@@ -322,7 +322,7 @@ impl Announcer {
             }
             failures += 1;
             if failures == 1 {
-                tracing::warn!(error = %failed, "the lock of the cluster cannot be taken yet");
+                tracing::warn!(error = %failed, "cannot acquire the lock of cluster {cluster}: trying again");
             }
             sleep(retry_after(failures)).await;
         }
@@ -365,7 +365,7 @@ impl Announcer {
             match publisher.pass(&plan).await {
                 Ok(()) => {
                     if failures > 0 || !announced {
-                        tracing::info!(cluster = %plan.cluster, id = %plan.id, "announced");
+                        tracing::info!(cluster = %plan.cluster, id = %plan.id, "cluster {} is announced", plan.cluster);
                     }
                     self.session.caught_up();
                     (failures, announced, told) = (0, true, String::new());
@@ -375,9 +375,11 @@ impl Announcer {
                     let text = error.to_string();
                     if text != told {
                         match &error {
-                            PublishError::Kvstore(_) => tracing::error!(%error, "the etcd cannot be kept as the files say: trying again"),
+                            PublishError::Kvstore(_) => {
+                                tracing::error!(%error, "cannot write cluster {} into the etcd: trying again", plan.cluster)
+                            }
                             PublishError::Identities { .. } | PublishError::IdentitiesGone => {
-                                tracing::error!(%error, "not all is announced: trying again")
+                                tracing::error!(%error, "part of cluster {} is not announced: trying again", plan.cluster)
                             }
                         }
                         told = text;
@@ -402,8 +404,8 @@ impl Announcer {
             ticks.tick().await;
             match timeout(HEARTBEAT_MAX, publisher.beat()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "the heartbeat is not written: readers give up after two minutes without"),
-                Err(_) => tracing::warn!("the heartbeat is not written in time: readers give up after two minutes without"),
+                Ok(Err(error)) => tracing::warn!(%error, "cannot write the heartbeat: clients disconnect after two minutes without one"),
+                Err(_) => tracing::warn!("the heartbeat was not written in time: clients disconnect after two minutes without one"),
             }
         }
     }
@@ -440,11 +442,11 @@ impl Announcer {
             match allocator.run_gc(&stale, &what).await {
                 Ok(round) => {
                     if !round.deleted.is_empty() {
-                        tracing::info!(deleted = round.deleted.len(), alive = round.alive, "identities that nobody uses are collected");
+                        tracing::info!(deleted = round.deleted.len(), alive = round.alive, "deleted unused identities");
                     }
                     stale = round.stale;
                 }
-                Err(error) => tracing::warn!(%error, "identities that nobody uses cannot be collected: the next round tries again"),
+                Err(error) => tracing::warn!(%error, "cannot delete unused identities: the next round tries again"),
             }
         }
     }

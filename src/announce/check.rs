@@ -96,16 +96,17 @@ fn cluster(files: &[Arc<ReadFile>], faults: &mut Vec<FileError>) -> Option<(Clus
     let way = Way::member("cluster");
     let mut named = files.iter().filter_map(|file| Some((file, file.yaml.cluster.as_ref()?)));
     let Some((file, yaml)) = named.next() else {
-        faults.extend(files.first().map(|file| file.fault(&way, "is missing: one file must say {name: …, id: …}")));
+        faults.extend(files.first().map(|file| file.fault(&way, "is missing: one file must have {name: …, id: …}")));
         return None;
     };
     for (other, _) in named.filter(|(_, other)| *other != yaml).take(FAULTS_MAX) {
-        faults.push(other.fault(&way, &format!("differs from that of {}: one cluster is announced", file.path.display())));
+        faults
+            .push(other.fault(&way, &format!("differs from the cluster in {}: all files must have the same cluster", file.path.display())));
     }
     let ClusterYaml { name, id, max_connected_clusters } = yaml;
     let parsed = ClusterName::parse(name).map_err(|error| error.to_string());
     let parsed = parsed.and_then(|parsed| match parsed.as_str() {
-        CLUSTER_NAME_DEFAULT => Err("\"default\" is what Cilium takes for no name".to_owned()),
+        CLUSTER_NAME_DEFAULT => Err("Cilium treats the name \"default\" as no name".to_owned()),
         _ => Ok(parsed),
     });
     let Number(size) = max_connected_clusters.unwrap_or(Number(255));
@@ -129,13 +130,13 @@ impl Checked<'_> {
         let Place { file, way } = place;
         self.name(&yaml.name, Place { file, way: &way.with("name") });
         if yaml.addresses.is_empty() {
-            Place { file, way: &way.with("addresses") }.fault(self.faults, "is empty: a node has one address at least");
+            Place { file, way: &way.with("addresses") }.fault(self.faults, "is empty: a node needs at least one address");
         }
         let mut addresses = Vec::new();
         for (index, address) in yaml.addresses.iter().enumerate() {
             let way = way.with("addresses").at(index);
             if address.address_type.is_empty() {
-                Place { file, way: &way.with("type") }.fault(self.faults, "is empty, expected InternalIP or the like");
+                Place { file, way: &way.with("type") }.fault(self.faults, "is empty: expected a type such as InternalIP");
             }
             let ip = self.ip(&address.ip, Place { file, way: &way.with("ip") });
             addresses.extend(ip.map(|ip| NodeAddress { address_type: address.address_type.clone(), ip }));
@@ -154,7 +155,7 @@ impl Checked<'_> {
                     _ => node.secondary_pod_cidrs.push(net),
                 },
                 Ok(net) => {
-                    let reason = format!("{text} has bits behind its length, expected {}", net.trunc());
+                    let reason = format!("{text} has bits set after its prefix length, expected {}", net.trunc());
                     Place { file, way: &way.with("podCIDRs").at(index) }.fault(self.faults, reason);
                 }
                 Err(_) => {
@@ -164,7 +165,7 @@ impl Checked<'_> {
             }
         }
         if self.nodes.insert(yaml.name.clone(), node).is_some() {
-            Place { file, way: &way.with("name") }.fault(self.faults, format!("{:?} is the name of another node too", yaml.name));
+            Place { file, way: &way.with("name") }.fault(self.faults, format!("another node has the name {:?} too", yaml.name));
         }
     }
 
@@ -179,7 +180,7 @@ impl Checked<'_> {
             labels.insert(SERVICE_ACCOUNT_LABEL.into(), yaml.service_account.clone());
         }
         if yaml.ips.is_empty() {
-            Place { file, way: &way.with("ips") }.fault(self.faults, "is empty: a workload has one address at least");
+            Place { file, way: &way.with("ips") }.fault(self.faults, "is empty: a workload needs at least one address");
         }
         let mut ips = Vec::new();
         for (index, text) in yaml.ips.iter().enumerate() {
@@ -187,13 +188,13 @@ impl Checked<'_> {
             let Some(ip) = self.ip(text, Place { file, way: &way }) else { continue };
             let workload = format!("{}/{}", yaml.namespace, yaml.name);
             match self.ips.insert(ip, workload) {
-                Some(other) => Place { file, way: &way }.fault(self.faults, format!("{ip} is an address of {other} too")),
+                Some(other) => Place { file, way: &way }.fault(self.faults, format!("{other} has the address {ip} too")),
                 None => ips.push(ip),
             }
         }
         let host_ip = match yaml.node.as_ref().map(|name| (name, self.nodes.get(name))) {
             Some((name, None)) => {
-                Place { file, way: &way.with("node") }.fault(self.faults, format!("{name:?} is none of the nodes"));
+                Place { file, way: &way.with("node") }.fault(self.faults, format!("no node has the name {name:?}"));
                 None
             }
             Some((_, Some(node))) => node.addresses.first().map(|address| address.ip),
@@ -250,7 +251,7 @@ impl Checked<'_> {
             }
             (None, Some(ips)) => (self.ips(ips, Place { file, way: &way.with("ips") }).into_iter().collect(), LabelSet::new()),
             (Some(_), Some(_)) | (None, None) => {
-                place.fault(self.faults, "must have one of labels and ips");
+                place.fault(self.faults, "must have either labels or ips");
                 (BTreeSet::new(), LabelSet::new())
             }
         }
@@ -260,7 +261,7 @@ impl Checked<'_> {
     fn ports(&mut self, yaml: &[PortYaml], place: Place<'_>) -> Vec<Port> {
         let Place { file, way } = place;
         if yaml.is_empty() {
-            place.fault(self.faults, "is empty: a service has one port at least");
+            place.fault(self.faults, "is empty: a service needs at least one port");
         }
         let mut ports = BTreeMap::new();
         for (index, port) in yaml.iter().enumerate() {
@@ -275,7 +276,7 @@ impl Checked<'_> {
             });
             let known = Port { name: port.name.clone(), protocol: port.protocol.clone(), port: number };
             if ports.insert(port.name.clone(), known).is_some() {
-                Place { file, way: &way }.fault(self.faults, format!("{:?} is the name of another port too", port.name));
+                Place { file, way: &way }.fault(self.faults, format!("another port has the name {:?} too", port.name));
             }
         }
         ports.into_values().collect()
@@ -287,7 +288,7 @@ impl Checked<'_> {
         self.name(name, Place { file, way: &way.with("name") });
         let full = format!("{namespace}/{name}");
         if !self.names.insert((what, full.clone())) {
-            Place { file, way: &way.with("name") }.fault(self.faults, format!("{full} is the name of another {what} too"));
+            Place { file, way: &way.with("name") }.fault(self.faults, format!("another {what} has the name {full} too"));
         }
     }
 
@@ -297,7 +298,7 @@ impl Checked<'_> {
         let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
         let bytes = name.as_bytes();
         if !(bytes.len() <= NAME_LENGTH_MAX && bytes.iter().all(|byte| good(*byte)) && ends(bytes.first()) && ends(bytes.last())) {
-            place.fault(self.faults, format!("{name:?} is not a name as Kubernetes has them: a-z, 0-9, '-' and '.'"));
+            place.fault(self.faults, format!("{name:?} is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'"));
         }
     }
 
@@ -335,11 +336,13 @@ impl Checked<'_> {
             let added = [CLUSTER_LABEL, NAMESPACE_LABEL, SERVICE_ACCOUNT_LABEL].iter().any(|label| without_source(label) == key);
             let fault = match () {
                 () if key.is_empty() || source.is_empty() => "a label needs a name".to_owned(),
-                () if separators(name) || key.contains('=') || key.contains("//") => format!("{name:?} cannot be the name of a label"),
-                () if separators(value) => format!("the value of {name:?} has a ';' or a line break"),
-                () if SOURCES_RESERVED.contains(&source) || source.starts_with('$') => format!("source {source:?} is not for machines"),
-                () if added => format!("{name:?} is made of the cluster, the namespace and the service account"),
-                () if !keys.insert(key) => format!("{key:?} comes with two sources: Cilium keeps one label for each name"),
+                () if separators(name) || key.contains('=') || key.contains("//") => format!("{name:?} is not a valid label name"),
+                () if separators(value) => format!("the value of {name:?} must not have a ';' or a line break"),
+                () if SOURCES_RESERVED.contains(&source) || source.starts_with('$') => {
+                    format!("the label source {source:?} is not allowed for machines")
+                }
+                () if added => format!("{name:?} is set from the cluster, the namespace and the service account: remove it"),
+                () if !keys.insert(key) => format!("{key:?} has two sources: Cilium keeps only one label per name"),
                 () => {
                     labels.insert(full, value.clone());
                     continue;

@@ -33,7 +33,7 @@ pub fn read_files(paths: &[PathBuf]) -> Result<Plan, Vec<FileError>> {
 /// Returns an error if there are more than [`FILES_MAX`] files.
 pub(super) fn check_count(paths: &[PathBuf]) -> Result<(), Vec<FileError>> {
     let Some(path) = paths.get(FILES_MAX) else { return Ok(()) };
-    let reason = format!("{} files, at most {FILES_MAX} can be announced", paths.len());
+    let reason = format!("{} files are too many: at most {FILES_MAX} can be announced", paths.len());
     Err(vec![FileError { path: path.clone(), line: None, reason }])
 }
 
@@ -62,7 +62,7 @@ pub(super) fn read(path: &Path) -> Result<ReadFile, FileError> {
         io::ErrorKind::FileTooLarge => fault(None, format!("is larger than {FILE_BYTES_MAX} bytes")),
         _ => fault(None, format!("cannot be read: {error}")),
     })?;
-    let text = String::from_utf8(bytes).map_err(|_| fault(None, "cannot be read: it is not UTF-8".to_owned()))?;
+    let text = String::from_utf8(bytes).map_err(|_| fault(None, "cannot be read: the file is not UTF-8".to_owned()))?;
     yaml::check(&text, &LIMITS).map_err(|error| fault(usize::try_from(error.line()).ok(), error.reason()))?;
     match serde_yaml_ng::from_str(&text) {
         Ok(yaml) => Ok(ReadFile { path: path.to_owned(), text, yaml }),

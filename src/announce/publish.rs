@@ -27,7 +27,7 @@ pub(super) enum PublishError {
     #[error(transparent)]
     Kvstore(#[from] KvstoreError),
     /// Some workloads have no identity and are not announced. Everything else is.
-    #[error("{count} sets of labels have no identity, their workloads are not announced: {cause}")]
+    #[error("{count} sets of labels have no identity, so their workloads are not announced: {cause}")]
     Identities {
         /// Number of label sets without an identity.
         count: usize,
@@ -36,7 +36,7 @@ pub(super) enum PublishError {
     },
     /// Identities in use are missing in the etcd and cannot be written again, so the canaries have
     /// to wait.
-    #[error("identities in use have gone from the etcd and cannot be written again yet")]
+    #[error("identities in use were deleted from the etcd and cannot be written again yet")]
     IdentitiesGone,
 }
 
@@ -138,7 +138,7 @@ impl Publisher {
         for key in surplus {
             self.held().remove(&key);
             if let Err(error) = self.allocator.release(&key).await {
-                tracing::warn!(%key, %error, "an identity could not be released");
+                tracing::warn!(%key, %error, "cannot release an identity");
             }
         }
     }
@@ -163,7 +163,7 @@ impl Publisher {
             }
         }
         if let Some(first) = foreign.first() {
-            tracing::warn!(count = foreign.len(), first, "addresses are announced by somebody else already: theirs stay");
+            tracing::warn!(count = foreign.len(), first, "other writers already announce some addresses: their entries stay");
         }
         desired.retain(|key, _| !foreign.contains(key));
         let writes = iter(desired).map(|(key, value)| async move { self.session.update(key.as_bytes(), &value, Life::Leased).await });

@@ -20,7 +20,7 @@ const REFERENCES: &str = "cilium/state/identities/v1/value/";
 /// identity.
 pub(super) async fn retire(session: &Session, plan: &Plan, grace: Duration) -> Result<(), KvstoreError> {
     session.delete(cluster_config_key(&plan.cluster).as_bytes()).await?;
-    tracing::info!(cluster = %plan.cluster, ?grace, "the cluster config is withdrawn: waiting for readers");
+    tracing::info!(cluster = %plan.cluster, ?grace, "the config of cluster {} is withdrawn: waiting for clients to notice", plan.cluster);
     sleep(grace).await;
     session.delete_prefix(synced_prefix(&plan.cluster).as_bytes()).await?;
     let label = format!("{CLUSTER_LABEL}={};", plan.cluster);
@@ -42,7 +42,7 @@ pub(super) async fn retire(session: &Session, plan: &Plan, grace: Duration) -> R
                 count += 1;
             }
         }
-        tracing::info!(prefix, count, "withdrawn");
+        tracing::info!(cluster = %plan.cluster, prefix, count, "deleted {count} keys of cluster {} below {prefix}", plan.cluster);
     }
     session.delete(format!("cilium/.announce/holder/{}", plan.cluster).as_bytes()).await?;
     Ok(())

@@ -171,11 +171,11 @@ fn several_files_are_one_cluster() {
     assert_eq!(plan.range().min().number(), 77 << 15);
     assert_eq!(
         read(&[cluster, "cluster: {name: vms, id: 78}\n"]).unwrap_err(),
-        ["1.yaml:1: cluster: differs from that of 0.yaml: one cluster is announced"]
+        ["1.yaml:1: cluster: differs from the cluster in 0.yaml: all files must have the same cluster"]
     );
     assert_eq!(
         read(&[cluster, &workload("one", "10.0.0.2").replace("host", "ghost")]).unwrap_err(),
-        [r#"1.yaml:6: workloads[0].node: "ghost" is none of the nodes"#]
+        [r#"1.yaml:6: workloads[0].node: "ghost" is not one of the nodes"#]
     );
 }
 
@@ -202,67 +202,78 @@ fn what_is_wrong_is_told_by_file_line_and_reason() {
         (
             "cluster: {name: vms, id: 77}",
             "cluster: {name: default, id: 77}",
-            "0.yaml:1: cluster.name: \"default\" is what Cilium takes for no name",
+            "0.yaml:1: cluster.name: Cilium treats the name \"default\" as no name",
         ),
         (
             "cluster: {name: vms, id: 77}",
             "cluster: {name: vms, id: 77, maxConnectedClusters: 256}",
             "0.yaml:1: cluster.maxConnectedClusters: is 256, expected 255 or 511",
         ),
-        ("cluster: {name: vms, id: 77}\n", "\n", "0.yaml:2: cluster: is missing: one file must say {name: …, id: …}"),
+        ("cluster: {name: vms, id: 77}\n", "\n", "0.yaml:2: cluster: is missing: one file must have {name: …, id: …}"),
         ("fd00:7:0::20", "fe80::1%eth0", "0.yaml:11: workloads[0].ips[1]: \"fe80::1%eth0\" is not an address"),
         (
             "192.168.7.21",
             "127.0.0.1",
-            "0.yaml:17: workloads[1].ips[0]: 127.0.0.1 is a loopback address: on each reader it is the reader itself",
+            "0.yaml:17: workloads[1].ips[0]: 127.0.0.1 is a loopback address: each client would connect to itself",
         ),
         (
             "ips: [192.168.7.21]",
             "ips: ['::ffff:169.254.169.254']",
-            "0.yaml:17: workloads[1].ips[0]: ::ffff:169.254.169.254 is link-local: on each reader it is another machine, or the cloud's metadata \
-             service (169.254.169.254)",
+            "0.yaml:17: workloads[1].ips[0]: ::ffff:169.254.169.254 is link-local: for each client it is another machine, or the cloud's metadata service (169.254.169.254)",
         ),
-        ("10.96.7.20", "224.0.0.1", "0.yaml:26: services[0].frontends[0]: 224.0.0.1 is a multicast address: no single machine has it"),
+        (
+            "10.96.7.20",
+            "224.0.0.1",
+            "0.yaml:26: services[0].frontends[0]: 224.0.0.1 is a multicast address, which does not belong to one machine",
+        ),
         (
             "ip: 192.168.7.7}",
             "ip: 255.255.255.255}",
-            "0.yaml:4: nodes[0].addresses[0].ip: 255.255.255.255 is the broadcast address: no single machine has it",
+            "0.yaml:4: nodes[0].addresses[0].ip: 255.255.255.255 is the broadcast address, which does not belong to one machine",
         ),
         (
             "192.168.7.16/28",
             "0.0.0.0/0",
-            "0.yaml:5: nodes[0].podCIDRs[0]: 0.0.0.0/0 cannot be a pod CIDR: 0.0.0.0 is in 0.0.0.0/8, \"this network\": no machine can be reached at it",
+            "0.yaml:5: nodes[0].podCIDRs[0]: 0.0.0.0/0 cannot be a pod CIDR: 0.0.0.0 is in 0.0.0.0/8 (\"this network\"), where no machine can be reached",
         ),
-        ("192.168.7.21", "192.168.7.20", "0.yaml:17: workloads[1].ips[0]: 192.168.7.20 is an address of legacy/billing-db too"),
+        ("192.168.7.21", "192.168.7.20", "0.yaml:17: workloads[1].ips[0]: legacy/billing-db has the address 192.168.7.20 too"),
         (
             "192.168.7.16/28",
             "192.168.7.20/28",
-            "0.yaml:5: nodes[0].podCIDRs[0]: 192.168.7.20/28 has bits behind its length, expected 192.168.7.16/28",
+            "0.yaml:5: nodes[0].podCIDRs[0]: 192.168.7.20/28 has bits set after its prefix length, expected 192.168.7.16/28",
         ),
-        ("{'vm:app': printer}", "{'vm:app': 'a;b'}", "0.yaml:20: workloads[2].labels: the value of \"vm:app\" has a ';' or a line break"),
-        ("{'vm:app': printer}", "{'reserved:app': a}", "0.yaml:20: workloads[2].labels: source \"reserved\" is not for machines"),
+        (
+            "{'vm:app': printer}",
+            "{'vm:app': 'a;b'}",
+            "0.yaml:20: workloads[2].labels: the value of \"vm:app\" must not have a ';' or a line break",
+        ),
+        (
+            "{'vm:app': printer}",
+            "{'reserved:app': a}",
+            "0.yaml:20: workloads[2].labels: the label source \"reserved\" is not allowed for machines",
+        ),
         (
             "{'vm:app': printer}",
             "{io.kubernetes.pod.namespace: a}",
-            "0.yaml:20: workloads[2].labels: \"io.kubernetes.pod.namespace\" is made of the cluster, the namespace and the service account",
+            "0.yaml:20: workloads[2].labels: \"io.kubernetes.pod.namespace\" is set from the cluster, the namespace and the service account: remove it",
         ),
         (
             "{'vm:app': printer}",
             "{a: b, 'vm:a': c}",
-            "0.yaml:20: workloads[2].labels: \"a\" comes with two sources: Cilium keeps one label for each name",
+            "0.yaml:20: workloads[2].labels: \"a\" has two sources: Cilium keeps only one label per name",
         ),
-        ("{'vm:app': printer}", "{a: b, a: c}", "0.yaml:20: workloads[2].labels: label \"a\" comes twice"),
+        ("{'vm:app': printer}", "{a: b, a: c}", "0.yaml:20: workloads[2].labels: label \"a\" is repeated"),
         ("protocol: TCP", "protocol: ICMP", "0.yaml:25: services[0].ports[0].protocol: is \"ICMP\", expected TCP, UDP or SCTP"),
         ("port: 5432", "port: 65536", "0.yaml:25: services[0].ports[0].port: is 65536, expected 1 to 65535"),
         ("port: 5432", "port: -1", "0.yaml:25: services[0].ports[0].port: invalid type: integer `-1`, expected a whole number above zero"),
         ("id: 77", "id: 4294967296", "0.yaml:1: cluster.id: is 4294967296, expected 1 to 255, the size of the mesh"),
-        ("{ips: [192.168.9.1]}", "{}", "0.yaml:31: services[1].backends: must have one of labels and ips"),
-        ("name: printers", "name: billing-db", "0.yaml:29: services[1].name: shop/billing-db is the name of another service too"),
-        ("name: printers", "name: a/b", "0.yaml:29: services[1].name: \"a/b\" is not a name as Kubernetes has them: a-z, 0-9, '-' and '.'"),
+        ("{ips: [192.168.9.1]}", "{}", "0.yaml:31: services[1].backends: must have either labels or ips"),
+        ("name: printers", "name: billing-db", "0.yaml:29: services[1].name: another service has the name shop/billing-db too"),
+        ("name: printers", "name: a/b", "0.yaml:29: services[1].name: \"a/b\" is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'"),
         (
             "addresses: [{type: InternalIP, ip: 192.168.7.7}, {type: InternalIP, ip: 'fd00::7'}]",
             "addresses: []",
-            "0.yaml:4: nodes[0].addresses: is empty: a node has one address at least",
+            "0.yaml:4: nodes[0].addresses: is empty: a node needs at least one address",
         ),
         ("workloads:\n", "workloads\n", "0.yaml:7: did not find expected key"),
     ] {
@@ -296,5 +307,5 @@ fn a_file_with_a_fault_in_every_element_is_told_of_at_once() {
     let text = "cluster: {name: vms, id: 77}\nworkloads:\n".to_owned() + &(0..20_000).map(workload).collect::<String>();
     let faults = read(&[&text]).unwrap_err();
     assert_eq!(faults.len(), 20);
-    assert_eq!(faults[19], "0.yaml:22: workloads[19].namespace: \"Legacy\" is not a name as Kubernetes has them: a-z, 0-9, '-' and '.'");
+    assert_eq!(faults[19], "0.yaml:22: workloads[19].namespace: \"Legacy\" is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'");
 }

@@ -140,7 +140,7 @@ impl<'de> Deserialize<'de> for LabelsYaml {
                 let mut labels = BTreeMap::new();
                 while let Some((name, value)) = map.next_entry::<String, String>()? {
                     if labels.contains_key(&name) {
-                        return Err(A::Error::custom(format!("label {name:?} comes twice")));
+                        return Err(A::Error::custom(format!("label {name:?} is repeated")));
                     }
                     labels.insert(name, value);
                 }

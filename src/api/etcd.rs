@@ -68,7 +68,7 @@ pub(super) fn router(state: ApiState, guard: Guard, service: Option<EtcdService>
 /// needs HTTP/2.
 async fn let_in(request: Request, next: Next) -> Response {
     if request.version() != Version::HTTP_2 && !TOOLS_PATHS.contains(&request.uri().path()) {
-        return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "an etcd is asked by gRPC, over HTTP/2\n").into_response();
+        return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "this is an etcd API: use gRPC over HTTP/2\n").into_response();
     }
     if let Some(visit) = request.extensions().get::<Arc<Visit>>() {
         visit.let_in(false);

@@ -103,9 +103,9 @@ impl Token {
 
     fn read(path: &Path) -> Result<Self, String> {
         let bytes = read_bounded(path, SMALL_FILE_BYTES_MAX).map_err(|error| error.to_string())?;
-        let text = String::from_utf8(bytes).map_err(|_| "it is no text".to_owned())?;
+        let text = String::from_utf8(bytes).map_err(|_| "it is not text".to_owned())?;
         let token = text.trim();
-        if token.is_empty() { Err("it holds no token".to_owned()) } else { Ok(Self(Sha256::digest(token).into())) }
+        if token.is_empty() { Err("it contains no token".to_owned()) } else { Ok(Self(Sha256::digest(token).into())) }
     }
 
     /// Returns whether this is the token.
@@ -168,7 +168,7 @@ impl Guard {
             // the connection stays anonymous
             return Ok(());
         }
-        Err(Problem::new(Code::Unauthorized, "send the token of --token-file as `Authorization: Bearer …`"))
+        Err(Problem::new(Code::Unauthorized, "send the token in the file of --token-file as `Authorization: Bearer …`"))
     }
 
     fn check_host(&self, request: &Request) -> Result<(), Problem> {
@@ -180,7 +180,7 @@ impl Guard {
         let header = request.headers().get(HOST).map(|value| value.to_str().unwrap_or("?"));
         match request.uri().authority().map(axum::http::uri::Authority::as_str).or(header) {
             Some(host) if !hosts.accept(host) => {
-                Err(Problem::new(Code::UnknownHost, format!("{host:?} is none of our names: allow it with --allowed-host")))
+                Err(Problem::new(Code::UnknownHost, format!("meshkeep does not accept the host {host:?}: allow it with --allowed-host")))
             }
             Some(_) | None => Ok(()),
         }
@@ -202,10 +202,10 @@ fn check_host_count(request: &Request) -> Result<(), Problem> {
     let authority = request.uri().authority().filter(|_| request.version() == Version::HTTP_2);
     let differs = first.zip(authority).is_some_and(|(host, authority)| *host != *authority.as_str());
     if second.is_some() || differs {
-        return Err(Problem::new(Code::BadRequest, "the request names several hosts: send one Host header"));
+        return Err(Problem::new(Code::BadRequest, "the request has several Host headers: send one"));
     }
     if first.is_none() && authority.is_none() && request.version() > Version::HTTP_10 {
-        return Err(Problem::new(Code::BadRequest, "the request names no host: send a Host header"));
+        return Err(Problem::new(Code::BadRequest, "the request has no Host header: send one"));
     }
     Ok(())
 }
@@ -214,7 +214,7 @@ fn check_host_count(request: &Request) -> Result<(), Problem> {
 fn check_length(request: &Request) -> Result<(), Problem> {
     let length = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
-        return Err(Problem::new(Code::TooLarge, format!("a body may have {BODY_BYTES_MAX} bytes at most: ask in several requests")));
+        return Err(Problem::new(Code::TooLarge, format!("a body may have at most {BODY_BYTES_MAX} bytes: send several requests")));
     }
     Ok(())
 }
@@ -265,13 +265,13 @@ mod tests {
         let path = directory.path().join("token");
         assert_eq!(Token::keep(&path).unwrap_err(), "No such file or directory (os error 2)");
         std::fs::write(&path, " \n").unwrap();
-        assert_eq!(Token::keep(&path).unwrap_err(), "it holds no token");
+        assert_eq!(Token::keep(&path).unwrap_err(), "it contains no token");
         std::fs::write(&path, "first\n").unwrap();
         let kept = Token::keep(&path).unwrap();
         assert!(kept.now().is("first") && !kept.now().is("second") && !kept.now().is(""));
         std::fs::write(&path, "").unwrap();
         kept.look(false);
-        assert_eq!(kept.failure().as_deref(), Some("it holds no token"));
+        assert_eq!(kept.failure().as_deref(), Some("it contains no token"));
         assert!(kept.now().is("first"));
         std::fs::write(&path, "second\n").unwrap();
         kept.look(false);

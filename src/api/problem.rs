@@ -79,24 +79,22 @@ impl Code {
             Self::BadParameter => (StatusCode::BAD_REQUEST, "badParameter", "A parameter cannot be used"),
             Self::BadRequest => (StatusCode::BAD_REQUEST, "badRequest", "The request cannot be read"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized", "A bearer token is needed"),
-            Self::NotFound => (StatusCode::NOT_FOUND, "notFound", "There is no such thing"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "notFound", "There is no such object"),
             Self::UnknownRoute => (StatusCode::NOT_FOUND, "unknownRoute", "There is no such path"),
-            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "methodNotAllowed", "The path does not take this method"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "methodNotAllowed", "The path does not support this method"),
             Self::NotAcceptable => (StatusCode::NOT_ACCEPTABLE, "notAcceptable", "No form of the answer is acceptable"),
             Self::ExpiredPosition => (StatusCode::GONE, "expiredPosition", "The position can no longer be served"),
-            Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "bodyTimeout", "The body did not come in time"),
+            Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "bodyTimeout", "The body did not arrive in time"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "tooLarge", "The request is too large"),
-            Self::UnsupportedMediaType => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupportedMediaType", "The body is not in a form that is understood")
-            }
-            Self::UnknownHost => (StatusCode::MISDIRECTED_REQUEST, "unknownHost", "The Host of the request is not served here"),
+            Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupportedMediaType", "The body is not application/json"),
+            Self::UnknownHost => (StatusCode::MISDIRECTED_REQUEST, "unknownHost", "meshkeep does not accept the Host of the request"),
             Self::TooManyStreams => (StatusCode::TOO_MANY_REQUESTS, "tooManyStreams", "Too many streams are open"),
-            Self::TooBusy => (StatusCode::TOO_MANY_REQUESTS, "tooBusy", "Too many requests that take long are being answered"),
+            Self::TooBusy => (StatusCode::TOO_MANY_REQUESTS, "tooBusy", "Too many long requests are in progress"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "meshkeep failed to answer"),
             Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", "The store is still loading"),
-            Self::MemoryLimitReached => (StatusCode::SERVICE_UNAVAILABLE, "memoryLimitReached", "It is too large for the memory that is left"),
+            Self::MemoryLimitReached => (StatusCode::SERVICE_UNAVAILABLE, "memoryLimitReached", "The memory for decoded values is in use"),
             Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "meshkeep is shutting down"),
-            Self::TooOld => (StatusCode::SERVICE_UNAVAILABLE, "tooOld", "The answer is older than asked for"),
+            Self::TooOld => (StatusCode::SERVICE_UNAVAILABLE, "tooOld", "The answer is older than maxAge allows"),
         }
     }
 
@@ -105,49 +103,49 @@ impl Code {
     pub(crate) const fn advice(self) -> &'static str {
         match self {
             Self::BadParameter => {
-                "A parameter of the query or the path is unknown, misspelt, given twice, or has a value that cannot be. detail names it and says what is right. Nothing was looked up: a filter that is not understood never widens an answer."
+                "A parameter of the query or the path is unknown, misspelt, repeated, or has an invalid value. detail names it and says what is valid. meshkeep does not answer such a request, because an answer without the filter would have too many items."
             }
             Self::BadRequest => {
-                "The path has escapes that are no UTF-8, the body is not the JSON that is expected, or there is no single Host header. detail says which."
+                "The escapes in the path are not UTF-8, the body is not the expected JSON, or the request does not have exactly one Host header. detail says which."
             }
             Self::Unauthorized => {
-                "meshkeep was started with --token-file. Send what that file holds as Authorization: Bearer TOKEN. Probes need none."
+                "meshkeep was started with --token-file. Send the token in that file as Authorization: Bearer TOKEN. Probes need no token."
             }
             Self::NotFound => {
-                "Nothing of that name is mirrored. It may never have been there, be deleted, or belong to a cluster that was not read yet: /v1/clusters says which clusters are live."
+                "meshkeep mirrors no object of that name. Either it never existed, or it was deleted, or its cluster was not read yet. /v1/clusters lists the clusters that are live."
             }
-            Self::UnknownRoute => "The path is none that meshkeep serves. / lists what there is, /openapi.json describes it.",
+            Self::UnknownRoute => "meshkeep does not serve this path. / lists all paths, and /openapi.json describes them.",
             Self::MethodNotAllowed => {
-                "meshkeep only reads: GET and HEAD everywhere, and POST for batches of lookups. The Allow header names the methods of the path."
+                "The API is read-only: paths support GET and HEAD, and POST for batches of lookups. The Allow header lists the methods of the path."
             }
             Self::NotAcceptable => {
-                "The Accept header names only forms that this path cannot be answered in. detail names those that it can."
+                "The Accept header lists only content types that this path does not have. detail lists those that it has."
             }
             Self::ExpiredPosition => {
-                "The position is too old, of another data directory, or not one of ours, and onExpired=fail asked to be told. Read everything anew with snapshot=true and go on from there."
+                "The position is too old, belongs to another data directory, or is not a position of meshkeep, and the request has onExpired=fail. Read everything again with snapshot=true and continue from there."
             }
             Self::BodyTimeout => {
-                "The body of the request came too slowly, or not at all. Send it again, over a connection that carries it."
+                "The body of the request arrived too slowly, or not at all. Check the connection and send the request again."
             }
-            Self::TooLarge => "The body of a request may have 1 MiB, which is room for 10,000 addresses. Ask in several requests.",
-            Self::UnsupportedMediaType => "The body of a batch is JSON: send it with Content-Type: application/json.",
+            Self::TooLarge => "The body of a request may have at most 1 MiB, enough for 10,000 addresses. Send several requests.",
+            Self::UnsupportedMediaType => "The body of a batch must be JSON. Send it with Content-Type: application/json.",
             Self::UnknownHost => {
-                "The Host of the request is neither an address that meshkeep listens on, nor a loopback name, nor one of --allowed-host. This keeps pages in browsers from reaching a loopback address by a name of their own."
+                "The Host header is neither an address that meshkeep listens on, nor a loopback name, nor a name in --allowed-host. This check stops web pages that resolve their own name to a loopback address."
             }
             Self::TooManyStreams => {
-                "As many streams are open as may be, in all or for one client. Close some, or come back after Retry-After."
+                "The limit of open streams is reached, either in total or for this client. Close some streams, or retry after Retry-After."
             }
-            Self::TooBusy => {
-                "Too many requests that take long are being answered, or their answers wait to be read. Come back after Retry-After."
+            Self::TooBusy => "Too many long requests are in progress, or their answers have not been read yet. Retry after Retry-After.",
+            Self::Internal => "This is a bug in meshkeep. The log has the details; please include them in a report.",
+            Self::Loading => {
+                "meshkeep has just started and is loading its store. Lookups work earlier than lists. Retry after Retry-After."
             }
-            Self::Internal => "This is a fault in meshkeep. Its log has the details; please report it with them.",
-            Self::Loading => "meshkeep has just started and reads its store. Lookups answer before lists. Come back after Retry-After.",
             Self::MemoryLimitReached => {
-                "What was asked for is decoded to answer, and other requests have what --decoded-max-bytes allows. Come back after Retry-After, or give meshkeep more."
+                "The answer needs decoded values, and other requests use all the memory that --decoded-max-bytes allows for them. Retry after Retry-After, or raise --decoded-max-bytes."
             }
-            Self::Stopping => "meshkeep is shutting down. Connect again in a moment.",
+            Self::Stopping => "meshkeep is shutting down. Connect again in a few seconds.",
             Self::TooOld => {
-                "The request allows an age with maxAge, and a cluster that the answer used has not been heard of for longer, or was never read. ageSeconds says how long. Ask later, allow more, leave the age to meta, or with neverRead=ignore leave out what was never read."
+                "The data of a cluster that the answer uses is older than maxAge allows, or was never read. ageSeconds has the age. Retry later, or raise maxAge, or omit maxAge and check the age in meta. neverRead=ignore ignores clusters that were never read."
             }
         }
     }
@@ -200,7 +198,7 @@ impl Problem {
     /// Creates a problem about a fault in meshkeep, and logs the fault.
     pub(crate) fn internal(trouble: impl std::fmt::Display) -> Self {
         tracing::error!(%trouble, "a request cannot be answered");
-        Self::new(Code::Internal, "this is a fault in meshkeep: its log has the details")
+        Self::new(Code::Internal, "this is a bug in meshkeep: its log has the details")
     }
 
     pub(crate) fn too_old(detail: String, age_seconds: Option<f64>) -> Self {

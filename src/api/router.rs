@@ -127,20 +127,20 @@ fn guarded(routes: Router<ApiState>, state: ApiState, guard: Guard) -> Router {
 async fn no_probe() -> Problem {
     Problem::new(
         Code::UnknownRoute,
-        "this is --health-listen, which serves /livez, /readyz, /healthz and /metrics alone: ask for the rest where --listen is",
+        "this is the address of --health-listen, which only serves /livez, /readyz, /healthz and /metrics: use the address of --listen for other paths",
     )
 }
 
 async fn unknown_route(uri: Uri) -> Problem {
-    let nearly = meant::meant(uri.path()).map(|meant| format!(", you may mean {meant}")).unwrap_or_default();
-    Problem::new(Code::UnknownRoute, format!("there is no such path{nearly}: / lists what there is, /openapi.json describes it"))
+    let nearly = meant::meant(uri.path()).map(|meant| format!(", perhaps {meant}")).unwrap_or_default();
+    Problem::new(Code::UnknownRoute, format!("there is no such path{nearly}: / lists all paths, /openapi.json describes them"))
 }
 
 /// axum sets the `Allow` header only after this, so the methods are repeated here (a test compares
 /// the two).
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
     let methods = if uri.path() == BATCH_PATH { "GET, HEAD and POST" } else { "GET and HEAD" };
-    Problem::new(Code::MethodNotAllowed, format!("{} takes {methods}, not {method}", uri.path()))
+    Problem::new(Code::MethodNotAllowed, format!("{} supports {methods}, not {method}", uri.path()))
 }
 
 /// Logs the panic of a handler, and answers with a problem.
@@ -151,5 +151,5 @@ pub(crate) fn panicked(panic: Box<dyn std::any::Any + Send>) -> axum::response::
     if let Some(Due { more }) = PANICS.due(panic) {
         tracing::error!(panic, more, "a request handler panicked");
     }
-    Problem::new(Code::Internal, "this is a fault in meshkeep: its log has the details").into_response()
+    Problem::new(Code::Internal, "this is a bug in meshkeep: its log has the details").into_response()
 }

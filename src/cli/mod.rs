@@ -37,7 +37,7 @@ const STACK_BYTES: usize = 8 << 20;
 const EXIT_PANICKED: u8 = 101;
 
 /// Start of the message for a failed installation of signal handlers.
-const NO_SIGNALS: &str = "cannot receive signals";
+const NO_SIGNALS: &str = "cannot handle signals";
 
 /// Start of the message for a failed start of the async runtime.
 const NO_RUNTIME: &str = "cannot start the async runtime";
@@ -56,51 +56,53 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    /// Mirror the remote clusters and serve what they say
+    /// Mirror the remote clusters and serve their state
     #[command(
-        after_help = "Each option is also an environment variable (--data-dir is MESHKEEP_DATA_DIR; several values are separated by \
-                            commas) and a key of the --config file (data-dir). The command line is strongest, the file weakest."
+        after_help = "Each option is also an environment variable (MESHKEEP_DATA_DIR for --data-dir, several values separated by commas) and a key of the --config file (data-dir). The command line takes precedence over the variable, and the variable over the file."
     )]
     Serve(Box<Settings>),
-    /// Mirror and serve, and write what is mirrored into an etcd, as a KVStoreMesh does: for more readers than one machine serves
+    /// Mirror and serve, and also write the mirror into an etcd, as a KVStoreMesh does
     #[command(
-        after_help = "All options of serve are those of reflect too. Of several meshkeeps that reflect into one etcd one writes, and another takes \
-                            over when it is gone."
+        after_help = "reflect has all options of serve too. If several meshkeeps reflect into one etcd, one of them writes, and another one takes over when it ends."
     )]
     Reflect(Box<etcd::reflect::ReflectSettings>),
-    /// How a running meshkeep and each of its clusters is; exit code 1 while one is not live
+    /// Show the state of a running meshkeep and of each cluster; exit code 1 while a cluster is not
+    /// live
     Status(QueryArgs<queries::status::StatusOptions>),
-    /// List objects, or show one
+    /// List objects, or show one object
     Get(QueryArgs<queries::get::GetOptions>),
-    /// Who has an address: the entry that an agent would use, by longest prefix
+    /// Look up an address: show the entry that an agent would use (longest prefix)
     Lookup(QueryArgs<queries::lookup::LookupOptions>),
-    /// The whole story of an address: every entry, which one wins and why, what is behind it and what looks wrong
+    /// Explain an address: every entry that covers it, which one wins and why, what is behind it,
+    /// and its problems
     Explain(QueryArgs<queries::explain::ExplainOptions>),
-    /// Follow changes, one line each
+    /// Follow changes, one line per change
     Watch(QueryArgs<queries::watch::WatchOptions>),
-    /// What looks wrong in the mesh, and what to do
+    /// List the problems in the mesh, with advice
     Problems(QueryArgs<queries::problems::ProblemsOptions>),
-    /// The settings in force of a running meshkeep, and where each comes from
+    /// Show the settings of a running meshkeep, and where each value comes from
     Config(QueryArgs<queries::config::ConfigOptions>),
-    /// Whether a running meshkeep is ready, for exec probes
+    /// Check whether a running meshkeep is ready, for exec probes
     Healthcheck(QueryArgs<queries::healthcheck::HealthcheckOptions>),
-    /// Put what is needed to understand a running meshkeep into one tar: status, problems, metrics, settings, log; no secrets
+    /// Collect diagnostic data of a running meshkeep in one tar: status, problems, metrics,
+    /// settings, log; no secrets
     Bundle(QueryArgs<queries::bundle::BundleOptions>),
-    /// A mesh of three simulated clusters to look at, mirrored and served as real ones; needs no server
+    /// Run a demo: mirror and serve three simulated clusters; needs no other server
     Demo(local::demo::Options),
-    /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
+    /// Test each step of the connection to each remote cluster; needs no running meshkeep
     Doctor(local::doctor::Options),
-    /// Publish a cluster of machines outside Kubernetes, from files, as a clustermesh-apiserver does (docs/operate/announce.md)
+    /// Publish a cluster of machines outside Kubernetes from files, as a clustermesh-apiserver does
+    /// (docs/operate/announce.md)
     Announce(etcd::announce::Options),
-    /// The identities that an etcd has: list, look up, allocate, release, collect
+    /// List, look up, allocate, release and collect identities in an etcd
     #[command(subcommand)]
     Identity(etcd::identity::IdentityCommand),
     /// Print the OpenAPI document of the HTTP API
     Openapi(local::openapi::OpenapiOptions),
-    /// Look at what is stored while meshkeep does not run
+    /// Inspect the store while meshkeep does not run
     #[command(subcommand)]
     Store(local::store::StoreCommand),
-    /// Look into any etcd by its client file, write to it, lock; needs no running meshkeep
+    /// Read, write and lock keys in any etcd, by its client file; needs no running meshkeep
     #[command(subcommand)]
     Kvstore(etcd::kvstore::KvstoreCommand),
     /// Print a completion script

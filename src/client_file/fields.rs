@@ -64,12 +64,12 @@ impl ValueType {
     fn name(self) -> &'static str {
         match self {
             Self::Flag => FLAG,
-            Self::Integer => "a whole number, in nanoseconds where it is a time",
+            Self::Integer => "a whole number, in nanoseconds if it is a time",
             Self::Natural => "a whole number that is not negative",
             Self::Number => "a number",
             Self::Scalar => "a text",
             Self::Mapping => "a mapping",
-            Self::Nulls | Self::Nothing => "left out",
+            Self::Nulls | Self::Nothing => "omitted",
         }
     }
 }
@@ -98,7 +98,7 @@ pub(super) fn set_text(field: &mut String, key: &'static str, value: &Value) -> 
         // null leaves the field unchanged
         Value::Null => {}
         Value::String(text) => field.clone_from(text),
-        _ => return Err(ClientFileError::WrongType { key, expected: "a text (quote it if it looks like a number or a boolean)" }),
+        _ => return Err(ClientFileError::WrongType { key, expected: "a string (quote it if it looks like a number or a boolean)" }),
     }
     Ok(())
 }
@@ -121,7 +121,7 @@ pub(super) fn set_flag(field: &mut bool, key: &'static str, value: &Value) -> Re
     Ok(())
 }
 
-/// Returns a list of texts. `null` is an empty list; inside a list it is an empty text.
+/// Returns a list of strings. `null` is an empty list; inside a list it is an empty text.
 pub(super) fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, ClientFileError> {
     let text = |item: &Value| if item.is_null() { Some(String::new()) } else { item.as_str().map(str::to_owned) };
     let texts = match value {
@@ -129,7 +129,7 @@ pub(super) fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, Cli
         Value::Sequence(items) => items.iter().map(text).collect(),
         _ => None,
     };
-    texts.ok_or(ClientFileError::WrongType { key, expected: "a list of texts" })
+    texts.ok_or(ClientFileError::WrongType { key, expected: "a list of strings" })
 }
 
 /// Converts a scalar to text as `sigs.k8s.io/yaml` does for a key that needs text. Floats have 32

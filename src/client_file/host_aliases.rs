@@ -44,9 +44,9 @@ fn add(aliases: &mut Vec<(String, Vec<IpAddr>)>, hostname: String, entry: &Value
     let unusable = |reason: &str| Err(format!("the entry {hostname:?} {reason}"));
     match ips {
         _ if hostname.is_empty() => unusable("has no hostname"),
-        None => unusable("has something in ips that is no IP address"),
+        None => unusable("has a value in ips that is not an IP address"),
         Some(ips) if ips.is_empty() => unusable("has no ips"),
-        Some(_) if aliases.iter().any(|(name, _)| *name == hostname) => unusable("is there twice"),
+        Some(_) if aliases.iter().any(|(name, _)| *name == hostname) => unusable("is repeated"),
         Some(ips) => {
             aliases.push((hostname, ips.into_iter().flatten().collect()));
             Ok(())
@@ -115,13 +115,13 @@ mod tests {
             ("[paris]", SHAPE),
             ("[{hostname: a, ips: 192.0.2.1}]", SHAPE),
             ("{a: {ips: []}}", "the entry \"a\" has no ips"),
-            ("{a: {ips: [b]}}", "the entry \"a\" has something in ips that is no IP address"),
+            ("{a: {ips: [b]}}", "the entry \"a\" has a value in ips that is not an IP address"),
             ("[{ips: [192.0.2.1]}]", "the entry \"\" has no hostname"),
             ("[{hostname: a}]", "the entry \"a\" has no ips"),
-            ("[{hostname: a, ips: [b]}]", "the entry \"a\" has something in ips that is no IP address"),
-            ("[{hostname: a, ips: [1]}]", "the entry \"a\" has something in ips that is no IP address"),
-            ("[{hostname: a, ips: ['::1%']}]", "the entry \"a\" has something in ips that is no IP address"),
-            ("[{hostname: a, ips: ['::1']}, {hostname: a, ips: ['::1']}]", "the entry \"a\" is there twice"),
+            ("[{hostname: a, ips: [b]}]", "the entry \"a\" has a value in ips that is not an IP address"),
+            ("[{hostname: a, ips: [1]}]", "the entry \"a\" has a value in ips that is not an IP address"),
+            ("[{hostname: a, ips: ['::1%']}]", "the entry \"a\" has a value in ips that is not an IP address"),
+            ("[{hostname: a, ips: ['::1']}, {hostname: a, ips: ['::1']}]", "the entry \"a\" is repeated"),
         ] {
             assert_eq!(read(text), Err(expected.to_owned()), "{text}");
         }

@@ -92,7 +92,7 @@ pub enum ClientFileError {
 impl From<YamlError> for ClientFileError {
     fn from(error: YamlError) -> Self {
         match error {
-            YamlError::Syntax { line, column, .. } => Self::NotYaml { place: format!("look at line {line}, column {column}") },
+            YamlError::Syntax { line, column, .. } => Self::NotYaml { place: format!("check line {line}, column {column}") },
             YamlError::Limit { .. } => Self::TooMuch { reason: error.to_string() },
             YamlError::Refused { .. } => Self::NotYaml { place: error.to_string() },
         }
@@ -131,7 +131,7 @@ impl ClientFile {
     /// Returns warnings about ignored settings that were probably meant otherwise, as text.
     #[must_use]
     pub fn warnings(&self) -> Option<String> {
-        let half_pair = self.half_pair.map(|warning| format!("{warning}, so that no client certificate is shown"));
+        let half_pair = self.half_pair.map(|warning| format!("{warning}, so no client certificate is used"));
         let misspelt = (!self.misspelt.is_empty()).then(|| in_words(&self.misspelt));
         misspelt.into_iter().chain(half_pair).reduce(|warning, more| format!("{warning}; {more}"))
     }
@@ -199,7 +199,7 @@ impl ParsedValues {
 
 fn in_words(keys: &[MisspeltKey]) -> String {
     let texts: Vec<String> = keys.iter().map(|MisspeltKey { key, meant }| format!("{key:?} where \"{meant}\" is meant")).collect();
-    format!("it says {}, which etcd's client ignores", texts.join(", and "))
+    format!("it contains {}, which etcd's client ignores", texts.join(", and "))
 }
 
 #[cfg(test)]
@@ -225,14 +225,14 @@ mod tests {
         assert_eq!(message("just text"), "not a mapping of keys such as endpoints to values");
         assert_eq!(message(""), "not a mapping of keys such as endpoints to values");
         assert_eq!(message("endpoints: []"), "endpoints is missing or empty: give at least one, such as https://host:2379");
-        assert_eq!(message("endpoints: https://a:2379"), "endpoints must be a list of texts");
-        assert_eq!(message("endpoints: [1]"), "endpoints must be a list of texts");
+        assert_eq!(message("endpoints: https://a:2379"), "endpoints must be a list of strings");
+        assert_eq!(message("endpoints: [1]"), "endpoints must be a list of strings");
         assert_eq!(message("insecure-transport: 1"), "insecure-transport must be true or false");
-        assert_eq!(message("password: 1234"), "password must be a text (quote it if it looks like a number or a boolean)");
-        assert_eq!(message("username: yes"), "username must be a text (quote it if it looks like a number or a boolean)");
-        assert_eq!(message("endpoints: [a]\ndial-timeout: 5s"), "dial-timeout must be a whole number, in nanoseconds where it is a time");
-        assert_eq!(message("endpoints: [a]\n~: x"), "not YAML: a key must be a text (line 2)");
-        assert_eq!(message("endpoints: ["), "not YAML: look at line 2, column 1");
+        assert_eq!(message("password: 1234"), "password must be a string (quote it if it looks like a number or a boolean)");
+        assert_eq!(message("username: yes"), "username must be a string (quote it if it looks like a number or a boolean)");
+        assert_eq!(message("endpoints: [a]\ndial-timeout: 5s"), "dial-timeout must be a whole number, in nanoseconds if it is a time");
+        assert_eq!(message("endpoints: [a]\n~: x"), "not YAML: a key must be a string (line 2)");
+        assert_eq!(message("endpoints: ["), "not YAML: check line 2, column 1");
         assert_eq!(message(&format!("endpoints: {}", "[".repeat(900_000))), "lists and mappings nested deeper than 32 (line 1)");
         assert_eq!(message("cilium-host-aliases: [{hostname: a}]"), "cilium-host-aliases: the entry \"a\" has no ips");
     }
@@ -260,15 +260,15 @@ mod tests {
     #[test]
     fn misspelt_keys_are_reported_with_and_without_an_error() {
         let file = ClientFile::parse(b"endpoints: [a]\ntrusted_ca_file: /ca.crt\nusernam: u\npassword: hunter2\nnote: x").unwrap();
-        let expected = r#"it says "trusted_ca_file" where "trusted-ca-file" is meant, and "usernam" where "username" is meant, which etcd's client ignores"#;
+        let expected = r#"it contains "trusted_ca_file" where "trusted-ca-file" is meant, and "usernam" where "username" is meant, which etcd's client ignores"#;
         assert_eq!(file.warnings().as_deref(), Some(expected));
         assert_eq!(ClientFile::parse(b"endpoints: [a]\nnote: x").unwrap().warnings(), None);
         let half = ClientFile::parse(b"endpoints: [a]\ncert-fil: /c.crt\nkey-file: /c.key").unwrap();
-        let expected = r#"it says "cert-fil" where "cert-file" is meant, which etcd's client ignores; key-file is set without cert-file, so that no client certificate is shown"#;
+        let expected = r#"it contains "cert-fil" where "cert-file" is meant, which etcd's client ignores; key-file is set without cert-file, so no client certificate is used"#;
         assert_eq!(half.warnings().as_deref(), Some(expected));
         assert_eq!(half.config.client_certificate, None);
         let error = ClientFile::parse(b"endpoint: [a]\n").unwrap_err().to_string();
-        let expected = r#"endpoints is missing or empty: give at least one, such as https://host:2379; it says "endpoint" where "endpoints" is meant, which etcd's client ignores"#;
+        let expected = r#"endpoints is missing or empty: give at least one, such as https://host:2379; it contains "endpoint" where "endpoints" is meant, which etcd's client ignores"#;
         assert_eq!(error, expected);
         let many: String = (0..MISSPELT_COUNT_MAX + 3).map(|spaces| format!("'endpoint{}': x\n", " ".repeat(spaces))).collect();
         let file = ClientFile::parse(format!("endpoints: [a]\n{many}").as_bytes()).unwrap();

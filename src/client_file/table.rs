@@ -15,7 +15,7 @@ fn table() -> Vec<Value> {
 }
 
 /// Converts the table's result into ours: a login needs a name and a password, and unreachable
-/// addresses are left out.
+/// addresses are omitted.
 fn expected(seen: &Value) -> Value {
     let mut seen = seen.clone();
     let fields = seen.as_object_mut().unwrap();

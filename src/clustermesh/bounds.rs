@@ -86,11 +86,15 @@ impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { found, bounds } = self;
         if found.keys > bounds.keys_max {
-            write!(f, "it has at least {} keys and may have {} (--cluster-max-keys)", found.keys, bounds.keys_max)?;
+            write!(f, "it has at least {} keys, and the limit is {} (--cluster-max-keys)", found.keys, bounds.keys_max)?;
         } else {
-            write!(f, "it has at least {} bytes of keys and values and may have {} (--cluster-max-bytes)", found.bytes, bounds.bytes_max)?;
+            write!(
+                f,
+                "its keys and values have at least {} bytes, and the limit is {} (--cluster-max-bytes)",
+                found.bytes, bounds.bytes_max
+            )?;
         }
-        f.write_str(": what is held of it stays as it is; see what writes so much to its etcd, or allow more")
+        f.write_str(": meshkeep keeps the last known state; find out what writes this much to its etcd, or raise the limit")
     }
 }
 
@@ -232,7 +236,7 @@ mod tests {
         holdings.list(Kind::Ip);
         assert_eq!(holdings.add(Kind::Ip, size(10, 0), 500), Ok(()));
         // the number that the source announces is enough: its keys need not be read
-        assert!(holdings.add(Kind::Ip, size(10, 0), 501).unwrap_err().to_string().contains("at least 641 keys and may have 640"));
+        assert!(holdings.add(Kind::Ip, size(10, 0), 501).unwrap_err().to_string().contains("at least 641 keys, and the limit is 640"));
         assert_eq!(holdings.add(Kind::Ip, size(10, 0), 500), Ok(()));
     }
 
@@ -262,7 +266,13 @@ mod tests {
         holdings.counted(held(size(2, 6_400), size(2, 6_400)));
         assert_eq!(holdings.add(Kind::Ip, size(1, 100), 0), Ok(()));
         holdings.counted(held(size(2, 6_401), size(2, 6_401)));
-        assert!(holdings.add(Kind::Ip, size(0, 0), 0).unwrap_err().to_string().contains("6401 bytes of keys and values and may have 6400"));
+        assert!(
+            holdings
+                .add(Kind::Ip, size(0, 0), 0)
+                .unwrap_err()
+                .to_string()
+                .contains("keys and values have at least 6401 bytes, and the limit is 6400")
+        );
     }
 
     #[test]

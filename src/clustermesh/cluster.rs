@@ -134,7 +134,7 @@ impl ClusterTask {
                     continue;
                 }
                 End::FileChanged { is_open: true } => {
-                    tracing::info!(cluster = %self.name, "the cluster's file changed: connecting anew");
+                    tracing::info!(cluster = %self.name, "the client file of cluster {} changed: reconnecting", self.name);
                     self.surroundings.reporter.forget_missing_config();
                     memory.untried.clear();
                     backoff.reset();
@@ -187,7 +187,11 @@ impl ClusterTask {
 
     /// Removes the kinds that agents route traffic by.
     async fn revoke(&self, memory: &mut Memory) {
-        tracing::warn!(cluster = %self.name, "the cluster is away for longer than --cache-ttl: its services, service exports and endpoint slices are removed");
+        tracing::warn!(
+            cluster = %self.name,
+            "cluster {} could not be read for --cache-ttl: removing its services, service exports and endpoint slices",
+            self.name
+        );
         self.surroundings.reporter.change(|status| status.revocation_count += 1);
         for (kind, memory) in Kind::ALL.into_iter().zip(&mut memory.kinds) {
             if kind.is_revocable() {
@@ -217,19 +221,19 @@ impl ClusterTask {
         let bytes = Arc::clone(content);
         let file = match tokio::task::spawn_blocking(move || ClientFile::parse(&bytes)).await {
             Ok(file) => file,
-            Err(error) => return AttemptError::Cluster(format!("the file of cluster {} could not be read: {error}", self.name)),
+            Err(error) => return AttemptError::Cluster(format!("cannot read the client file of cluster {}: {error}", self.name)),
         };
         let warnings = file.as_ref().ok().and_then(ClientFile::warnings);
         self.surroundings.reporter.file_is(file.as_ref().err().map(ToString::to_string), warnings);
         let file = match file {
             Ok(file) => file.config,
-            Err(error) => return AttemptError::Cluster(format!("the file of cluster {} cannot be used: {error}", self.name)),
+            Err(error) => return AttemptError::Cluster(format!("cannot use the client file of cluster {}: {error}", self.name)),
         };
         self.await_files(&file).await;
         self.surroundings.reporter.connecting();
         let endpoint = match memory.next_endpoint(&file) {
             Some(endpoint) => endpoint,
-            None => return AttemptError::Cluster(format!("the file of cluster {} names no endpoint", self.name)),
+            None => return AttemptError::Cluster(format!("the client file of cluster {} has no endpoint", self.name)),
         };
         let attempt = Attempt { task: self, file: &file, endpoint: &endpoint };
         match attempt.run(memory).await {

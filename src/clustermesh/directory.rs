@@ -113,7 +113,7 @@ pub async fn watch_directory(options: DirectoryOptions, events: mpsc::Sender<Dir
     };
     if let Some(Err(error)) = stop.run_until_cancelled(work).await {
         // only after a panic or at the end of the runtime: the owner of the task restarts it
-        tracing::error!(%error, "reading the config directory failed");
+        tracing::error!(%error, "the reader of the config directory failed");
     }
 }
 
@@ -193,7 +193,7 @@ impl Directory {
         let watch = DirectoryWatch::begin(&self.options.path, Arc::clone(&self.changed));
         if let Err(error) = &watch {
             let path = self.options.path.display();
-            tracing::warn!(%path, %error, "config directory cannot be watched: looking at it every second instead");
+            tracing::warn!(%path, %error, "cannot watch the config directory: checking it every second instead");
         }
         Watch { identity, _watch: watch.ok() }
     }
@@ -225,8 +225,10 @@ impl Directory {
         for (file, broken_for) in self.reminders.due(broken, std::time::Instant::now()) {
             let minutes = broken_for.as_secs() / 60;
             match now.invalid.get(&file) {
-                Some(reason) => tracing::warn!(%path, file, reason, minutes, "cluster file still cannot be used"),
-                None => tracing::warn!(%path, error = now.error, minutes, "config directory still cannot be read: no cluster is removed"),
+                Some(reason) => tracing::warn!(%path, file, reason, minutes, "client file {file} still cannot be used"),
+                None => {
+                    tracing::warn!(%path, error = now.error, minutes, "the config directory still cannot be read: all clusters are kept")
+                }
             }
         }
     }
@@ -239,14 +241,14 @@ impl Directory {
         let before = std::mem::replace(&mut self.told, now.clone());
         match &now.error {
             Some(error) if before.error.as_ref() != Some(error) => {
-                tracing::warn!(%path, %error, "config directory cannot be read: waiting for it, no cluster is removed");
+                tracing::warn!(%path, %error, "the config directory cannot be read: trying again, all clusters are kept");
             }
-            None if !before.readable => tracing::info!(%path, "watching config directory"),
+            None if !before.readable => tracing::info!(%path, "watching the config directory"),
             Some(_) | None => {}
         }
         for (file, reason) in now.invalid.iter().filter(|(file, reason)| before.invalid.get(*file) != Some(*reason)) {
             if let Some(Due { more }) = UNUSABLE.due(&format!("{file} {reason}")) {
-                tracing::warn!(%path, file, reason, more, "cluster file cannot be used");
+                tracing::warn!(%path, file, reason, more, "client file {file} cannot be used");
             }
         }
         (before != now).then_some(now)

@@ -59,7 +59,7 @@ async fn watch(local: LocalEtcd, events: mpsc::Sender<DirectoryEvent>) {
                 announced = Some(content.clone());
             }
             Err(reason) if !is_settled => {
-                tracing::warn!(%path, reason, "the file of --local-etcd cannot be used: waiting for it, what is mirrored stays as it is");
+                tracing::warn!(%path, reason, "the client file of --local-etcd cannot be used: trying again, the mirrored state is kept");
                 // without a file from the start, the cluster is still listed as one that cannot be
                 // reached
                 if last.is_none() && events.send(local.upserted(&[])).await.is_err() {
@@ -74,5 +74,5 @@ async fn watch(local: LocalEtcd, events: mpsc::Sender<DirectoryEvent>) {
 }
 
 fn no_cluster_file() -> String {
-    "it is not an etcd client file: it names no endpoints".to_owned()
+    "it is not an etcd client file: it has no endpoints".to_owned()
 }

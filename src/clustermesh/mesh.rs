@@ -109,7 +109,7 @@ impl Mesh {
         for (cluster, broken_for) in reminders.due(broken, Instant::now()) {
             let Some(status) = self.members.get(&cluster).map(|member| member.status.borrow().clone()) else { continue };
             let (phase, error, minutes) = (status.phase.api_name(), status.last_error.as_deref(), broken_for.as_secs() / 60);
-            tracing::warn!(%cluster, phase, error, minutes, failures = status.failure_count, "remote cluster is still not live: what is held of it is served as it was");
+            tracing::warn!(%cluster, phase, error, minutes, failures = status.failure_count, "cluster {cluster} is still not live: meshkeep serves its last known state");
         }
     }
 
@@ -120,7 +120,7 @@ impl Mesh {
                     member.content.send_replace(content);
                 }
                 None => {
-                    tracing::info!(%cluster, path = %path.display(), "cluster added");
+                    tracing::info!(%cluster, path = %path.display(), "cluster {cluster} added");
                     self.start(cluster, content, start_wait(self.members.len() + 1, rand::random()));
                 }
             },
@@ -175,7 +175,7 @@ impl Mesh {
     /// Ends a cluster's task and then removes the cluster from the mirror. The order matters: the
     /// task must not send anything after the removal.
     async fn remove(&mut self, cluster: &ClusterName) {
-        tracing::info!(%cluster, "cluster removed: removing what was mirrored of it");
+        tracing::info!(%cluster, "cluster {cluster} removed: removing its entries");
         if let Some(member) = self.members.remove(cluster) {
             member.reporter.phase(Phase::Draining);
             member.abort.abort();
@@ -190,7 +190,7 @@ impl Mesh {
         self.ids.release(cluster);
         let removal = Command::Remove { cluster: cluster.clone(), reason: DeleteReason::ClusterRemoved };
         if self.commands.send(removal).await.is_err() {
-            tracing::error!(%cluster, "the writer is gone: the cluster is removed at the next start");
+            tracing::error!(%cluster, "meshkeep is stopping: the entries of cluster {cluster} are removed at the next start");
         }
         self.publish();
     }
@@ -200,11 +200,11 @@ impl Mesh {
         let id = task_id(&ended);
         let Some(cluster) = self.members.iter().find(|(_, member)| member.task == id).map(|(cluster, _)| cluster.clone()) else { return };
         let Some(member) = self.members.remove(&cluster) else { return };
-        tracing::error!(%cluster, retry_in_s = PANIC_WAIT.as_secs(), "the cluster's task panicked: it is started again (please report this)");
+        tracing::error!(%cluster, retry_in_s = PANIC_WAIT.as_secs(), "the task of cluster {cluster} panicked: restarting it (please report this)");
         let content = Arc::clone(&member.content.borrow());
         self.start(cluster.clone(), content, PANIC_WAIT);
         if let Some(member) = self.members.get(&cluster) {
-            member.reporter.failure("the cluster's task panicked: see the log", PANIC_WAIT);
+            member.reporter.failure("the task of the cluster panicked: see the log", PANIC_WAIT);
             debug_assert!(member.status.borrow().next_retry > Some(Instant::now()), "a restarted task waits");
         }
     }

@@ -6,12 +6,12 @@
 mod config;
 mod phases;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
-use self::phases::{awaited_canaries, loss_of, news_since, phase_of};
+use self::phases::{LoggedPhases, awaited_canaries, loss_of, news_since, phase_of, predicate};
 use super::failure::AttemptError;
 use crate::commit::CommandSender;
 use crate::model::{
@@ -29,8 +29,7 @@ static UNKNOWN: Causes = Causes::new();
 pub(super) struct Reporter {
     cluster: ClusterName,
     status: Arc<watch::Sender<ClusterStatus>>,
-    /// Phases that were logged since all kinds were last read.
-    logged: Arc<Mutex<Vec<Phase>>>,
+    logged: Arc<Mutex<LoggedPhases>>,
 }
 
 impl Reporter {
@@ -61,32 +60,25 @@ impl Reporter {
     /// Logs a change of phase, with its cause if that is known.
     fn tell(&self, phase: Phase, error: Option<&str>) {
         let (cluster, name) = (&self.cluster, phase.api_name());
+        let mut text = predicate(phase).to_owned();
+        if phase == Phase::Live {
+            text.push_str(&format!(" after {:.1} s", self.logged().since().elapsed().as_secs_f64()));
+        }
         match (self.line_about(phase), error) {
-            (Some(Due { more }), Some(error)) => tracing::warn!(%cluster, phase = name, error, more, "phase"),
-            (Some(Due { more }), None) => tracing::info!(%cluster, phase = name, more, "phase"),
-            (None, error) => tracing::debug!(%cluster, phase = name, error, "phase again"),
+            (Some(Due { more }), Some(error)) => tracing::warn!(%cluster, phase = name, error, more, "cluster {cluster} {text}"),
+            (Some(Due { more }), None) => tracing::info!(%cluster, phase = name, more, "cluster {cluster} {text}"),
+            (None, error) => tracing::debug!(%cluster, phase = name, error, "cluster {cluster} {text} again"),
         }
     }
 
     /// Returns a log line for a phase if one is due. The limit is needed because a remote can
     /// alternate between `live` and `sourceLost` as often as it likes.
     fn line_about(&self, phase: Phase) -> Option<Due> {
-        self.is_news(phase).then(|| PHASES.due(&format!("{} {}", self.cluster, phase.api_name()))).flatten()
+        self.logged().is_news(phase).then(|| PHASES.due(&format!("{} {}", self.cluster, phase.api_name()))).flatten()
     }
 
-    /// Returns whether a phase is new since all kinds were last read. A remote that is down for a
-    /// day repeats a few phases at each attempt, which would fill the log.
-    fn is_news(&self, phase: Phase) -> bool {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(phase, Phase::Live | Phase::SourceLost) {
-            logged.clear();
-            return true;
-        }
-        let news = !logged.contains(&phase);
-        if news {
-            logged.push(phase);
-        }
-        news
+    fn logged(&self) -> MutexGuard<'_, LoggedPhases> {
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends the committer each phase with its cause, so that it becomes part of the change stream.
@@ -174,9 +166,13 @@ impl Reporter {
         let phase = Phase::BackingOff.api_name();
         match is_news.then(|| FAILED.due(&format!("{} {error}", self.cluster))).flatten() {
             // this line covers the change of phase too
-            Some(Due { more }) => tracing::warn!(cluster = %self.cluster, phase, error, retry_in_ms, more, "remote cluster failed"),
+            Some(Due { more }) => {
+                tracing::warn!(cluster = %self.cluster, phase, error, retry_in_ms, more, "an attempt to read cluster {} failed: {error}", self.cluster)
+            }
             None if entered => self.tell(Phase::BackingOff, Some(error)),
-            None => tracing::debug!(cluster = %self.cluster, phase, error, retry_in_ms, "remote cluster failed again"),
+            None => {
+                tracing::debug!(cluster = %self.cluster, phase, error, retry_in_ms, "an attempt to read cluster {} failed again: {error}", self.cluster)
+            }
         }
     }
 
@@ -196,7 +192,7 @@ impl Reporter {
     /// Records the error in the cluster's file, if any, and its keys that are probably misspelt.
     pub(super) fn file_is(&self, error: Option<String>, slips: Option<String>) {
         if let Some(slips) = slips.as_ref().filter(|slips| self.status.borrow().file_slips.as_ref() != Some(slips)) {
-            tracing::warn!(cluster = %self.cluster, "the cluster's file has a key that is probably misspelt: {slips}");
+            tracing::warn!(cluster = %self.cluster, "the client file of cluster {} has a key that is probably misspelt: {slips}", self.cluster);
         }
         self.status.send_if_modified(|status| {
             let changed = (&status.file_error, &status.file_slips) != (&error, &slips);
@@ -238,7 +234,9 @@ impl Reporter {
         }
         let entered = self.enter(phase);
         match news.then(|| WAITING.due(&format!("{} {reason}", self.cluster))).flatten() {
-            Some(Due { more }) => tracing::warn!(cluster = %self.cluster, phase = phase.api_name(), reason, more, "waiting"),
+            Some(Due { more }) => {
+                tracing::warn!(cluster = %self.cluster, phase = phase.api_name(), reason, more, "cluster {} waits: {reason}", self.cluster)
+            }
             None if entered => self.tell(phase, Some(reason)),
             None => {}
         }
@@ -337,7 +335,10 @@ impl Reporter {
         for one in found.iter().filter(|one| !before.iter().any(|known| known.prefix == one.prefix)) {
             let UnknownPrefix { prefix, key_count } = one;
             let Some(Due { more }) = UNKNOWN.due(&format!("{} {prefix}", self.cluster)) else { continue };
-            tracing::warn!(cluster = %self.cluster, prefix, key_count, more, "the source has keys that this version does not know: they are not mirrored");
+            tracing::warn!(
+                cluster = %self.cluster, prefix, key_count, more,
+                "cluster {} has keys that this version does not know and does not mirror", self.cluster
+            );
         }
         if before != found {
             self.change(|status| status.unknown_prefixes = found);
@@ -384,7 +385,7 @@ mod tests {
         use Phase::{BackingOff, Connecting, Listing, Live, SourceLost};
         let (reporter, _status) = Reporter::new(ClusterName::parse("paris").unwrap());
         let way = [Connecting, BackingOff, Connecting, BackingOff, Connecting, Listing, Live, SourceLost, Live, BackingOff, Connecting];
-        let news = way.map(|phase| reporter.is_news(phase));
+        let news = way.map(|phase| reporter.logged().is_news(phase));
         assert_eq!(news, [true, true, false, false, false, true, true, true, true, true, true]);
     }
 
@@ -464,7 +465,7 @@ mod tests {
         reporter.phase(Phase::ReadingConfig);
         reporter.config_missing(missing.clone());
         let since = status.borrow().missing_config.as_ref().unwrap().since;
-        assert_eq!(status.borrow().last_error.as_deref(), Some("this etcd describes paris, not rome"));
+        assert_eq!(status.borrow().last_error.as_deref(), Some("this etcd belongs to cluster paris, not rome"));
         reporter.connecting();
         assert_eq!(status.borrow().phase, Phase::ReadingConfig);
         reporter.config_missing(missing);

@@ -30,7 +30,7 @@ use crate::wire::cluster_config::Reading;
 use crate::wire::keys;
 use cilium_kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, WatchMessage};
 
-/// Clusters and kinds for which a key that was left out was logged recently.
+/// Clusters and kinds for which a key that was omitted was logged recently.
 static LEFT_OUT: Causes = Causes::new();
 
 /// State that all kinds of a cluster share.
@@ -148,7 +148,7 @@ impl ScopeTask<'_> {
                 Some(Request::List) => self.list().await?,
                 Some(Request::Compare) => self.compare().await?,
                 Some(Request::Watch(after)) => self.watch(after).await?,
-                None => return Err(AttemptError::Cluster(format!("{}: the resync stands still", self.scope))),
+                None => return Err(AttemptError::Cluster(format!("{}: the resync makes no progress", self.scope))),
             };
             self.surroundings.reporter.contact();
         }
@@ -306,7 +306,7 @@ impl ScopeTask<'_> {
                             return Ok(Some(request));
                         }
                         if watch.stalls() != stalls {
-                            // older etcds may have left out events: compare the keys
+                            // older etcds may have omitted events: compare the keys
                             return self.feed(Input::HistoryLost).await;
                         }
                     }
@@ -334,7 +334,7 @@ impl ScopeTask<'_> {
                     }
                 }
                 _ = listen.tick() => if watch.silence() > silence_max {
-                    return Err(AttemptError::Cluster(format!("{}: the watch has said nothing for {silence_max:?}", self.scope)));
+                    return Err(AttemptError::Cluster(format!("{}: the watch was silent for {silence_max:?}", self.scope)));
                 },
             }
         }
@@ -400,7 +400,7 @@ impl ScopeTask<'_> {
         for reason in &step.unreadable_keys {
             let Scope { cluster, kind } = &self.scope;
             if let Some(Due { more }) = LEFT_OUT.due(&format!("{cluster} {kind}")) {
-                tracing::warn!(%cluster, %kind, reason, more, "a key of the source was left out: /v1/rejected has all");
+                tracing::warn!(%cluster, %kind, reason, more, "rejected a key of cluster {cluster}: /v1/rejected lists all");
             }
         }
         self.tell_unreadable();

@@ -39,9 +39,7 @@ pub struct DecodedRoom(#[expect(dead_code, reason = "held for its end")] Option<
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoDecodedRoom {
     /// The value is larger than the whole budget.
-    #[error(
-        "it takes some {bytes} bytes once it is decoded, and all that is decoded at one time may take {bytes_max} (--decoded-max-bytes)"
-    )]
+    #[error("it needs about {bytes} bytes when decoded, and the limit for all decoded values is {bytes_max} (--decoded-max-bytes)")]
     TooLarge {
         /// Size of the decoded value.
         bytes: u64,
@@ -49,7 +47,7 @@ pub enum NoDecodedRoom {
         bytes_max: u64,
     },
     /// Others use too much of the budget.
-    #[error("too much is being decoded at the moment: ask again in a moment, or allow more (--decoded-max-bytes)")]
+    #[error("other requests use the memory for decoded values: try again in a few seconds, or raise --decoded-max-bytes")]
     Taken,
 }
 

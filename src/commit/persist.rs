@@ -112,7 +112,7 @@ impl Persistence for Store {
 
 fn tell_unmoved(error: &StoreError) {
     if let Some(Due { more }) = TOLD.due(&format!("unmoved {error}")) {
-        tracing::error!(%error, more, "cannot move changes from the log to where they stay: the engine is opened anew");
+        tracing::error!(%error, more, "cannot move changes from the log into the store: reopening the engine");
     }
 }
 
@@ -385,7 +385,9 @@ impl<P: Persistence> PersistWorker<P> {
             calm_since = Instant::now();
             rested = calm_since;
             if last && self.shared.lock().failing {
-                tracing::error!("the newest changes could not be stored before the end: they are read again at the next start");
+                tracing::error!(
+                    "could not store the newest changes before the end: the next start reads them from the remote clusters again"
+                );
                 break;
             }
         }
@@ -439,7 +441,7 @@ impl<P: Persistence> PersistWorker<P> {
         if std::mem::take(&mut self.shared.lock().failing) {
             self.remind(false);
             if let Some(Due { more }) = TOLD.due("works") {
-                tracing::info!(more, "storing works again");
+                tracing::info!(more, "the store can be written again");
             }
         }
     }
@@ -468,16 +470,16 @@ impl<P: Persistence> PersistWorker<P> {
         if !waiting.failing
             && let Some(Due { more }) = TOLD.due(&error.to_string())
         {
-            tracing::error!(%error, more, "cannot store changes: serving goes on, storing is tried again every second");
+            tracing::error!(%error, more, "cannot write the store: trying again every second, the API is not affected");
         }
         for ((), failing_for) in self.remind(true) {
-            tracing::error!(%error, minutes = failing_for.as_secs() / 60, waiting = waiting.gathered.len(), "changes still cannot be stored: serving goes on");
+            tracing::error!(%error, minutes = failing_for.as_secs() / 60, waiting = waiting.gathered.len(), "the store still cannot be written: trying again, the API is not affected");
         }
         waiting.failing = true;
         waiting.since = Some(Instant::now());
         waiting.gathered.put_back(group);
         if waiting.is_too_much() {
-            tracing::error!(%error, "too many changes wait for the store: storing stops until the next start");
+            tracing::error!(%error, "too many changes wait for the store: meshkeep no longer writes it until the next start");
             waiting.gathered = Gathered::default();
             waiting.stopped = true;
             waiting.since = None;

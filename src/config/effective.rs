@@ -41,7 +41,7 @@ pub(super) fn list(
         values: vec![filter],
         source: SettingSource::Environment,
         origin: Some(format!("environment variable {FILTER_VARIABLE}")),
-        description: "What to log; wins over log-level".to_owned(),
+        description: "Log filter; takes precedence over log-level".to_owned(),
     }));
     settings
 }

@@ -155,7 +155,7 @@ fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
         let option = option.ok_or_else(|| refuse(format!("there is no key {key:?}; keys are the flags without their dashes")))?;
         let values = values_of(&value).ok_or_else(|| refuse(format!("{key} must be a value or a list of values")))?;
         if values.len() > 1 && !matches!(option.get_action(), ArgAction::Append) {
-            return Err(refuse(format!("{key} takes one value")));
+            return Err(refuse(format!("{key} accepts one value")));
         }
         if !values.is_empty() {
             layer.insert(key.clone(), as_arguments(option, values, SettingSource::File, format!("key {key} of {}", path.display()))?);
@@ -167,8 +167,8 @@ fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
 /// Describes a file that is not a YAML mapping. It does not use the parser's message, which may
 /// quote the content.
 fn not_yaml(error: &serde_yaml_ng::Error) -> String {
-    let place = error.location().map(|at| format!("look at line {}, column {}", at.line(), at.column()));
-    format!("not YAML with one key for each flag: {}", place.as_deref().unwrap_or("look at its end"))
+    let place = error.location().map(|at| format!("check line {}, column {}", at.line(), at.column()));
+    format!("not YAML with one key per flag: {}", place.as_deref().unwrap_or("check its end"))
 }
 
 /// Converts a scalar, a list of scalars, or a map of scalars as `key=value` (for `kvstore-opt`).

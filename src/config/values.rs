@@ -11,7 +11,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         return Ok(Duration::ZERO);
     }
     let length = text.parse::<jiff::SignedDuration>().ok().and_then(|signed| Duration::try_from(signed).ok());
-    length.ok_or_else(|| "must be a length of time such as 800ms, 15s, 1m30s or 24h".to_owned())
+    length.ok_or_else(|| "must be a duration such as 800ms, 15s, 1m30s or 24h".to_owned())
 }
 
 /// Parses an interval: a duration above zero.
@@ -92,12 +92,12 @@ impl KvstoreOptions {
         let bootstrap_qps = self.bootstrap_qps.unwrap_or(self.qps);
         let time = |time: Duration| format!("{time:?}");
         [
-            ("etcd.qps", self.qps.to_string(), "Lists and watches that are begun in a second, at each remote"),
-            ("etcd.bootstrapQps", bootstrap_qps.to_string(), "The same until the remote is in sync"),
-            ("etcd.maxInflight", self.max_inflight.unwrap_or(self.qps).to_string(), "Requests to one remote at one time"),
-            ("etcd.limit", self.page_limit.to_string(), "Keys in a page of a list; 0 is no limit"),
-            ("etcd.keepaliveHeartbeat", time(self.keepalive_heartbeat), "How often an idle connection is asked for a sign of life"),
-            ("etcd.keepaliveTimeout", time(self.keepalive_timeout), "How long the sign may take"),
+            ("etcd.qps", self.qps.to_string(), "Lists and watches started per second, for each remote cluster"),
+            ("etcd.bootstrapQps", bootstrap_qps.to_string(), "Lists and watches started per second until the remote cluster is in sync"),
+            ("etcd.maxInflight", self.max_inflight.unwrap_or(self.qps).to_string(), "Concurrent requests to one remote cluster"),
+            ("etcd.limit", self.page_limit.to_string(), "Keys per page of a list; 0 means no limit"),
+            ("etcd.keepaliveHeartbeat", time(self.keepalive_heartbeat), "Interval of keepalive pings on an idle connection"),
+            ("etcd.keepaliveTimeout", time(self.keepalive_timeout), "Maximum time for the answer to a keepalive ping"),
         ]
     }
 
@@ -157,15 +157,15 @@ impl KvstoreOption {
 /// may be a misplaced secret.
 fn unknown_option(name: &str) -> String {
     const KNOWN: &str =
-        "there are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, etcd.keepaliveHeartbeat and etcd.keepaliveTimeout";
+        "the options are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, etcd.keepaliveHeartbeat and etcd.keepaliveTimeout";
     let looks_like_one = name.strip_prefix("etcd.").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_alphabetic()));
     match name {
         "etcd.address" | "etcd.config" => {
             format!(
-                "{name} is for a kvstore that is written to: remotes have their files in --clustermesh-config, the own cluster has --local-etcd"
+                "{name} only applies to an etcd that is written to: remote clusters have their files in --clustermesh-config, the own cluster has --local-etcd"
             )
         }
-        _ if looks_like_one => format!("there is no {name}; {KNOWN}"),
+        _ if looks_like_one => format!("there is no option {name}; {KNOWN}"),
         _ => format!("there is no such option; {KNOWN}"),
     }
 }

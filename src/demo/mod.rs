@@ -64,13 +64,13 @@ pub enum DemoError {
         cause: std::io::Error,
     },
     /// The demo's files cannot be created.
-    #[error("cannot make the demo's files: {0}")]
+    #[error("cannot create the demo's files: {0}")]
     Files(std::io::Error),
     /// The sidecar cannot be started.
     #[error("cannot start meshkeep serve: {0}")]
     Sidecar(std::io::Error),
     /// The sidecar ended by itself.
-    #[error("meshkeep serve ended ({0}): what it said is above")]
+    #[error("meshkeep serve ended ({0}): its log is above")]
     SidecarEnded(std::process::ExitStatus),
 }
 
@@ -109,7 +109,7 @@ pub async fn run(options: &DemoOptions, stopped: impl Future<Output = ()>) -> Re
             ask = asked.recv() => match ask {
                 None | Some(Ask::Quit) => break,
                 Some(Ask::Restart) => {
-                    say("killed meshkeep (kill -9) and started it again: it answers from disk, `restored`, and streams go on");
+                    say("killed meshkeep (kill -9) and started it again: it answers from disk (`restored`), and streams continue");
                     sidecar.restart().await?;
                 }
                 Some(Ask::Cluster(name, what)) => match ups.iter_mut().find(|up| up.name() == name) {
@@ -165,10 +165,10 @@ fn explain(options: &DemoOptions) {
     say(&format!(
         "a mesh of {clusters}, {} pods each, {} changes a second; http://{http}/ shows it\n\n  \
          curl 'http://{http}/v1/status'\n  curl 'http://{http}/v1/explain/{}'\n  curl -N 'http://{http}/v1/events?snapshot=true'\n  \
-         curl -X POST http://{control}/demo/clusters/paris/break    # its etcd cannot be reached: backingOff\n  \
-         curl -X POST http://{control}/demo/clusters/tokyo/lose     # its etcd loses everything: what was there is held\n  \
+         curl -X POST http://{control}/demo/clusters/paris/break    # its etcd is unreachable: backingOff\n  \
+         curl -X POST http://{control}/demo/clusters/tokyo/lose     # its etcd loses everything: entries are held\n  \
          curl -X POST http://{control}/demo/clusters/paris/heal\n\n\
-         or press a key: b break one cluster, l lose the data of one, h heal one, r kill meshkeep and start it again, q quit",
+         or press a key: b break a cluster, l lose the data of a cluster, h heal a cluster, r kill and restart meshkeep, q quit",
         options.pods,
         options.changes_per_second,
         data::address(1, 0)

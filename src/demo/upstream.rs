@@ -59,18 +59,18 @@ impl Upstream {
         match what {
             What::Break => {
                 self.is_up.send_replace(false);
-                format!("{name}: its etcd cannot be reached; meshkeep goes on serving it and says how old that is (live → backingOff)")
+                format!("{name}: its etcd is unreachable; meshkeep serves the last known state with its age (live → backingOff)")
             }
             What::Lose => {
                 self.source.lose();
-                format!("{name}: its etcd has lost everything; meshkeep holds what was there, marked (sourceLost, `held`)")
+                format!("{name}: its etcd lost everything; meshkeep holds the entries and marks them (sourceLost, `held`)")
             }
             What::Heal => {
                 if self.source.is_lost() {
                     self.source.fill();
                 }
                 self.is_up.send_replace(true);
-                format!("{name}: healed; meshkeep reads what changed meanwhile and no more")
+                format!("{name}: healed; meshkeep reads only the changes")
             }
         }
     }
@@ -81,7 +81,7 @@ async fn serve(source: Arc<Source>, listener: TcpListener, address: SocketAddr, 
     let mut listener = Some(listener);
     loop {
         let Some(open) = listener.take().or_else(|| bind(address)) else {
-            tracing::error!(%address, "the port of a demo cluster was taken meanwhile");
+            tracing::error!(%address, "another process took the port of a demo cluster");
             return;
         };
         let options = EtcdOptions { urls: vec![format!("http://{address}")], ..EtcdOptions::default() };

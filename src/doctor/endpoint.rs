@@ -17,17 +17,17 @@ const CLOCK_SKEW_SECONDS_MAX: i64 = 5;
 /// etcd bugs that affect a mirror. The members: first patch release of etcd 3.4 and of 3.5 without
 /// the bug, its effect, its issue.
 const BUGS: [(u64, u64, &str, &str); 4] = [
-    (36, 18, "a watch that begins at a compacted delete is told nothing", "etcd#18089"),
-    (31, 13, "events of a watch can be lost while the stream is starved", "etcd#17529"),
-    (38, 22, "a watch from a future revision is told of old events", "etcd#20221"),
-    (0, 8, "a progress notification can be ahead of events", "etcd#15220"),
+    (36, 18, "a watch that starts at a compacted delete gets no events", "etcd#18089"),
+    (31, 13, "a watch can lose events while its stream is starved", "etcd#17529"),
+    (38, 22, "a watch from a future revision gets old events", "etcd#20221"),
+    (0, 8, "a progress notification can arrive before earlier events", "etcd#15220"),
 ];
 
 /// Runs the checks up to `/version`. The first check that fails is the last one.
 pub(super) async fn checks(client: &EtcdConfig, endpoint: &Endpoint, step_max: Duration) -> Vec<Check> {
     let found = match examine(client, endpoint, step_max).await {
         Ok(found) => found,
-        Err(error) => return vec![Check::failed("endpoint", error.to_string(), "mend the client file")],
+        Err(error) => return vec![Check::failed("endpoint", error.to_string(), "correct the client file")],
     };
     let mut checks = Vec::new();
     match found.addresses {
@@ -44,7 +44,7 @@ pub(super) async fn checks(client: &EtcdConfig, endpoint: &Endpoint, step_max: D
     match found.connected {
         Some(Ok((peer, took))) => checks.push(Check::ok("tcp", format!("{peer} in {:.1} ms", took.as_secs_f64() * 1e3))),
         Some(Err(error)) => {
-            let advice = "is clustermesh-apiserver running there, is its Service reachable from here, and does a firewall or NetworkPolicy forbid it?";
+            let advice = "check that clustermesh-apiserver runs there, that its Service is reachable from here, and that no firewall or NetworkPolicy blocks it";
             checks.push(Check::failed("tcp", error, advice));
         }
         None => {}
@@ -60,11 +60,11 @@ pub(super) async fn checks(client: &EtcdConfig, endpoint: &Endpoint, step_max: D
 fn name_advice(host: &str) -> &'static str {
     let name = host.trim_end_matches('.').to_ascii_lowercase();
     if name.strip_suffix(MESH_DOMAIN).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')) {
-        "names in mesh.cilium.io are in no DNS: give this pod the hostAliases that Cilium's chart gives its own, or the file `cilium-host-aliases`"
+        "DNS has no names in mesh.cilium.io: give this pod the hostAliases that Cilium's chart gives its own pods, or add `cilium-host-aliases` to the client file"
     } else if name.ends_with(".svc") || name.contains(".svc.") {
-        "the name of a Service: is there such a Service in that namespace, and does this machine ask the cluster's DNS (a pod with hostNetwork does so with dnsPolicy ClusterFirstWithHostNet)?"
+        "this is the name of a Service: check that it exists in that namespace, and that this machine uses the cluster's DNS (a pod with hostNetwork needs dnsPolicy ClusterFirstWithHostNet)"
     } else {
-        "is the name right in the client file, and do the DNS servers that this machine asks know it (`getent hosts NAME`)? If it is in no DNS, give this pod hostAliases, or the file `cilium-host-aliases`"
+        "check the name in the client file, and that this machine can resolve it (`getent hosts NAME`); if DNS does not have it, give this pod hostAliases, or add `cilium-host-aliases` to the client file"
     }
 }
 
@@ -80,7 +80,7 @@ fn tls(handshake: &Handshake) -> Vec<Check> {
         checks.push(Check::failed("tls", reason.clone(), advice));
     }
     if let Some(protocol) = &handshake.protocol {
-        let asked = if handshake.acceptable_authorities.is_some() { ", asks for a client certificate" } else { "" };
+        let asked = if handshake.acceptable_authorities.is_some() { ", requires a client certificate" } else { "" };
         checks.push(Check::ok("tls", format!("{protocol}{asked}")));
     }
     checks
@@ -90,24 +90,22 @@ fn tls(handshake: &Handshake) -> Vec<Check> {
 fn client_certificate_advice(handshake: &Handshake) -> Option<String> {
     let authorities = handshake.acceptable_authorities.as_ref()?;
     let whose = if authorities.is_empty() {
-        "does not say whose it takes".to_owned()
+        "does not say which authorities it accepts".to_owned()
     } else {
-        format!("takes those of {}", authorities.join(" and "))
+        format!("accepts certificates of {}", authorities.join(" and "))
     };
     let Some(last) = handshake.client_chain.last() else {
-        return Some(format!("the server asks for a client certificate and {whose}: set cert-file and key-file"));
+        return Some(format!("the server requires a client certificate and {whose}: set cert-file and key-file"));
     };
     let issuer = &last.issuer;
     if authorities.contains(issuer) {
         let key = last.issuer_key_id.as_ref().map(|id| format!(" (key {id})")).unwrap_or_default();
         return Some(format!(
-            "the server {whose}, and the client's certificate is signed by an authority of that name{key}: if its names, dates and purpose are right, \
-             the server's authority has the same name and a different key"
+            "the server {whose}, and an authority of that name signed the client's certificate{key}: if its names, dates and purpose are right, the server's authority has the same name and a different key"
         ));
     }
     Some(format!(
-        "the server {whose}, and the client's certificate is signed by {issuer}: use one that is signed by an authority of the server; or, if {issuer} is an \
-         intermediate authority, append its certificate to cert-file"
+        "the server {whose}, and {issuer} signed the client's certificate: use a certificate that an authority of the server signed; or, if {issuer} is an intermediate authority, append its certificate to cert-file"
     ))
 }
 
@@ -117,21 +115,21 @@ fn release(client: &EtcdConfig, server: Result<ServerFacts, String>) -> Vec<Chec
         Ok(server) => server,
         Err(error) => {
             let advice = if client.client_certificate.is_some() && !client.insecure_transport {
-                "a server that refuses the client's certificate says so only now: is it signed by an authority that the server trusts?"
+                "the server may have refused the client's certificate: check that an authority that it trusts signed it"
             } else {
-                "is this an etcd, and does it ask for a client certificate (cert-file and key-file)?"
+                "check that this is an etcd, and whether it requires a client certificate (cert-file and key-file)"
             };
             return vec![Check::failed("server", error, advice)];
         }
     };
     let mut checks = vec![Check::ok("server", format!("etcd {}", server.version))];
     checks.extend(known_bugs(&server.version).map(|(what, issue, mended)| {
-        Check::warning("server", format!("{what} ({issue})"), format!("meshkeep works around it; upgrade to {mended} or newer"))
+        Check::warning("server", format!("{what} ({issue})"), format!("meshkeep has a workaround; upgrade to {mended} or newer"))
     }));
     if let Some(ahead) = server.clock_ahead_seconds.filter(|ahead| ahead.abs() > CLOCK_SKEW_SECONDS_MAX) {
         let direction = if ahead > 0 { "ahead of" } else { "behind" };
         let text = format!("the server's clock is {} s {direction} this machine's", ahead.abs());
-        checks.push(Check::warning("clock", text, "let both machines follow NTP: certificates and ages are judged by their clocks"));
+        checks.push(Check::warning("clock", text, "synchronise both machines with NTP: certificates and ages depend on their clocks"));
     }
     checks
 }
@@ -154,10 +152,10 @@ mod tests {
     #[test]
     fn a_name_in_the_domain_of_the_mesh_needs_aliases_and_any_other_dns() {
         for name in ["paris.mesh.cilium.io", "PARIS.Mesh.Cilium.IO", "paris.mesh.cilium.io.", "a.b.mesh.cilium.io"] {
-            assert!(name_advice(name).starts_with("names in mesh.cilium.io are in no DNS"), "{name}");
+            assert!(name_advice(name).starts_with("DNS has no names in mesh.cilium.io"), "{name}");
         }
         for name in ["paris.example.org", "notmesh.cilium.io", "mesh.cilium.io.example.org", "paris", "etcd.paris.cilium.io"] {
-            assert!(name_advice(name).contains("do the DNS servers that this machine asks know it"), "{name}");
+            assert!(name_advice(name).contains("check the name in the client file, and that this machine can resolve it"), "{name}");
         }
         for name in ["clustermesh-apiserver.kube-system.svc", "clustermesh-apiserver.kube-system.svc.cluster.local"] {
             assert!(name_advice(name).contains("the cluster's DNS"), "{name}");

@@ -19,8 +19,7 @@ use cilium_kvstore::{CertificateFacts, EtcdConfig, TlsRefusal};
 const EXPIRY_WARNING_DAYS: i64 = 30;
 
 /// Advice for a client file that cannot be used.
-pub(super) const FILE_ADVICE: &str =
-    "mend or remove the file: it needs the form of etcd's client files, as the Secret cilium-clustermesh has them";
+pub(super) const FILE_ADVICE: &str = "correct or remove the file: it must be an etcd client file, as in the Secret cilium-clustermesh";
 
 /// Result of the local checks.
 #[derive(Debug)]
@@ -43,16 +42,16 @@ fn cluster_files(options: &DoctorOptions) -> (Check, ClusterFiles) {
     let shown = options.clustermesh_config.display();
     match read_cluster_files(&options.clustermesh_config, options.own_cluster.as_ref()) {
         Err(error) => {
-            let advice = "mount the Secret cilium-clustermesh there, or name another directory with --clustermesh-config";
+            let advice = "mount the Secret cilium-clustermesh there, or set another directory with --clustermesh-config";
             (Check::failed("config directory", format!("{shown}: {error}"), advice), ClusterFiles::new())
         }
         Ok(files) if files.is_empty() => {
-            let found = format!("{shown}: no cluster file in it");
-            let advice = "a cluster file is named after its cluster and has the word endpoints: in it; if the directory is a Secret's, look at the Secret's name and namespace";
+            let found = format!("{shown}: it contains no client file");
+            let advice = "a client file has the name of its cluster and contains endpoints:; if the directory is a mounted Secret, check the Secret's name and namespace";
             let check = if options.allow_no_clusters { Check::warning } else { Check::failed };
             (check("config directory", found, advice), files)
         }
-        Ok(files) => (Check::ok("config directory", format!("{shown}: {} cluster file(s)", files.len())), files),
+        Ok(files) => (Check::ok("config directory", format!("{shown}: {} client file(s)", files.len())), files),
     }
 }
 
@@ -62,30 +61,31 @@ fn data_directory(directory: &Path, reads_store: bool) -> (Check, BTreeMap<Clust
     let step = "data directory";
     if let Err(error) = access(directory, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK) {
         let check = if directory.exists() {
-            let advice = "give it to the user that meshkeep runs as, for instance with fsGroup";
+            let advice = "give the user of meshkeep access, for example with fsGroup";
             Check::failed(step, format!("{shown} cannot be read and written: {error}"), advice)
         } else {
             Check::warning(
                 step,
                 format!("{shown} does not exist"),
-                "meshkeep makes it if it may; mount a volume there to keep the state over restarts",
+                "meshkeep creates it if it may; mount a volume there to keep the state across restarts",
             )
         };
         return (check, BTreeMap::new());
     }
     if !directory.join("store").exists() {
-        return (Check::ok(step, format!("{shown}: nothing is kept there yet")), BTreeMap::new());
+        return (Check::ok(step, format!("{shown}: empty")), BTreeMap::new());
     }
     if !reads_store {
         return (Check::ok(step, format!("{shown} can be read and written")), BTreeMap::new());
     }
     match inspect(directory, &|_| ()) {
         Err(StoreError::Locked { holder, .. }) => {
-            (Check::ok(step, format!("{shown} is in use by {holder}: which etcd it knows is not looked at")), BTreeMap::new())
+            (Check::ok(step, format!("{shown} is in use by {holder}, so the stored etcd cluster ids are not checked")), BTreeMap::new())
         }
-        Err(error) => {
-            (Check::warning(step, error.to_string(), "a start sets aside what it cannot read, and mirrors anew"), BTreeMap::new())
-        }
+        Err(error) => (
+            Check::warning(step, error.to_string(), "the next start sets it aside and reads everything from the remote clusters"),
+            BTreeMap::new(),
+        ),
         Ok(found) => {
             let known: BTreeMap<_, _> =
                 found.loaded.cursors.iter().map(|(scope, cursor)| (scope.cluster.clone(), cursor.etcd_cluster_id)).collect();
@@ -122,7 +122,7 @@ pub(super) fn certificates(client: &EtcdConfig) -> Vec<Check> {
     for file in client.certificate_files().into_iter().filter(|file| file.path.exists()) {
         match file.certificates {
             Err(reason) if File::open(&file.path).is_err() => {
-                let advice = "let the user that meshkeep runs as read it, for instance with defaultMode and fsGroup";
+                let advice = "give the user of meshkeep read access, for example with defaultMode and fsGroup";
                 checks.push(Check::failed("certificates", reason, advice));
             }
             Err(reason) => checks.push(Check::failed("certificates", reason, "replace it by a certificate in PEM form")),
@@ -130,7 +130,7 @@ pub(super) fn certificates(client: &EtcdConfig) -> Vec<Check> {
         }
     }
     if let Some(Err(TlsRefusal { reason, cure })) = client.client_certificate_is_trusted() {
-        let advice = format!("fine if the server trusts another authority; otherwise: {cure}");
+        let advice = format!("this is no problem if the server trusts another authority; otherwise: {cure}");
         checks.push(Check::warning(
             "certificates",
             format!("the client's certificate is not trusted by trusted-ca-file: {reason}"),
@@ -150,19 +150,19 @@ fn missing_advice(path: &Path) -> String {
         "-ca.crt" => "ca.crt (with tls.caBundle: its ConfigMap or Secret)",
         ".crt" => "tls.crt",
         ".key" => "tls.key",
-        _ => return "mount the Secret that has it there".to_owned(),
+        _ => return "mount the Secret that contains it there".to_owned(),
     };
     let (secret, what) = match whose {
         "common-" => ("clustermesh-apiserver-remote-cert", "the certificate for remote clusters"),
         "local-" => ("clustermesh-apiserver-local-cert", "the certificate for KVStoreMesh"),
         _ if whose.ends_with('.') => {
             return format!(
-                "mount all of the Secret that has the cluster files: Cilium's chart puts {name} beside them, from clustermesh.config.clusters[].tls"
+                "mount the whole Secret with the client files: Cilium's chart adds {name} to it from clustermesh.config.clusters[].tls"
             );
         }
-        _ => return "mount the Secret that has it there".to_owned(),
+        _ => return "mount the Secret that contains it there".to_owned(),
     };
-    format!("mount {entry} of the Secret {secret} as {name}, as Cilium's agents do: {what} is in no Secret with cluster files")
+    format!("mount {entry} of the Secret {secret} as {name}, as Cilium's agents do: the Secrets with client files do not contain {what}")
 }
 
 /// Checks the validity period of one certificate and shows its subject and issuer.
@@ -173,15 +173,23 @@ pub(super) fn certificate(place: &str, facts: &CertificateFacts, now: i64) -> Ch
     let signed = if subject == issuer { "itself".to_owned() } else { issuer.clone() };
     let who = format!("{place}{subject}, signed by {signed}");
     if *not_after < now {
-        return Check::failed("certificates", format!("{who}, ended {}", date(*not_after)), "renew it: nobody accepts it any more");
+        return Check::failed(
+            "certificates",
+            format!("{who}, expired {}", date(*not_after)),
+            "renew it: servers do not accept it any more",
+        );
     }
     if *not_before > now {
-        return Check::failed("certificates", format!("{who}, begins only {}", date(*not_before)), "look at the clocks of both machines");
+        return Check::failed(
+            "certificates",
+            format!("{who}, not valid before {}", date(*not_before)),
+            "check the clocks of both machines",
+        );
     }
     let days = (not_after - now) / DAY;
     let text = format!("{who}, until {} ({days} days)", date(*not_after));
     if days < EXPIRY_WARNING_DAYS {
-        Check::warning("certificates", text, "renew it before it ends")
+        Check::warning("certificates", text, "renew it before it expires")
     } else {
         Check::ok("certificates", text)
     }
@@ -208,12 +216,9 @@ mod tests {
                 "mount ca.crt (with tls.caBundle: its ConfigMap or Secret) of the Secret clustermesh-apiserver-remote-cert ",
             ),
             ("local-etcd-client.crt", "mount tls.crt of the Secret clustermesh-apiserver-local-cert as local-etcd-client.crt, "),
-            (
-                "paris.etcd-client.key",
-                "mount all of the Secret that has the cluster files: Cilium's chart puts paris.etcd-client.key beside them",
-            ),
-            ("etcd-client.key", "mount the Secret that has it there"),
-            ("ca.pem", "mount the Secret that has it there"),
+            ("paris.etcd-client.key", "mount the whole Secret with the client files: Cilium's chart adds paris.etcd-client.key to it"),
+            ("etcd-client.key", "mount the Secret that contains it there"),
+            ("ca.pem", "mount the Secret that contains it there"),
         ] {
             let advice = missing_advice(&directory.join(name));
             assert!(advice.starts_with(expected), "{name}: {advice}");

@@ -158,7 +158,7 @@ async fn check_local(options: &DoctorOptions, connects: bool) -> Result<Report, 
     let local::LocalChecks { checks, files, known } = looking.await.map_err(|error| error.to_string())?;
     if let Some(missing) = options.clusters.iter().find(|name| !files.contains_key(*name)) {
         let known: Vec<&str> = files.keys().map(String::as_str).collect();
-        let known = if known.is_empty() { "no cluster file at all".to_owned() } else { known.join(", ") };
+        let known = if known.is_empty() { "there is no client file".to_owned() } else { known.join(", ") };
         return Err(format!("{} has no file for cluster {missing}, but {known}", options.clustermesh_config.display()));
     }
     let mut running = JoinSet::new();

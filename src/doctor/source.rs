@@ -14,14 +14,14 @@ use cilium_kvstore::{Connection, KvstoreError, prefix_end};
 const HEARTBEAT_AGE_SECONDS_MAX: i64 = 120;
 
 /// Advice for a user who lacks the permission to read.
-const RIGHTS_ADVICE: &str = "the user needs the role `remote` of clustermesh-apiserver's etcd (or `local` of a KVStoreMesh's): is its certificate's common name a user there?";
+const RIGHTS_ADVICE: &str = "the user needs the role `remote` in the etcd of clustermesh-apiserver (or `local` in that of a KVStoreMesh): check that the common name of its certificate is a user there";
 
 /// Returns the check for a connection that could not be opened although TLS and `/version` worked.
 pub(super) fn refused(error: &KvstoreError) -> Check {
     let advice = match error {
-        KvstoreError::Authentication { .. } => "mend username and password, or give them up: Cilium's users log in by certificate",
+        KvstoreError::Authentication { .. } => "correct or remove username and password: Cilium's users log in with certificates",
         KvstoreError::PermissionDenied { .. } => RIGHTS_ADVICE,
-        _ => "look at the log of that etcd",
+        _ => "check the log of that etcd",
     };
     Check::failed("login", error.to_string(), advice)
 }
@@ -34,8 +34,10 @@ pub(super) async fn checks(
     known: Option<EtcdClusterId>,
     options: &DoctorOptions,
 ) -> Vec<Check> {
-    let mut checks =
-        vec![Check::ok("login", user.map_or_else(|| "as the certificate's user, or anybody".to_owned(), |user| format!("as {user}")))];
+    let mut checks = vec![Check::ok(
+        "login",
+        user.map_or_else(|| "as the certificate's user, or without a user".to_owned(), |user| format!("as {user}")),
+    )];
     checks.push(same_etcd(connection.etcd_cluster_id(), known));
     checks.extend(errors(connection).await);
     let config = match cluster_config(connection, cluster, options).await {
@@ -77,9 +79,11 @@ async fn cluster_config(connection: &Connection, cluster: &ClusterName, options:
 async fn missing_config(connection: &Connection, cluster: &ClusterName, options: &DoctorOptions, denied: bool) -> Check {
     let step = "cluster config";
     match find_owner(connection, cluster, denied).await {
-        Ok(missing) if options.legacy_clusters.contains(cluster) && !denied => {
-            Check::warning(step, missing.describe(cluster), "it is read without one after 3 minutes, as --legacy-clusters says")
-        }
+        Ok(missing) if options.legacy_clusters.contains(cluster) && !denied => Check::warning(
+            step,
+            missing.describe(cluster),
+            "meshkeep reads it without a config after 3 minutes, because it is in --legacy-clusters",
+        ),
         Ok(missing) => Check::failed(step, missing.describe(cluster), missing.advice(cluster)),
         Err(error) => unreadable(step, &error),
     }
@@ -88,12 +92,12 @@ async fn missing_config(connection: &Connection, cluster: &ClusterName, options:
 /// Checks whether the etcd is the one that the stored revisions come from.
 fn same_etcd(found: EtcdClusterId, known: Option<EtcdClusterId>) -> Check {
     match known {
-        None => Check::ok("history", format!("etcd cluster {found}, which is new here")),
-        Some(known) if known == found => Check::ok("history", format!("etcd cluster {found}, the one that is stored here")),
+        None => Check::ok("history", format!("etcd cluster {found}, not stored yet")),
+        Some(known) if known == found => Check::ok("history", format!("etcd cluster {found}, the stored one")),
         Some(known) => Check::warning(
             "history",
-            format!("etcd cluster {found}, and what is stored here came from {known}"),
-            "the etcd was made anew, or this is another one: everything is listed and compared at the next connection",
+            format!("etcd cluster {found}, but the stored entries came from {known}"),
+            "the etcd was recreated, or this is another one: the next connection lists and compares everything",
         ),
     }
 }
@@ -107,18 +111,18 @@ async fn errors(connection: &Connection) -> Option<Check> {
     } else if errors.iter().any(|error| error == "CORRUPT") {
         "its members differ and it refuses every write: replace the corrupt one, or restart its clustermesh-apiserver with an empty etcd"
     } else {
-        "look at the log of that etcd"
+        "check the log of that etcd"
     };
     Some(Check::failed("etcd", format!("it reports {}", errors.join(", ")), advice))
 }
 
 fn unreadable(step: &'static str, error: &KvstoreError) -> Check {
-    let advice = if matches!(error, KvstoreError::PermissionDenied { .. }) { RIGHTS_ADVICE } else { "look at the log of that etcd" };
+    let advice = if matches!(error, KvstoreError::PermissionDenied { .. }) { RIGHTS_ADVICE } else { "check the log of that etcd" };
     Check::failed(step, error.to_string(), advice)
 }
 
 fn shown(config: &ClusterConfig) -> String {
-    let canaries = if config.synced_canaries { "announces when it is complete" } else { "announces no completeness (before Cilium 1.14)" };
+    let canaries = if config.synced_canaries { "writes canaries" } else { "writes no canaries (before Cilium 1.14)" };
     let form = if config.cached { "a KVStoreMesh's copy" } else { "the cluster's own" };
     format!("id {}, {form}, mesh of {}, {canaries}", config.id, config.max_connected_clusters.max(255))
 }
@@ -144,7 +148,7 @@ async fn kind_checks(connection: &Connection, cluster: &ClusterName, config: &Cl
         Ok((None, _)) => Check::failed(
             "entries",
             format!("{entries}, and {canary} is missing"),
-            "clustermesh-apiserver (or KVStoreMesh) has not finished writing them: look at its log; until then nothing is removed here",
+            "clustermesh-apiserver (or KVStoreMesh) has not finished its first sync: check its log; until then meshkeep removes no entry",
         ),
     })
 }
@@ -157,7 +161,7 @@ async fn heartbeat(connection: &Connection) -> Check {
             return Check::warning(
                 "heartbeat",
                 "there is none",
-                "it comes a minute after clustermesh-apiserver's start: look again, then at its log",
+                "clustermesh-apiserver writes it a minute after its start: run doctor again, then check its log",
             );
         }
         Ok((Some(found), _)) => found,
@@ -168,8 +172,7 @@ async fn heartbeat(connection: &Connection) -> Check {
         Ok(time) => {
             let age = seconds_now() - time.as_second();
             if age > HEARTBEAT_AGE_SECONDS_MAX {
-                let advice =
-                    "clustermesh-apiserver writes it each minute: is it running, and is its clock right? Agents disconnect after 2 minutes";
+                let advice = "clustermesh-apiserver writes it every minute: check that it runs and that its clock is right; agents disconnect after 2 minutes";
                 Check::failed("heartbeat", format!("written {age} s ago"), advice)
             } else {
                 Check::ok("heartbeat", format!("written {} s ago", age.max(0)))

@@ -23,7 +23,7 @@ pub(super) fn outcome(error: &Status) -> RangeOutcome {
 }
 
 pub(super) fn loading() -> Status {
-    Status::unavailable("etcdserver: the store is still loading: try again in a moment")
+    Status::unavailable("etcdserver: the store is still loading: try again in a few seconds")
 }
 
 pub(super) fn stopping() -> Status {
@@ -57,10 +57,8 @@ pub(super) fn future_revision() -> Status {
 /// Error: no memory left for the answer.
 pub(super) fn response_budget_exhausted(exhausted: NoRoom) -> Status {
     resource_exhausted(&match exhausted {
-        NoRoom::OfClient => {
-            "the answers of this client have as many bytes as they may: read those that you asked for, or ask for less at once"
-        }
-        NoRoom::InAll => "all answers together have as many bytes as they may: ask again in a moment",
+        NoRoom::OfClient => "the unread answers of this client reach the limit: read them, or request less at once",
+        NoRoom::InAll => "the unread answers of all clients reach the limit: try again in a few seconds",
     })
 }
 
@@ -72,17 +70,15 @@ pub(super) fn resource_exhausted(reason: &dyn fmt::Display) -> Status {
 /// Error: the whole tree of a transaction is too large. etcd itself limits only each path.
 pub(super) fn too_large_tree(operations_max: usize) -> Status {
     Status::invalid_argument(format!(
-        "etcdserver: too many operations in txn request: its whole tree may have {operations_max} comparisons and operations, those of inner transactions included"
+        "etcdserver: too many operations in txn request: a transaction may have {operations_max} comparisons and operations, including those of inner transactions"
     ))
 }
 
 /// Error: no memory left for an incomplete request.
 pub(super) fn request_budget_exhausted(exhausted: NoRoom) -> Status {
     resource_exhausted(&match exhausted {
-        NoRoom::OfClient => {
-            "the requests of this client that have not come whole have as many bytes as they may: end them, or send less at once"
-        }
-        NoRoom::InAll => "all requests that have not come whole have as many bytes as they may: ask again in a moment",
+        NoRoom::OfClient => "the incomplete requests of this client reach the limit: finish them, or send less at once",
+        NoRoom::InAll => "the incomplete requests of all clients reach the limit: try again in a few seconds",
     })
 }
 

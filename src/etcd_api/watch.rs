@@ -198,7 +198,7 @@ impl WatchStream {
             PbWatchRequestUnion::CreateRequest(create) => {
                 let reading = self.reading()?;
                 let watcher = if self.watchers.len() >= WATCHES_MAX {
-                    Err(CreateRefusal("this stream has as many watches as it may".to_owned()))
+                    Err(CreateRefusal("this stream has the maximum number of watches".to_owned()))
                 } else {
                     self.reserve_memory(create.key.len() + create.range_end.len()).and_then(|memory| {
                         let open = self.api.handle.etcd_counts().watchers.open();
@@ -225,18 +225,14 @@ impl WatchStream {
     fn reserve_memory(&self, key_bytes: usize) -> Result<Held, CreateRefusal> {
         if key_bytes > KEY_BYTES_MAX {
             return Err(CreateRefusal(format!(
-                "etcdserver: request is too large: key and range_end of a watch have {key_bytes} bytes together, and may have {KEY_BYTES_MAX}"
+                "etcdserver: request is too large: key and range_end of a watch have {key_bytes} bytes, and the limit is {KEY_BYTES_MAX}"
             )));
         }
         Budget::take(&self.api.watch_budget, self.client, key_bytes + size_of::<Watcher>()).map_err(|none| {
             CreateRefusal(
                 match none {
-                    NoRoom::OfClient => {
-                        "etcdserver: too many requests: the keys of this client's watches have as many bytes as they may: cancel some"
-                    }
-                    NoRoom::InAll => {
-                        "etcdserver: too many requests: the keys of all watches have as many bytes as they may: try again later"
-                    }
+                    NoRoom::OfClient => "etcdserver: too many requests: the keys of this client's watches reach the limit: cancel some",
+                    NoRoom::InAll => "etcdserver: too many requests: the keys of all watches reach the limit: try again later",
                 }
                 .to_owned(),
             )

@@ -11,7 +11,7 @@ use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, ToldFinding};
 
 /// What else may be behind pod CIDRs that overlap: ranges that no pod has an address from (cilium/cilium#46179).
 const MADE_UP: &str =
-    "with ENI, Azure or multi-pool IPAM some versions of Cilium announce made-up ones (cilium/cilium#46179): upgrade those";
+    "with ENI, Azure or multi-pool IPAM, some versions of Cilium announce wrong pod CIDRs (cilium/cilium#46179): upgrade them";
 
 /// A finding across keys. `None` where what it rests on is just being read, as a list that is not complete says nothing of what is absent, and
 /// where it is over since the survey.
@@ -22,25 +22,27 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
         handle::Finding::DuplicateAddress(prefix) => {
             let clusters: Vec<ClusterName> = reading.clusters_at(*prefix).into_iter().collect();
             (clusters.len() > 1).then_some(())?;
-            let detail = format!("{} is claimed by {}: agents use whichever wrote last", text_of(*prefix), listed(&clusters));
+            let detail = format!("{} is announced by {}: agents use the entry that was written last", text_of(*prefix), listed(&clusters));
             across(finding, &clusters, detail, "give the clusters address ranges that do not overlap")
         }
         handle::Finding::ExportConflict(service) => export_conflict(finding, service, reading)?,
         handle::Finding::IdentityOutOfRange(key) => {
             let (identity, range) = reading.identity_out_of_range(key)?;
             let (cluster, lowest, highest) = (&key.cluster, range.start(), range.end());
-            let detail = format!("{key} has identity {identity}, and {cluster} may only have {lowest} to {highest}: the key is not used");
-            let advice = "see whether the cluster's id was changed while it was running";
+            let detail = format!(
+                "{key} has identity {identity}, which is outside the range of {cluster}, {lowest} to {highest}: the key is not used"
+            );
+            let advice = "check whether the cluster's id was changed while it was running";
             ToldFinding { key: Some(key.to_string()), ..across(finding, std::slice::from_ref(cluster), detail, advice) }
         }
         handle::Finding::OverlappingNodePodCidr(cluster) => {
             let nets = &survey.overlaps(cluster)?.between_nodes;
             let shown = nets.iter().take(SHOWN_MAX).map(|net| format!("{net} ({} nodes)", survey.announcing_nodes(*net, cluster)));
             let detail = format!(
-                "pod CIDRs of {cluster} belong to several of its nodes, or overlap another's: {}; what is for such an address goes to whichever node wrote last, and agents that encrypt may drop it",
+                "pod CIDRs of {cluster} are shared by several of its nodes, or overlap: {}; traffic to such an address goes to the node that wrote last, and agents with encryption may drop it",
                 and_more(shown.collect(), nets.len())
             );
-            across(finding, std::slice::from_ref(cluster), detail, format!("see that each node has ranges of its own; {MADE_UP}"))
+            across(finding, std::slice::from_ref(cluster), detail, format!("give each node its own ranges; {MADE_UP}"))
         }
         handle::Finding::OverlappingPodCidr(cluster) => {
             let overlaps = survey.overlaps(cluster)?;
@@ -74,16 +76,17 @@ fn dangling_host(
         clusters => format!(" (the nodes of {} were never read)", listed(clusters)),
     };
     let detail =
-        format!("{cluster} has addresses behind host {ip}, which is no node of any cluster{unknown}: traffic to them has no tunnel");
-    let advice = "see whether the node was removed or its agent does not announce it";
+        format!("{cluster} has addresses on host {ip}, which is not a node of any cluster{unknown}: traffic to them has no tunnel");
+    let advice = "check whether the node was removed, or its agent does not announce it";
     Some(across(finding, std::slice::from_ref(cluster), detail, advice))
 }
 
 fn dangling_identity(finding: &handle::Finding, cluster: &ClusterName, identity: u32, reading: &Reading) -> Option<ToldFinding> {
     (reading.is_complete(cluster, Kind::Identity) && !reading.has_identity(identity, cluster)).then_some(())?;
-    let detail =
-        format!("{cluster} has addresses of identity {identity}, and does not announce that identity: policies by label do not match them");
-    let advice = "see whether its operator removed an identity that is still in use";
+    let detail = format!(
+        "{cluster} has addresses with identity {identity}, but does not announce that identity: policies by label do not match them"
+    );
+    let advice = "check whether its operator deleted an identity that is still in use";
     let key = reading.ip_of_identity(identity, cluster).map(|key| key.to_string());
     Some(ToldFinding { key, ..across(finding, std::slice::from_ref(cluster), detail, advice) })
 }
@@ -94,12 +97,12 @@ fn export_conflict(finding: &handle::Finding, service: &str, reading: &Reading) 
     let shown =
         exports.conflicts.iter().take(SHOWN_MAX).map(|one| format!("{} of {} ({})", one.reason, listed(&one.clusters), one.message));
     let shown = and_more(shown.collect(), exports.conflicts.len());
-    let detail = format!("the exports of service {service} disagree: {shown}; what the oldest export says is used");
+    let detail = format!("the exports of service {service} conflict: {shown}; the oldest export is used");
     let in_conflict = exports.conflicts.iter().flat_map(|conflict| &conflict.clusters);
     let oldest = exports.exports.first().map(|record| &record.key.cluster);
     let clusters: BTreeSet<ClusterName> = in_conflict.chain(oldest).cloned().collect();
     let key = first.clusters.first().map(|cluster| EntryKey::new(Kind::ServiceExport, cluster.clone(), service).to_string());
-    let advice = format!("make the services that are exported equal in all clusters; /v1/global-services/{service} has every conflict");
+    let advice = format!("make the exported services equal in all clusters; /v1/global-services/{service} lists every conflict");
     Some(ToldFinding { key, ..across(finding, &clusters.into_iter().collect::<Vec<_>>(), detail, advice) })
 }
 
@@ -109,11 +112,10 @@ fn service_too_large(finding: &handle::Finding, service: &str, survey: &Survey, 
     let bytes_max = reading.service_bytes_max();
     let key = reading.first_slice_of(service, cluster)?.to_string();
     let detail = format!(
-        "the endpoint slices of service {service} take {total} bytes once they are decoded, {bytes} of them those of {cluster}, and all decoded values may take {bytes_max}: the service is listed without its backends"
+        "the decoded endpoint slices of service {service} need {total} bytes, {bytes} of them for {cluster}, and the limit for all decoded values is {bytes_max}: the service is listed without its backends"
     );
-    let advice = format!(
-        "see what writes the endpoint slices of {cluster}, the first of which is {key}; if they are meant, raise --decoded-max-bytes"
-    );
+    let advice =
+        format!("check what writes the endpoint slices of {cluster} (the first is {key}); if they are intended, raise --decoded-max-bytes");
     Some(ToldFinding { key: Some(key), ..across(finding, std::slice::from_ref(cluster), detail, advice) })
 }
 

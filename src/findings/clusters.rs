@@ -35,29 +35,30 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<ToldFinding> {
     let Some(status) = &cluster.status else { return found };
     found.extend(way_to_it(name, status));
     if let Some(slips) = &status.file_slips {
-        let detail = format!("the file of {name} has a key that nobody reads: {slips}");
-        let advice = "correct the key: the file is read anew when it changes";
+        let detail = format!("the client file of {name} has a key that is not used: {slips}");
+        let advice = "correct the key: meshkeep reads the file again when it changes";
         found.push(finding("clusterFileMisspelt", name.as_str(), [name], detail, advice));
     }
     found.extend(expiry(name, status));
     found.extend(what_it_says(name, status));
     found.extend(silent_writer(name, status));
     if status.phase == Phase::SourceLost {
-        let detail = format!("the data of {name} stands on leases that nobody renews: it is served as it was");
-        let advice = format!("see whether the KVStoreMesh of {name}, or its clustermesh-apiserver, is alive");
+        let detail = format!("the leases of {name} are no longer renewed: meshkeep serves its last known state");
+        let advice = format!("check that the KVStoreMesh of {name}, or its clustermesh-apiserver, is running");
         found.push(ToldFinding { since: since(status.phase_since), ..finding("sourceLost", name.as_str(), [name], detail, advice) });
     }
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     if held > 0 {
-        let detail = format!("{held} keys of {name} went with the lease of the process that wrote them and are kept until it is back");
-        let advice = "wait for its KVStoreMesh to write them again, or to delete them; see docs/use/holds.md";
+        let detail = format!("{held} keys of {name} disappeared with the lease of their writer and are held until the writer is back");
+        let advice = "wait until its KVStoreMesh writes or deletes them; see docs/use/holds.md";
         found.push(ToldFinding { count: Some(held as u64), ..finding("heldEntries", name.as_str(), [name], detail, advice) });
     }
     if status.progress_unanswered {
-        let detail =
-            format!("the etcd of {name} sends changes and answers no progress request: a quiet source cannot be told from a dead line");
+        let detail = format!(
+            "the etcd of {name} sends changes but does not answer progress requests: meshkeep cannot distinguish an idle source from a broken connection"
+        );
         let advice =
-            "see whether a proxy stands before it that buffers streams; connect to etcd itself, or have the proxy pass gRPC on unbuffered";
+            "check whether a proxy in between buffers streams; connect to etcd directly, or make the proxy forward gRPC without buffering";
         found.push(finding("progressUnanswered", name.as_str(), [name], detail, advice));
     }
     found
@@ -65,10 +66,16 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<ToldFinding> {
 
 /// What stands between us and a cluster: its file, the way there, what it lets be read, and what it does not go on from.
 fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> {
-    let error = || status.last_error.as_deref().unwrap_or("it says nothing");
+    let error = || status.last_error.as_deref().unwrap_or("there is no error message");
     if let Some(error) = &status.file_error {
-        let detail = format!("the file of {name} cannot be used: {error}");
-        return Some(finding("clusterFileInvalid", name.as_str(), [name], detail, "correct the file: it is read anew when it changes"));
+        let detail = format!("the client file of {name} cannot be used: {error}");
+        return Some(finding(
+            "clusterFileInvalid",
+            name.as_str(),
+            [name],
+            detail,
+            "correct the file: meshkeep reads it again when it changes",
+        ));
     }
     if let Some(state) = &status.missing_config {
         return missing_config(name, status, state);
@@ -81,12 +88,13 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> 
     match status.failed_in {
         Some(Phase::WaitingForFiles | Phase::Connecting) if matches!(status.phase, Phase::BackingOff | Phase::Connecting) => {
             let detail = format!("{name} cannot be reached: {}", error());
-            let advice = "`meshkeep doctor` tries each step of the way; what is held of it is served as it was";
+            let advice = "run `meshkeep doctor`, which tests each step of the connection; meshkeep serves the last known state";
             return Some(finding("clusterUnreachable", name.as_str(), [name], detail, advice));
         }
         Some(Phase::ReadingConfig | Phase::WaitingForCanary | Phase::Listing) => {
-            let detail = format!("{name} can be reached and not be read: {}", error());
-            let advice = "`meshkeep doctor` says what its user may read and what is missing; what is held of it is served as it was";
+            let detail = format!("{name} can be reached but not read: {}", error());
+            let advice =
+                "run `meshkeep doctor`, which shows what the user may read and what is missing; meshkeep serves the last known state";
             return Some(finding("clusterUnreadable", name.as_str(), [name], detail, advice));
         }
         Some(_) | None => {}
@@ -97,10 +105,10 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> 
     }
     let detail = format!("{name} has been {} for more than {} s: {}", status.phase.api_name(), limit.as_secs(), error());
     let advice = match status.phase {
-        Phase::WaitingForFiles => "put the certificate or key that its file names where it says",
-        Phase::ReadingConfig => "see whether its clustermesh-apiserver has written cilium/cluster-config, and whether the user may read it",
-        Phase::WaitingForCanary => "see whether its clustermesh-apiserver or KVStoreMesh has finished its first sync",
-        _ => "`meshkeep doctor` tries each step of the way",
+        Phase::WaitingForFiles => "put the certificate or key at the path that the client file names",
+        Phase::ReadingConfig => "check that its clustermesh-apiserver has written cilium/cluster-config, and that the user may read it",
+        Phase::WaitingForCanary => "check that its clustermesh-apiserver or KVStoreMesh has finished its first sync",
+        _ => "run `meshkeep doctor`, which tests each step of the connection",
     };
     Some(ToldFinding { since: since(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
 }
@@ -113,7 +121,7 @@ fn missing_config(name: &ClusterName, status: &ClusterStatus, state: &MissingCon
     if !is_certain && missing_since.elapsed() < PHASE_TIME_MAX {
         return None;
     }
-    let rest = if status.config_gone { "; what is held of it stays as it is" } else { "" };
+    let rest = if status.config_gone { "; meshkeep keeps the last known state" } else { "" };
     let detail = format!("{name} is not read: {}{rest}", missing.describe(name));
     let finding = finding("clusterConfigMissing", name.as_str(), [name], detail, missing.advice(name));
     Some(ToldFinding { since: since(*missing_since), ..finding })
@@ -122,7 +130,7 @@ fn missing_config(name: &ClusterName, status: &ClusterStatus, state: &MissingCon
 /// The first of its certificates that ends.
 fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> {
     let what = format!("the client certificate or the CA for {name}");
-    let advice = format!("renew it and replace what the file of {name} names: it is read anew with the next connection");
+    let advice = format!("renew it and replace the file that the client file of {name} names: the next connection uses it");
     expiring((name.as_str(), &what), [name], status.certificate_expiry?, &advice)
 }
 
@@ -131,26 +139,26 @@ fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<ToldFinding> 
     let mut found = Vec::new();
     let is_told = status.missing_config.as_ref().is_some_and(|state| missing_config(name, status, state).is_some());
     if status.config_gone && !is_told {
-        let detail = format!("the cluster config of {name} is gone from its etcd, and the last one stays in use");
-        let advice = "see whether its clustermesh-apiserver or KVStoreMesh is alive";
+        let detail = format!("the cluster config of {name} was deleted from its etcd: meshkeep uses the last one");
+        let advice = "check that its clustermesh-apiserver or KVStoreMesh is running";
         found.push(finding("clusterConfigLost", name.as_str(), [name], detail, advice));
     }
     if let Some(refused) = status.refused.iter().find(|refused| refused.kind == Kind::Cluster) {
         let key = String::from_utf8_lossy(&refused.source_key);
-        let detail = format!("the cluster config of {name} cannot be used: {}; what is held of it stays as it is", refused.reason);
-        let advice = format!("see what wrote {key} (its bytes: /v1/rejected)");
+        let detail = format!("the cluster config of {name} cannot be used: {}; meshkeep keeps the last known state", refused.reason);
+        let advice = format!("check what wrote {key} (/v1/rejected has its value)");
         let since = Some(rfc3339(refused.first_seen));
         found.push(ToldFinding { since, ..finding("clusterConfigRefused", name.as_str(), [name], detail, advice) });
     }
     if let Some(excess) = &status.too_large {
-        let advice = "see what fills its etcd; --cluster-max-keys and --cluster-max-bytes say how much a cluster may have";
+        let advice = "find out what fills its etcd, or raise --cluster-max-keys or --cluster-max-bytes";
         found.push(finding("clusterTooLarge", name.as_str(), [name], format!("{name} is not read: {excess}"), advice));
     }
     if let Some(WentBack { error, count, last }) = status.went_back.as_ref().filter(|one| one.last.elapsed() < WENT_BACK_TOLD) {
         let detail = format!(
-            "{error}; {name} is read anew each time ({count} since meshkeep started), and what agents hold of it may be older than they know"
+            "{error}; meshkeep reads {name} again each time ({count} since the start), and agents may have older data than they expect"
         );
-        let advice = "give each etcd an address of its own, and restart agents after a restore";
+        let advice = "give each etcd its own address, and restart agents after a restore";
         found.push(ToldFinding { since: since(*last), ..finding("revisionWentBack", name.as_str(), [name], detail, advice) });
     }
     found
@@ -161,11 +169,11 @@ fn rejected(name: &ClusterName, reading: &Reading) -> Option<ToldFinding> {
     let (count, first) = reading.rejected_of(name);
     let key = first?.to_string();
     let detail = match count {
-        1 => format!("a value of {name} could not be used: the last good one stays"),
-        REJECTED_COUNTED_MAX.. => format!("{count} or more values of {name} could not be used: the last good ones stay"),
-        _ => format!("{count} values of {name} could not be used: the last good ones stay"),
+        1 => format!("a value of {name} was rejected: the last good value stays in use"),
+        REJECTED_COUNTED_MAX.. => format!("{count} or more values of {name} were rejected: the last good values stay in use"),
+        _ => format!("{count} values of {name} were rejected: the last good values stay in use"),
     };
-    let advice = format!("/v1/rejected?cluster={name} has each with the reason; see what wrote them");
+    let advice = format!("/v1/rejected?cluster={name} lists them with the reasons; check what wrote them");
     let count = Some(count as u64);
     Some(ToldFinding { count, key: Some(key), ..finding("rejectedValues", name.as_str(), [name], detail, advice) })
 }
@@ -183,7 +191,7 @@ fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = ToldFindin
     }
     by_id.into_iter().filter(|(_, clusters)| clusters.len() > 1).map(|(id, clusters)| {
         let detail = format!("{} all have the cluster id {id}", listed(&clusters));
-        finding("duplicateClusterID", &id.to_string(), &clusters, detail, "give each cluster of the mesh an id of its own")
+        finding("duplicateClusterID", &id.to_string(), &clusters, detail, "give each cluster of the mesh its own id")
     })
 }
 

@@ -23,10 +23,10 @@ pub(super) fn expiring(
     }
     let at = rfc3339(expiry);
     let detail = match left.as_secs() / 86_400 {
-        _ if left.is_zero() => format!("{what} ended at {at}"),
-        0 => format!("{what} ends at {at}, within a day"),
-        1 => format!("{what} ends at {at}, in a day"),
-        days => format!("{what} ends at {at}, in {days} days"),
+        _ if left.is_zero() => format!("{what} expired at {at}"),
+        0 => format!("{what} expires at {at}, within a day"),
+        1 => format!("{what} expires at {at}, in a day"),
+        days => format!("{what} expires at {at}, in {days} days"),
     };
     let told = finding("certificateExpiring", subject, clusters, detail, advice);
     Some(if left <= URGENT { ToldFinding { severity: Severity::Critical, ..told } } else { told })

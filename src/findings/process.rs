@@ -15,61 +15,61 @@ pub(super) fn of_process(sources: &FindingSources) -> Vec<ToldFinding> {
     let mut found = Vec::new();
     let directory = handle.directory();
     if let Some(error) = &directory.error {
-        let detail = format!("the config directory cannot be read: {error}; no cluster is removed meanwhile");
-        let advice = "see that --clustermesh-config names the directory and that meshkeep may read it";
+        let detail = format!("the config directory cannot be read: {error}; meshkeep keeps all clusters");
+        let advice = "check that --clustermesh-config is the right directory and that meshkeep may read it";
         found.push(finding("directoryUnreadable", "", NOBODY, detail, advice));
     }
     for (file, reason) in &directory.invalid {
         let cluster = ClusterName::parse(file).ok();
-        let advice = "correct the file, or remove it: it is read anew when it changes";
+        let advice = "correct the file, or remove it: meshkeep reads it again when it changes";
         found.push(finding("clusterFileInvalid", file, cluster, format!("the file {file} cannot be used: {reason}"), advice));
     }
     if let Some(none) = handle.no_clusters().filter(|none| none.lasts) {
         let detail = format!("there is no remote cluster to mirror: {}", none.reason);
-        let advice = "see that --clustermesh-config names the directory, and that the Secret which is mounted there has the right name and namespace and a file for each cluster; if there shall be no cluster yet, start meshkeep with --allow-no-clusters";
+        let advice = "check that --clustermesh-config is the right directory, and that the Secret mounted there has the right name and namespace and a file for each cluster; if no cluster is expected yet, start meshkeep with --allow-no-clusters";
         found.push(ToldFinding { since: Some(rfc3339(none.since)), ..finding("noClusters", "", NOBODY, detail, advice) });
     }
     let unwritten = match handle.persistence() {
         PersistState::Healthy => None,
         PersistState::Failing { error } => Some((
-            format!("the store cannot be written: {error}; what comes meanwhile is in memory or in the log alone"),
-            "make room on the disk of --data-dir, or see why it cannot be written; it is tried again each second",
+            format!("the store cannot be written: {error}; new changes are only in memory or in the log"),
+            "free space on the disk of --data-dir, or find out why it cannot be written; meshkeep tries again every second",
         )),
         PersistState::Stopped { error } => {
-            Some((format!("the store is not written any more: {error}"), "make room on the disk of --data-dir, then start meshkeep again"))
+            Some((format!("meshkeep no longer writes the store: {error}"), "free space on the disk of --data-dir, then restart meshkeep"))
         }
     };
     found.extend(unwritten.map(|(detail, advice)| finding("storeUnwritable", "", NOBODY, detail, advice)));
     let losses = handle.store().losses;
     if !losses.is_empty() {
-        let detail = format!("what was stored before the start is not all there: {}", losses.join("; "));
-        let advice = "what is missing is read from the remote clusters again, and the finding ends with the next start; look at the disk of --data-dir, and remove what was set aside there once nobody needs it";
+        let detail = format!("the store was damaged before the start: {}", losses.join("; "));
+        let advice = "meshkeep reads the missing data from the remote clusters again, and the next start resolves the finding; check the disk of --data-dir, and remove the files that were set aside when you no longer need them";
         found.push(finding("storeLosses", "", NOBODY, detail, advice));
     }
     // that another one writes is nothing wrong
     if let Some(error) = handle.reflection().and_then(|reflection| reflection.error) {
-        let detail = format!("the etcd of reflect --to cannot be written: {error}; what is there stays, and gets older");
-        let advice = "see that it runs and has space, and that the user of the client file may read and write below cilium/: it is tried again until it succeeds";
+        let detail = format!("the etcd of reflect --to cannot be written: {error}; its keys are no longer updated");
+        let advice = "check that it runs and has space, and that the user of the client file may read and write below cilium/: meshkeep tries again until it succeeds";
         found.push(finding("targetUnwritable", "", NOBODY, detail, advice));
     }
     if handle.is_log_failing() {
-        let detail = "the log cannot be written: after a crash, positions from now on are answered with a reset";
-        let advice = "make room on the disk of --data-dir, or see why its log/ cannot be written";
+        let detail = "the store's log cannot be written: after a crash, subscribers with a newer position get a reset";
+        let advice = "free space on the disk of --data-dir, or find out why its log/ cannot be written";
         found.push(finding("logGap", "", NOBODY, detail, advice));
     }
     for (name, failure) in files.states() {
         let Some(failure) = failure else { continue };
-        let detail = format!("the {name} has changed and cannot be used: {failure}; what was read before stays in force");
-        found.push(finding("staleFile", name, NOBODY, detail, "correct the file: it is read anew when it changes"));
+        let detail = format!("the {name} has changed and cannot be used: {failure}; meshkeep uses the last good content");
+        found.push(finding("staleFile", name, NOBODY, detail, "correct the file: meshkeep reads it again when it changes"));
     }
     let expiry = sources.certificate.as_ref().and_then(|certificate| certificate.now().expiry);
-    let advice = "renew it and replace the files of --tls-cert and --tls-key: new ones work within a second";
-    let what = "the certificate that the API is served with";
+    let advice = "renew it and replace the files of --tls-cert and --tls-key: meshkeep uses new files within a second";
+    let what = "the certificate of the API";
     found.extend(expiry.and_then(|expiry| expiring((TLS_CERTIFICATE, what), NOBODY, expiry, advice)));
     let untold = sources.ledger.untold();
     if untold > 0 {
-        let detail = format!("the change stream has no room for {untold} of the findings across keys: `kind=problem` tells the others");
-        let advice = "see to those that are told; /v1/problems lists all";
+        let detail = format!("the change stream omits {untold} findings, because there are too many: `kind=problem` has the others");
+        let advice = "resolve the findings in the stream; /v1/problems lists all";
         found.push(ToldFinding { count: Some(untold), ..finding("findingsOmitted", "", NOBODY, detail, advice) });
     }
     found

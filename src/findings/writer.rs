@@ -10,15 +10,15 @@ pub(super) fn silent_writer(name: &ClusterName, status: &ClusterStatus) -> Optio
     let severity = writer.silence(status.last_contact)?;
     let since = writer.heard_time().map(rfc3339);
     let silence = match &since {
-        Some(time) if writer.last_heartbeat().is_some() => format!("its writer has put no heartbeat since {time}"),
-        Some(time) => format!("its writer has put no heartbeat since meshkeep connected at {time}"),
-        None => "its writer puts no heartbeat".to_owned(),
+        Some(time) if writer.last_heartbeat().is_some() => format!("its writer has written no heartbeat since {time}"),
+        Some(time) => format!("its writer has written no heartbeat since meshkeep connected at {time}"),
+        None => "its writer writes no heartbeat".to_owned(),
     };
     let errors = match writer.etcd_errors.as_slice() {
         [] => String::new(),
         errors => format!("; the etcd reports {}", errors.join(", ")),
     };
-    let detail = format!("the etcd of {name} answers, and {silence}{errors}: what changed in {name} since then is not known here");
+    let detail = format!("the etcd of {name} answers, but {silence}{errors}: later changes in {name} are unknown");
     let told = finding("writerSilent", name.as_str(), [name], detail, advice(name, &writer.etcd_errors));
     Some(ToldFinding { severity, since, ..told })
 }
@@ -35,6 +35,6 @@ fn advice(name: &ClusterName, errors: &[String]) -> String {
             "the database of the etcd of {name} is full: compact and defragment it or raise --quota-backend-bytes, then run `etcdctl alarm disarm`; or restart its clustermesh-apiserver with an empty etcd"
         )
     } else {
-        format!("see whether the clustermesh-apiserver (or KVStoreMesh) of {name} runs, and whether it can write to its etcd")
+        format!("check that the clustermesh-apiserver (or KVStoreMesh) of {name} runs, and that it can write to its etcd")
     }
 }

@@ -162,7 +162,7 @@ struct Shared {
 
 /// Error: the store is still loading after the longest wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the store is still loading: try again in a moment")]
+#[error("the store is still loading: try again in a few seconds")]
 pub struct Loading;
 
 impl Handle {

@@ -6,7 +6,7 @@ const OF_PATTERNS: [char; 10] = ['*', '?', '[', ']', '{', '}', '^', '$', '|', '\
 
 /// Error for a pattern instead of a name. The message completes "NAME: …".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is a pattern ({character:?} is in no name), and names are exact: give the whole name, or select by labels")]
+#[error("{text:?} is a pattern (names have no {character:?}), but names must be exact: use the full name, or a label selector")]
 pub struct PatternForName {
     text: String,
     character: char,

@@ -19,10 +19,10 @@ pub enum Malformed {
     #[error("the checksum does not match")]
     Checksum,
     /// This version does not know the value's form.
-    #[error("the value has form {0}, which this version does not know")]
+    #[error("the value has form {0}, which this version does not support")]
     UnknownForm(u8),
     /// A field has an invalid value.
-    #[error("the field {0} holds what it cannot hold")]
+    #[error("the field {0} has an invalid value")]
     Field(&'static str),
 }
 

@@ -73,12 +73,12 @@ pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToke
         let mut term = Term::new(Arc::clone(&target), signal.clone(), (options.drain_grace, options.audit_interval));
         tokio::select! {
             () = stop.cancelled() => {}
-            () = lock.lost() => tracing::warn!("reflecting: the lock is lost, somebody else may write now"),
+            () = lock.lost() => tracing::warn!("reflecting: lost the lock, another meshkeep may write now"),
             () = term.run() => {}
         }
         target.forget();
         let unlocked = timeout(UNLOCKING_MAX, lock.unlock()).await;
-        tracing::debug!(?unlocked, "let go of the lock");
+        tracing::debug!(?unlocked, "the lock was released");
     }
     session.close().await;
 }
@@ -98,7 +98,7 @@ async fn lead(target: &Target, stop: &CancellationToken) -> Option<KvLocker> {
             Err(error) => {
                 let text = error.to_string();
                 if target.note_trouble(Some(text.clone())) {
-                    tracing::warn!(error = text, hint = error.hint(), "reflecting: the target cannot be locked; trying again");
+                    tracing::warn!(error = text, hint = error.hint(), "reflecting: cannot lock the target; trying again");
                 }
             }
         }
@@ -114,7 +114,7 @@ async fn forget_trouble(target: &Target) -> Infallible {
     loop {
         tokio::time::sleep(WAITING_FROM).await;
         if target.session.is_connected() && target.note_trouble(None) {
-            tracing::info!("reflecting: another one writes to the target, and this one waits");
+            tracing::info!("reflecting: another meshkeep writes to the target, this one waits");
         }
     }
 }

@@ -125,7 +125,7 @@ impl Term {
             }
             Deleted::Key(_) => {}
             Deleted::Unknown => {
-                tracing::info!("reflecting: what was deleted in the target is not known, all is compared again");
+                tracing::info!("reflecting: deletes in the target may have been missed, comparing all keys again");
                 self.compare_all_again();
                 self.check_configs().await;
             }
@@ -142,7 +142,7 @@ impl Term {
         loop {
             let Some(reading) = self.target.reading() else { return };
             let Some((changed, up_to)) = reading.changed_after(self.position, CHANGES_AT_ONCE) else {
-                tracing::info!("reflecting: too much changed at once, all is compared again");
+                tracing::info!("reflecting: too many changes at once, comparing all keys again");
                 self.position = reading.position().sequence;
                 self.compare_all_again();
                 return;
@@ -190,7 +190,7 @@ impl Term {
         if let Err(error) = self.look_at_all(&reading).await {
             self.ask_again_at = Instant::now() + RETRY_INTERVAL;
             if self.target.note_trouble(Some(error.to_string())) {
-                tracing::warn!(%error, hint = error.hint(), "reflecting: the target cannot be compared; trying again");
+                tracing::warn!(%error, hint = error.hint(), "reflecting: cannot compare the target; trying again");
             }
         } else if self.target.note_trouble(None) {
             tracing::info!("reflecting: the target can be compared again");
@@ -321,7 +321,7 @@ impl Term {
             };
             let compared = compare(&self.target, reading, (name, kind), progress.group, right).await?;
             if is_due || compared.queued + compared.pruned > 0 {
-                tracing::info!(cluster = %name, %kind, ?right, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared");
+                tracing::info!(cluster = %name, %kind, ?right, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared {kind} of cluster {name} with the target");
             }
             if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
                 (progress.compared, progress.compared_at) = (Some(stage), Some(Instant::now()));
@@ -378,7 +378,7 @@ impl Term {
                 Ok(found) if found.as_ref().is_some_and(|found| found.value == made && found.lease.0 != 0) => {}
                 Ok(_) => self.target.queue.add_now(key.as_bytes(), MADE),
                 Err(error) => {
-                    tracing::debug!(cluster = %name, %error, "a cluster config could not be compared");
+                    tracing::debug!(cluster = %name, %error, "reflecting: cannot compare the config of cluster {name}");
                     return;
                 }
             }
@@ -392,7 +392,7 @@ impl Term {
         for (name, cluster) in self.clusters.iter_mut().filter(|(name, _)| !configured.contains(name)) {
             let config_key = cluster_config_key(name);
             let withdrawal = cluster.withdrawal.get_or_insert_with(|| {
-                tracing::info!(cluster = %name, grace = ?self.drain_grace, "reflecting: its file is gone, so it is withdrawn");
+                tracing::info!(cluster = %name, grace = ?self.drain_grace, "reflecting: cluster {name} has no client file any more, withdrawing it");
                 self.target.set_reflected(name, false);
                 Withdrawal::new(name, config_key, self.drain_grace)
             });
@@ -419,13 +419,13 @@ impl Term {
             match done {
                 Ok(()) => withdrawal.done(),
                 Err(error) => {
-                    tracing::warn!(cluster = %name, %error, "reflecting: it could not be withdrawn; trying again");
+                    tracing::warn!(cluster = %name, %error, "reflecting: cannot withdraw cluster {name}; trying again");
                     withdrawal.failed();
                 }
             }
         }
         for name in gone {
-            tracing::info!(cluster = %name, "reflecting: it is withdrawn");
+            tracing::info!(cluster = %name, "reflecting: cluster {name} is withdrawn");
             self.clusters.remove(&name);
             self.target.set_withdrawn(&name);
         }

@@ -37,10 +37,10 @@ pub(super) fn raise(clusters: MaxConnectedClusters) -> usize {
             limit,
             reserve,
             http,
-            "few file descriptors: with all clusters they do not suffice, raise the hard limit (ulimit -Hn)"
+            "the limit of file descriptors is too low for all clusters: raise the hard limit (ulimit -Hn)"
         );
     } else {
-        tracing::info!(limit, before, reserve, "file descriptors");
+        tracing::info!(limit, before, reserve, "the limit of file descriptors is {limit}, it was {before} at the start");
     }
     http
 }

@@ -59,7 +59,7 @@ pub(super) async fn unless_stopped<T>(step: impl Future<Output = T>, signals: &m
 pub(super) fn report_before_loaded(data_dir: &Path) {
     tracing::info!(
         data_dir = %data_dir.display(),
-        "shutting down before the store was loaded: nothing was mirrored yet; if the process stays, the kernel holds it in a call to the data directory that has not returned"
+        "shutting down before the store was loaded: no change is lost; if the process does not end, it waits in a system call on the data directory"
     );
 }
 
@@ -82,11 +82,11 @@ impl Parts {
             %data_dir,
             unsynced_changes = unsynced.changes,
             oldest_ms,
-            "ending while {doing}, which the data directory has not finished: what was not synced is read again at the next start"
+            "ending while {doing} is not finished on the data directory: the next start reads unsynced changes from the remote clusters again"
         );
         tracing::error!(
             %data_dir,
-            "if the process stays now, the kernel holds it in an uninterruptible write to the data directory: no signal ends it before that write returns"
+            "if the process does not end now, it waits in an uninterruptible write to the data directory: no signal can end it before that write returns"
         );
         if matches!(error, RunError::Aborted) { outcome } else { Ok(()) }
     }
@@ -96,7 +96,7 @@ impl Parts {
         // the server's is the first task to end
         let server = timeout(2 * REQUEST_GRACE, self.tasks.join_next()).await;
         if server.is_err() {
-            tracing::warn!("some requests were still open when their time was over");
+            tracing::warn!("some requests did not finish in time");
         }
         stage.set(Stage::Mirror);
         self.stop_mirror.cancel();
@@ -111,17 +111,19 @@ impl Parts {
         }
         stage.set(Stage::Packing);
         if let Err(error) = (&mut self.folder).await {
-            tracing::error!(%error, "the thread that packs panicked");
+            tracing::error!(%error, "the packing thread panicked");
         }
         stage.set(Stage::Sync);
         let Ok(store) = (&mut self.persister).await else {
-            tracing::error!("storing panicked: what was not stored is read again at the next start");
+            tracing::error!(
+                "the thread that writes the store panicked: the next start reads unstored changes from the remote clusters again"
+            );
             return;
         };
         stage.set(Stage::Close);
         match spawn_blocking(move || store.close()).await {
             Ok(Ok(())) => tracing::info!("store closed"),
-            Ok(Err(error)) => tracing::error!(%error, "the store could not be closed cleanly"),
+            Ok(Err(error)) => tracing::error!(%error, "cannot close the store cleanly"),
             Err(error) => tracing::error!(%error, "closing the store panicked"),
         }
     }

@@ -54,8 +54,7 @@ pub(super) fn restore(
     let plan = plan.unwrap_or_else(|| Plan::new(&loaded, clusters, fresh));
     if plan.is_new_history && loaded.sequence_reserved > Sequence(0) {
         tracing::warn!(
-            "the clock of this machine is not ahead of what the store has seen: clients of --etcd-listen get a new cluster id and list \
-             anew, at each start until it is: set the clock right, unless it was ahead before"
+            "the clock of this machine is behind the newest time in the store: clients of --etcd-listen get a new cluster id and list again at each start until it has caught up; correct the clock, unless it was fast before"
         );
     }
     store.log().begin_epoch(plan.seed.epoch);

@@ -100,10 +100,10 @@ pub(super) fn retention(settings: &Settings) -> Retention {
 pub(super) fn log_losses(opened: &Opened) {
     if let Some(set_aside) = &opened.set_aside {
         let (path, reason) = (set_aside.path.display(), &set_aside.reason);
-        tracing::error!(%path, reason, "the store cannot be used: it was set aside, and everything is read from the remote clusters again");
+        tracing::error!(%path, reason, "the store cannot be used: it was set aside, and meshkeep reads everything from the remote clusters again");
     }
     for loss in &opened.losses {
-        tracing::error!(loss, "the store has lost something, which is read from the remote clusters again");
+        tracing::error!(loss, "the store has lost data, which meshkeep reads from the remote clusters again");
     }
 }
 

@@ -147,7 +147,7 @@ impl Server {
             let Some(seat) = self.stop.run_until_cancelled(self.seats.take(client)).await else { return };
             match seat {
                 Some(seat) => self.own(socket, Arc::new(seat), client),
-                None => tracing::debug!(?client, "refused a connection: this client has as many as it may"),
+                None => tracing::debug!(?client, "refused a connection: the client has reached its limit"),
             }
         }
     }

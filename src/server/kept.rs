@@ -143,7 +143,7 @@ impl<T: Send + Sync> Look for Kept<T> {
             }
             Err(reason) if seen.failure.as_ref() == Some(&reason) => {}
             Err(reason) => {
-                tracing::warn!(error = reason, "the {} cannot be read again: what was read before stays in force", self.name);
+                tracing::warn!(error = reason, "the {} has changed and cannot be used: meshkeep uses the last good content", self.name);
                 seen.failure = Some(reason);
             }
         }
@@ -177,7 +177,7 @@ impl KeptFiles {
             let files = Arc::clone(&self.0);
             let look = move || files.iter().for_each(|files| files.look(in_any_case));
             if let Err(error) = spawn_blocking(look).await {
-                tracing::error!(%error, "looking at the token and certificates panicked");
+                tracing::error!(%error, "the check of the token and certificates panicked");
             }
         }
     }

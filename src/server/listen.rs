@@ -38,13 +38,13 @@ pub enum ListenError {
         cause: io::Error,
     },
     /// Another process accepts connections on the unix socket.
-    #[error("cannot listen on unix://{}: another process answers there", path.display())]
+    #[error("cannot listen on unix://{}: another process uses it", path.display())]
     SocketInUse {
         /// Path of the socket.
         path: PathBuf,
     },
     /// The file at the path is not a socket.
-    #[error("cannot listen on unix://{}: there is a file of another kind, remove it or choose another path", path.display())]
+    #[error("cannot listen on unix://{}: the file is not a socket; remove it or choose another path", path.display())]
     NotASocket {
         /// Path of the file.
         path: PathBuf,
@@ -87,7 +87,7 @@ impl Drop for SocketFile {
             return;
         }
         if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::debug!(path = %self.path.display(), %error, "the socket was gone already");
+            tracing::debug!(path = %self.path.display(), %error, "the socket was already removed");
         }
     }
 }

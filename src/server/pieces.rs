@@ -85,7 +85,7 @@ where
             tokio::select! {
                 _ = &mut task => {}
                 // dropping the task resets the stream and frees its data in the connection
-                () = stalls.overdue() => tracing::debug!("reset a stream of which nothing was taken"),
+                () = stalls.overdue() => tracing::debug!("reset a stream whose client did not read"),
             }
         }));
     }

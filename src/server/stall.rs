@@ -49,7 +49,7 @@ impl<T> Stallable<T> {
         }
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(STALL_MAX)));
         match deadline.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the other side takes nothing"))),
+            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"))),
             Poll::Pending => Poll::Pending,
         }
     }

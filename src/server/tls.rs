@@ -94,7 +94,7 @@ fn serving(files: &TlsFiles) -> Result<Serving, TlsError> {
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read =
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|error| not_pem(path, &error))?;
-    if read.is_empty() { Err(failed(path, &"it holds no certificate")) } else { Ok(read) }
+    if read.is_empty() { Err(failed(path, &"it contains no certificate")) } else { Ok(read) }
 }
 
 /// Converts a PEM error. Only the text of I/O errors is passed on: the parser may quote a line,
@@ -102,8 +102,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 fn not_pem(path: &Path, error: &pem::Error) -> TlsError {
     match error {
         pem::Error::Io(error) => failed(path, error),
-        pem::Error::NoItemsFound => failed(path, &"there is none in it"),
-        _ => failed(path, &"it is not in PEM form, or cut off"),
+        pem::Error::NoItemsFound => failed(path, &"it contains none"),
+        _ => failed(path, &"it is not in PEM form, or incomplete"),
     }
 }
 

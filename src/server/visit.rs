@@ -42,7 +42,7 @@ struct TimedBody {
 
 /// Error: the body did not arrive within its time limit.
 #[derive(Debug, thiserror::Error)]
-#[error("the body did not come within {0:?}")]
+#[error("the body did not arrive within {0:?}")]
 pub(crate) struct BodyOverdue(Duration);
 
 impl BodyOverdue {

@@ -27,7 +27,7 @@ pub enum StoreError {
         cause: io::Error,
     },
     /// Something that is not meshkeep's has the place of a file of its own. It is left as it is.
-    #[error("{path} is {found}, which meshkeep neither follows nor overwrites: remove it, or choose another --data-dir", path = path.display())]
+    #[error("{path} is {found}, which meshkeep does not follow or overwrite: remove it, or choose another --data-dir", path = path.display())]
     Foreign {
         /// The entry.
         path: PathBuf,
@@ -35,13 +35,13 @@ pub enum StoreError {
         found: &'static str,
     },
     /// Nothing was ever stored there. Only looking at a store says so: a start makes one.
-    #[error("nothing is stored in {directory}: it is not damaged, meshkeep has never run with this --data-dir", directory = directory.display())]
+    #[error("{directory} contains no store: meshkeep has never run with this --data-dir", directory = directory.display())]
     Nothing {
         /// The data directory.
         directory: PathBuf,
     },
     /// The engine has taken nothing for so long that the log has reached its bound.
-    #[error("the log in {directory} has reached its bound, for the engine takes nothing: {cause}", directory = directory.display())]
+    #[error("the log in {directory} has reached its limit because the engine does not accept writes: {cause}", directory = directory.display())]
     LogFull {
         /// The data directory.
         directory: PathBuf,
@@ -62,7 +62,7 @@ pub enum StoreError {
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// A handle of this process or another program has the engine's files open.
-    #[error("its files are held open: {0}")]
+    #[error("another process has its files open: {0}")]
     Busy(String),
     /// The system refused a read or a write.
     #[error(transparent)]
@@ -74,7 +74,7 @@ pub enum EngineError {
     #[error("its files are damaged: {0}")]
     Damaged(String),
     /// A value is longer than the engine keeps safely. A bug: values are cut before.
-    #[error("the value for slot {slot} has {length} bytes, which is too long")]
+    #[error("the value for slot {slot} has {length} bytes, which is too many")]
     Oversized {
         /// The slot.
         slot: String,
@@ -85,7 +85,7 @@ pub enum EngineError {
     #[error("the engine panicked: {0}")]
     Panicked(String),
     /// The files on disk are older than what was applied: they were replaced or lost under the running process.
-    #[error("its files were replaced while in use: restart meshkeep to read them anew")]
+    #[error("its files were replaced while in use: restart meshkeep to read them")]
     Replaced,
 }
 

@@ -84,14 +84,14 @@ fn look(data_directory: &Path, tell: &dyn Fn(&'static str)) -> Result<Inspection
     let layout = read_mark(&engine)?.unwrap_or_default();
     if layout != FORMAT {
         return Err(EngineError::Damaged(format!(
-            "it has layout {layout}, and only {FORMAT} can be looked at: a start upgrades older ones"
+            "it has layout {layout}, but the command can only read {FORMAT}: start meshkeep once to upgrade an older store"
         )));
     }
-    tell("measuring what is stored");
+    tell("measuring the store");
     let mut shares = shares(&engine)?;
-    tell("checking what is stored");
+    tell("checking the store");
     let (chunk_store, found, run) = recover(engine, frames::read_all(&Directory::of(data_directory))?, u64::MAX)?;
-    tell("reading what is stored");
+    tell("reading the store");
     let scan = load::read(&chunk_store, BTreeMap::new())?;
     let findings = losses(&found, scan.loaded.damaged_count);
     let (objects, stored_bytes) = run.size();
@@ -154,7 +154,7 @@ impl Copy {
 impl Drop for Copy {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "a copy of the store could not be removed");
+            tracing::warn!(path = %self.0.display(), %error, "cannot remove a copy of the store");
         }
     }
 }

@@ -182,7 +182,7 @@ impl Log {
         if let Err(error) = self.files.note_synced(SyncedMark { id, group })
             && let Some(Due { more }) = UNWRITTEN.due("synced")
         {
-            tracing::warn!(%error, more, "cannot note how far the log is synced: should its end be damaged, the next start takes it for torn");
+            tracing::warn!(%error, more, "cannot record how far the log is synced: if its end is damaged, the next start treats it as torn");
         }
     }
 
@@ -200,7 +200,7 @@ impl Log {
             && next.synced_bytes > 0
         {
             if let Err(error) = self.files.remove(oldest.file) {
-                tracing::warn!(file = oldest.file, %error, "a file of the log that is no longer needed cannot be removed");
+                tracing::warn!(file = oldest.file, %error, "cannot remove an old file of the log");
             }
             state.pieces.remove(0);
         }
@@ -225,7 +225,7 @@ impl Log {
     /// Writes the groups from the first that is missing to `last`.
     fn write(&self, state: &mut State, last: u64, changes: &Changes) -> io::Result<()> {
         if state.bytes() > TOTAL_BYTES_MAX {
-            return Err(io::Error::other(format!("the log has {} MiB that the engine does not take", TOTAL_BYTES_MAX >> 20)));
+            return Err(io::Error::other(format!("the engine has not accepted {} MiB of the log", TOTAL_BYTES_MAX >> 20)));
         }
         let outcome = self.try_write(state, last, changes);
         if outcome.is_err() {
@@ -291,7 +291,7 @@ impl Log {
         if let Err(error) = outcome
             && let Some(Due { more }) = UNWRITTEN.due(&error.to_string())
         {
-            tracing::error!(%error, more, "cannot write the log: should the process be killed now, some streams begin anew");
+            tracing::error!(%error, more, "cannot write the log: if the process is killed now, some streams get a reset");
         }
     }
 

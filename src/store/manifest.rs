@@ -91,7 +91,7 @@ impl Manifest {
         let finished = counting.iter().rposition(|object| object.complete).map_or(0, |last| last + 1).max(counting.len().saturating_sub(1));
         let outcome = counting.iter().take(finished).try_for_each(|object| manifest.take(object));
         if damaged || outcome.is_err() || base.is_some() && !manifest.is_tiled() {
-            tracing::warn!("the manifest is damaged: lookups wait until everything is read");
+            tracing::warn!("the manifest is damaged: lookups wait until the whole store is read");
             manifest = Self::default();
         }
         garbage.extend(counting);

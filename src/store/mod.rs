@@ -217,7 +217,7 @@ impl Store {
     pub fn forget_pages(&self) {
         let forgotten = self.inner().chunk_store.as_ref().map_or(Ok(()), |chunk_store| chunk_store.slots().forget_pages());
         if let Err(error) = forgotten {
-            tracing::warn!(%error, "the engine could not let go of what it has read");
+            tracing::warn!(%error, "the engine could not release its cache");
         }
     }
 
@@ -290,7 +290,7 @@ impl Store {
 
     fn trim_log(&self) {
         if let Err(error) = self.log.trim() {
-            tracing::warn!(%error, "the next start reads more than it needs: the log cannot be begun anew");
+            tracing::warn!(%error, "cannot start a new log: the next start reads more than necessary");
         }
     }
 
@@ -309,7 +309,7 @@ impl Store {
             self.trim_log();
         }
         if let Err(error) = outcome.as_ref().map_or(Ok(()), |()| Engine::note_pages(&self.directory)) {
-            tracing::warn!(%error, "the next start takes longer: the engine could not note where its pages are");
+            tracing::warn!(%error, "the engine could not record its free pages: the next start takes longer");
         }
         outcome.map_err(|source| self.failed(source))
     }

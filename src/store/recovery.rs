@@ -116,11 +116,11 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialSt
             return Ok(recovered);
         }
         Err(Failure::Older(format)) => {
-            ("older-version", format!("it has format {format} of an older version, which this one does not read"))
+            ("older-version", format!("it has format {format} of an older version, which this version cannot read"))
         }
         Err(Failure::Environment(source)) => return Err(failed(source)),
         Err(Failure::Newer(format)) => {
-            ("newer-version", format!("it has format {format} of a newer version; this one reads up to {FORMAT}"))
+            ("newer-version", format!("it has format {format} of a newer version; this version reads formats up to {FORMAT}"))
         }
         Err(Failure::Damaged(reason) | Failure::Foreign(reason)) => ("damaged", reason),
     };
@@ -145,7 +145,7 @@ pub(super) fn reopen(directory: &Path, files: &dyn Files, upto: u64) -> Result<(
     }
     match Engine::open(directory).and_then(|engine| read_slots(engine, files, upto)) {
         Err(error) if !error.is_environment() => {
-            tracing::warn!(%error, "the store did not open anew: trying again without snapshots");
+            tracing::warn!(%error, "cannot reopen the store: trying again without snapshots");
             Engine::remove_snapshots(directory)?;
             Engine::open(directory).and_then(|engine| read_slots(engine, files, upto))
         }
@@ -165,7 +165,7 @@ fn read_slots(engine: Engine, files: &dyn Files, upto: u64) -> Result<(ChunkStor
 fn attempt_twice(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Result<Recovered, Failure> {
     match attempt(directory, offer) {
         Err(Failure::Damaged(reason)) => {
-            tracing::warn!(directory = %directory.display(), reason, "the store did not open: trying again without snapshots");
+            tracing::warn!(directory = %directory.display(), reason, "cannot open the store: trying again without snapshots");
             Engine::remove_snapshots(directory)?;
             match attempt(directory, offer) {
                 // nobody else has the data directory: what holds the files is left over from the failed attempt
@@ -209,7 +209,7 @@ fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Res
             drop(engine);
             return attempt(directory, offer);
         }
-        None if format_file.is_some() => return Err(Failure::Damaged("its content is gone".to_owned())),
+        None if format_file.is_some() => return Err(Failure::Damaged("it is empty".to_owned())),
         None => {
             let (chunk_store, run) = begin(engine, &*files)?;
             (chunk_store, DamageReport::default(), run)
@@ -300,7 +300,7 @@ fn keep_reserve(data_directory: &Path) {
         file.sync_all()
     });
     if let Err(error) = written {
-        tracing::error!(%error, "there is hardly room in the data directory: what cannot be stored is read again at the next start");
+        tracing::error!(%error, "the data directory is almost full: the next start reads unstored changes from the remote clusters again");
     }
 }
 
@@ -314,7 +314,7 @@ fn set_aside(data_directory: &Path, slug: &str) -> io::Result<PathBuf> {
     }
     sync_directory(data_directory)?;
     if let Err(error) = remove_oldest_damaged(data_directory) {
-        tracing::warn!(%error, directory = %data_directory.display(), "could not remove old damaged stores");
+        tracing::warn!(%error, directory = %data_directory.display(), "cannot remove old damaged stores");
     }
     Ok(path)
 }

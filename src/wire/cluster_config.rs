@@ -88,7 +88,7 @@ pub fn reading_of(kind: Kind, config: &ClusterConfig) -> Reading {
 pub fn validate_own_config(config: &ClusterConfig, own_id: ClusterId, max: MaxConnectedClusters) -> Result<(), String> {
     validate_cluster_config(config, ClusterId(0), max)?;
     if own_id != ClusterId(0) && config.id != own_id {
-        return Err(format!("id is {}, expected {own_id}, as --cluster-id says of the own cluster", config.id));
+        return Err(format!("id is {}, expected {own_id}, the --cluster-id of the own cluster", config.id));
     }
     Ok(())
 }
@@ -220,7 +220,7 @@ mod tests {
         for (id, own_id, reason) in [
             (7, 7, ""),
             (7, 0, ""),
-            (7, 8, "id is 7, expected 8, as --cluster-id says of the own cluster"),
+            (7, 8, "id is 7, expected 8, the --cluster-id of the own cluster"),
             (0, 0, "id is 0, which is reserved: expected 1 to 255, the size of the mesh"),
             (256, 256, "id is 256, expected 1 to 255, the size of the mesh"),
         ] {

@@ -89,7 +89,7 @@ fn unpack(value: &[u8]) -> Result<Vec<u8>, String> {
     let read = unpacking(value).and_then(|mut unpacking| unpacking.read_to_end(&mut bytes));
     read.map_err(|error| format!("value is not zstd: {error}"))?;
     if bytes.len() as u64 > UNPACKED_BYTES_MAX {
-        return Err(format!("value is more than {UNPACKED_BYTES_MAX} bytes once unpacked"));
+        return Err(format!("value has more than {UNPACKED_BYTES_MAX} bytes when decompressed"));
     }
     if bytes.is_empty() {
         return Err("value is empty".into());

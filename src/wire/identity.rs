@@ -41,7 +41,7 @@ pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Resul
 pub(super) fn parse_number(text: &str) -> Result<u32, String> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { text.parse().ok() } else { None };
-    number.ok_or_else(|| format!("{} in the key is not an identity's number", quoted(text)))
+    number.ok_or_else(|| format!("{} in the key is not an identity number", quoted(text)))
 }
 
 /// Parses `source:key=value;…` into labels by `source:key`. Nothing is escaped, the order has no

@@ -66,7 +66,7 @@ pub(super) fn host_ip(value: &[u8]) -> Option<IpAddr> {
 /// Decodes an entry that is derived from a node. `name` is `<node>#<address or prefix>`.
 pub(super) fn decode_derived(name: &str, value: &[u8], context: &Context<'_>) -> Result<IpEntry, String> {
     let address = name.rsplit_once('#').map(|(_, address)| address);
-    decode(address.ok_or_else(|| format!("the key says {}, which names no node's address", quoted(name)))?, value, context)
+    decode(address.ok_or_else(|| format!("the key has {}, which is not the address of a node", quoted(name)))?, value, context)
 }
 
 /// Encodes a derived entry, which has no pod. The inverse of [`decode_derived`].
@@ -112,7 +112,7 @@ impl PairJson {
         let length = self.mask.0.map(|size| size.ones.unwrap_or(0));
         if !names(name, ip, length) {
             let text = length.map_or_else(|| ip.to_string(), |length| format!("{ip}/{length}"));
-            return Err(format!("IP and Mask make {text:?}, but the key says {}", quoted(name)));
+            return Err(format!("IP and Mask give {text:?}, but the key has {}", quoted(name)));
         }
         let host = length.is_none();
         let net = length.map_or_else(|| Ok(IpNet::from(ip)), |length| IpNet::new(ip, length));

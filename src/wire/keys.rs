@@ -78,15 +78,19 @@ pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[
         return Err(format!("key {} is not below {prefix}", shown()));
     };
     if name.is_empty() {
-        return Err(format!("key {} names nothing below its prefix", shown()));
+        return Err(format!("key {} has no name after its prefix", shown()));
     }
     if source_key.len() > KEY_BYTES_MAX {
-        return Err(format!("key {} has {} bytes: a key may have {KEY_BYTES_MAX}, and Cilium's have below 700", shown(), source_key.len()));
+        return Err(format!(
+            "key {} has {} bytes: the limit is {KEY_BYTES_MAX}, and Cilium's keys have less than 700",
+            shown(),
+            source_key.len()
+        ));
     }
     let name = str::from_utf8(name).map_err(|_| format!("key {} is not UTF-8", shown()))?;
     // Kubernetes allows no such name; here it would be that of an entry derived from a node
     if kind == Kind::Node && EntryKey::split_node_ip(name).is_some() {
-        return Err(format!("key {} names no node: a node's name does not end in # and an address or prefix", shown()));
+        return Err(format!("key {} is not the key of a node: a node's name must not end with # and an address or prefix", shown()));
     }
     Ok(EntryKey::new(kind, cluster.clone(), name))
 }
@@ -146,17 +150,17 @@ mod tests {
     #[test]
     fn other_keys_are_refused_with_a_reason() {
         for (key, reason) in [
-            (&b"cilium/state/nodes/v1/paris/"[..], r#"key "cilium/state/nodes/v1/paris/" names nothing below its prefix"#),
+            (&b"cilium/state/nodes/v1/paris/"[..], r#"key "cilium/state/nodes/v1/paris/" has no name after its prefix"#),
             (b"cilium/state/nodes/v1/paris-2/a", r#"key "cilium/state/nodes/v1/paris-2/a" is not below cilium/state/nodes/v1/paris/"#),
             (b"cilium/state/nodes/v1/paris/a\xff", "key \"cilium/state/nodes/v1/paris/a\u{fffd}\" is not UTF-8"),
             (b"", r#"key "" is not below cilium/state/nodes/v1/paris/"#),
             (
                 b"cilium/state/nodes/v1/paris/a#10.0.0.1",
-                r#"key "cilium/state/nodes/v1/paris/a#10.0.0.1" names no node: a node's name does not end in # and an address or prefix"#,
+                r#"key "cilium/state/nodes/v1/paris/a#10.0.0.1" is not the key of a node: a node's name must not end with # and an address or prefix"#,
             ),
             (
                 b"cilium/state/nodes/v1/paris/a#10.0.0.0/24",
-                r#"key "cilium/state/nodes/v1/paris/a#10.0.0.0/24" names no node: a node's name does not end in # and an address or prefix"#,
+                r#"key "cilium/state/nodes/v1/paris/a#10.0.0.0/24" is not the key of a node: a node's name must not end with # and an address or prefix"#,
             ),
         ] {
             assert_eq!(entry_key(Kind::Node, &cluster("paris"), false, key), Err(reason.to_owned()));
@@ -169,7 +173,7 @@ mod tests {
         let entry = |length| entry_key(Kind::Node, &cluster("paris"), false, &key_of(length));
         assert!(entry(KEY_BYTES_MAX).is_ok());
         let reason = entry(KEY_BYTES_MAX + 1).expect_err("must be refused");
-        assert!(reason.ends_with("has 4097 bytes: a key may have 4096, and Cilium's have below 700"), "{reason}");
+        assert!(reason.ends_with("has 4097 bytes: the limit is 4096, and Cilium's keys have less than 700"), "{reason}");
         assert!(reason.len() < 400, "{reason}");
     }
 

@@ -173,7 +173,7 @@ impl Context<'_> {
             return Ok(());
         }
         let (namespace, name, key_name) = (quoted(namespace), quoted(name), quoted(key_name));
-        Err(format!("namespace and name are {namespace} and {name}, but the key says {key_name}"))
+        Err(format!("namespace and name are {namespace} and {name}, but the key has {key_name}"))
     }
 
     fn check_cluster_id(&self, field: &str, cluster_id: u32) -> Result<(), String> {

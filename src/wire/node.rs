@@ -72,13 +72,13 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
         return Err("Name is empty".into());
     }
     if json.name != name {
-        return Err(format!("Name is {}, but the key says {}", quoted(&json.name), quoted(name)));
+        return Err(format!("Name is {}, but the key has {}", quoted(&json.name), quoted(name)));
     }
     context.check_cluster_id("ClusterID", json.cluster_id)?;
     let node = json.into_node();
     let entries = node.entry_count_max();
     if entries > ENTRIES_MAX {
-        return Err(format!("{entries} addresses and pod CIDRs, and a node may have {ENTRIES_MAX}"));
+        return Err(format!("{entries} addresses and pod CIDRs are too many: a node may have at most {ENTRIES_MAX}"));
     }
     Ok(node)
 }

@@ -57,7 +57,7 @@ pub(super) fn read_message<'a>(
             }
             3 => skip_group(&mut bytes).map(|()| Field::Group)?,
             5 => take(&mut bytes, 4).map(|_| Field::Fixed)?,
-            other => return Err(format!("protobuf field {number} has the wire type {other}, which does not begin a field")),
+            other => return Err(format!("protobuf field {number} has the wire type {other}, which cannot start a field")),
         };
         if matches!(content, Field::Bytes(_)) {
             budget.0 = budget.0.checked_sub(1).ok_or_else(|| format!("more than {ELEMENTS_MAX} elements"))?;
@@ -126,7 +126,7 @@ fn skip_group(bytes: &mut &[u8]) -> Result<(), String> {
             3 => depth += 1,
             4 => depth -= 1,
             5 => drop(take(bytes, 4)?),
-            other => return Err(format!("a protobuf group has the wire type {other}, which there is not")),
+            other => return Err(format!("a protobuf group has the invalid wire type {other}")),
         }
     }
     Ok(())
@@ -152,7 +152,7 @@ fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], String> {
 }
 
 fn truncated() -> String {
-    "the protobuf message is cut off".into()
+    "the protobuf message is incomplete".into()
 }
 
 #[cfg(test)]
@@ -177,15 +177,15 @@ mod tests {
         assert_eq!(read(groups), Ok(vec![(11, Field::Group), (1, Field::Varint(1))]));
         assert_eq!(read(b""), Ok(vec![]));
         for (bytes, reason) in [
-            (&b"\x08"[..], "the protobuf message is cut off"),
-            (b"\x12\x05hi", "the protobuf message is cut off"),
-            (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "the protobuf message is cut off"),
+            (&b"\x08"[..], "the protobuf message is incomplete"),
+            (b"\x12\x05hi", "the protobuf message is incomplete"),
+            (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "the protobuf message is incomplete"),
             (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "a protobuf number is too long"),
-            (b"\x0b", "the protobuf message is cut off"),
-            (b"\x0b\x13\x0c", "the protobuf message is cut off"),
-            (b"\x0c", "protobuf field 1 has the wire type 4, which does not begin a field"),
-            (b"\x0f", "protobuf field 1 has the wire type 7, which does not begin a field"),
-            (b"\x0b\x0e\x0c", "a protobuf group has the wire type 6, which there is not"),
+            (b"\x0b", "the protobuf message is incomplete"),
+            (b"\x0b\x13\x0c", "the protobuf message is incomplete"),
+            (b"\x0c", "protobuf field 1 has the wire type 4, which cannot start a field"),
+            (b"\x0f", "protobuf field 1 has the wire type 7, which cannot start a field"),
+            (b"\x0b\x0e\x0c", "a protobuf group has the invalid wire type 6"),
             (b"\x00\x00", "protobuf field 0 does not exist"),
         ] {
             assert_eq!(read(bytes), Err(reason.to_owned()));

@@ -61,7 +61,7 @@ pub(super) struct Timestamp(Option<SystemTime>);
 
 impl GoValue for Timestamp {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
-        let parse = |text: &str| parse_time(text).ok_or_else(|| format!("{} is not a time as in RFC 3339", quoted(text)));
+        let parse = |text: &str| parse_time(text).ok_or_else(|| format!("{} is not a time in the format of RFC 3339", quoted(text)));
         self.0 = read_text(input, "a time", parse)?;
         Ok(())
     }

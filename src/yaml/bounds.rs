@@ -32,7 +32,7 @@ const CHUNK_BYTES: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum YamlError {
     /// The text is not YAML.
-    #[error("not YAML: look at line {line}, column {column}")]
+    #[error("not YAML: check line {line}, column {column}")]
     Syntax {
         /// Line, from 1.
         line: u64,
@@ -200,7 +200,7 @@ impl<'a> Events<'a> {
             EventData::Alias { anchor } => {
                 let cost = self.anchors.get(anchor).and_then(|place| self.anchored[*place]);
                 // an alias of an unknown node, or of one that contains it
-                self.add(start, cost.ok_or_else(|| YamlError::syntax(start, "an alias of nothing, or of what it is in"))?)
+                self.add(start, cost.ok_or_else(|| YamlError::syntax(start, "an alias without an anchor, or inside its own anchor"))?)
             }
         }
     }
@@ -232,10 +232,10 @@ impl<'a> Events<'a> {
             return Err(YamlError::limit(mark, format!("lists and mappings nested deeper than {nesting}")));
         }
         if self.events > events {
-            return Err(YamlError::limit(mark, format!("more than {events} values, with what its aliases repeat")));
+            return Err(YamlError::limit(mark, format!("more than {events} values, including those that aliases repeat")));
         }
         if self.bytes > bytes {
-            return Err(YamlError::limit(mark, format!("more than {bytes} bytes of texts, with what its aliases repeat")));
+            return Err(YamlError::limit(mark, format!("more than {bytes} bytes of strings, including those that aliases repeat")));
         }
         Ok(())
     }
@@ -266,22 +266,22 @@ mod tests {
     fn events_and_bytes_are_bounded_with_what_aliases_add() {
         let list = |length: usize| format!("[{}]", "x,".repeat(length));
         assert_eq!(check(&list(99_998), &LIMITS), Ok(()));
-        assert_eq!(refused(&list(99_999)), "more than 100000 values, with what its aliases repeat (line 1)");
+        assert_eq!(refused(&list(99_999)), "more than 100000 values, including those that aliases repeat (line 1)");
         let laughs: String =
             ('b'..='j').zip('a'..).map(|(name, last)| format!("{name}: &{name} [{}]\n", vec![format!("*{last}"); 9].join(","))).collect();
         assert_eq!(
             refused(&format!("a: &a [{}]\n{laughs}", ["x"; 9].join(","))),
-            "more than 100000 values, with what its aliases repeat (line 6)"
+            "more than 100000 values, including those that aliases repeat (line 6)"
         );
         let long = format!("a: &a {}\nb: [*a, *a", "x".repeat(400_000));
-        assert_eq!(refused(&format!("{long}]")), "more than 1048576 bytes of texts, with what its aliases repeat (line 2)");
+        assert_eq!(refused(&format!("{long}]")), "more than 1048576 bytes of strings, including those that aliases repeat (line 2)");
         assert_eq!(check(&long.replace(", *a", "]"), &LIMITS), Ok(()));
     }
 
     #[test]
     fn aliases_of_nothing_and_of_themselves_are_refused() {
         for text in ["*a", "&a [*a]", "a: &a {b: &a [*a]}", "a: &a x\n---\n*a\n"] {
-            assert!(refused(text).starts_with("not YAML: look at line "), "{text}");
+            assert!(refused(text).starts_with("not YAML: check line "), "{text}");
         }
         assert_eq!(check("a: &a [&a x, *a]\nb: *a", &LIMITS), Ok(()));
     }
@@ -293,8 +293,8 @@ mod tests {
             let _ = check(&whole[..end], &LIMITS);
         }
         assert_eq!(check("a: |\n  x", &LIMITS), Ok(()));
-        assert_eq!(refused("[!,"), "not YAML: look at line 1, column 1");
-        assert_eq!(refused("a: \"\\"), "not YAML: look at line 2, column 1");
+        assert_eq!(refused("[!,"), "not YAML: check line 1, column 1");
+        assert_eq!(refused("a: \"\\"), "not YAML: check line 2, column 1");
     }
 
     #[test]

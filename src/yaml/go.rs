@@ -30,7 +30,7 @@ pub(crate) fn read(bytes: &[u8], limits: &Limits) -> Result<Value, YamlError> {
         match event.data {
             EventData::DocumentStart { version_directive, .. } => {
                 if version_directive.is_some_and(|version| (version.major, version.minor) != (1, 1)) {
-                    return Err(YamlError::Refused { line: event.start_mark.line + 1, reason: "agents read YAML 1.1 alone" });
+                    return Err(YamlError::Refused { line: event.start_mark.line + 1, reason: "agents only read YAML 1.1" });
                 }
                 let root = composer.next_node()?;
                 // the event that ends the document must be valid too
@@ -80,13 +80,13 @@ impl Composer<'_> {
         let line = event.start_mark.line + 1;
         let (anchor, node) = match event.data {
             EventData::Alias { anchor } => {
-                let node = self.anchors.get(&anchor).cloned().ok_or(YamlError::Refused { line, reason: "an alias of nothing" })?;
+                let node = self.anchors.get(&anchor).cloned().ok_or(YamlError::Refused { line, reason: "an alias without an anchor" })?;
                 return Ok(Place { node, is_alias: true, line });
             }
             EventData::Scalar { anchor, tag, value, plain_implicit, .. } => {
                 let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
                 let value = if tag.is_none() && !plain_implicit { Some(Value::String(value)) } else { resolve(tag.as_deref(), value) };
-                let value = value.ok_or(YamlError::Refused { line, reason: "a value that is not what its tag says" })?;
+                let value = value.ok_or(YamlError::Refused { line, reason: "a value that does not match its tag" })?;
                 (anchor, Node::Scalar { value, is_merge })
             }
             EventData::SequenceStart { anchor, .. } => (anchor, Node::Sequence(self.sequence()?)),
@@ -127,7 +127,7 @@ impl Composer<'_> {
 fn value_of(place: &Place) -> Result<Value, YamlError> {
     match &*place.node {
         Node::Scalar { value, .. } if value.as_f64().is_some_and(|number| !number.is_finite()) => {
-            Err(YamlError::Refused { line: place.line, reason: "a number that is none in JSON" })
+            Err(YamlError::Refused { line: place.line, reason: "a number that JSON cannot represent" })
         }
         Node::Scalar { value, .. } => Ok(value.clone()),
         Node::Sequence(items) => Ok(Value::Sequence(items.iter().map(value_of).collect::<Result<_, _>>()?)),
@@ -158,9 +158,9 @@ fn merge(mapping: &mut Mapping, from: &Place) -> Result<(), YamlError> {
         // the first mapping wins, so it is inserted last
         Node::Sequence(items) if !from.is_alias => items.iter().rev().try_for_each(|item| match &*item.node {
             Node::Mapping(pairs) => fill(mapping, pairs),
-            _ => Err(YamlError::Refused { line: item.line, reason: "<< takes a mapping or a list of mappings" }),
+            _ => Err(YamlError::Refused { line: item.line, reason: "<< needs a mapping or a list of mappings" }),
         }),
-        _ => Err(YamlError::Refused { line: from.line, reason: "<< takes a mapping or a list of mappings" }),
+        _ => Err(YamlError::Refused { line: from.line, reason: "<< needs a mapping or a list of mappings" }),
     }
 }
 
@@ -170,7 +170,7 @@ fn key_of(place: &Place) -> Result<String, YamlError> {
         Node::Scalar { value: Value::String(text), .. } => Ok(text.clone()),
         Node::Scalar { value: Value::Bool(flag), .. } => Ok(flag.to_string()),
         Node::Scalar { value: Value::Number(number), .. } => Ok(number.to_string()),
-        _ => Err(YamlError::Refused { line: place.line, reason: "a key must be a text" }),
+        _ => Err(YamlError::Refused { line: place.line, reason: "a key must be a string" }),
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
         for text in ["", "---\n---\na: b\n", "# a: b\n"] {
             assert_eq!(read(text), json("null"), "{text:?}");
         }
-        assert_eq!(read("%YAML 1.2\n---\na: b\n"), Err("agents read YAML 1.1 alone (line 1)".to_owned()));
+        assert_eq!(read("%YAML 1.2\n---\na: b\n"), Err("agents only read YAML 1.1 (line 1)".to_owned()));
         assert_eq!(super::read(b"a: b\nc: \xe9\n", &Limits::CONFIGURATION).unwrap_err().to_string(), "not UTF-8 (line 2)");
     }
 
@@ -225,13 +225,13 @@ mod tests {
             assert_eq!(read(text), json(expected), "{text}");
         }
         for (text, reason) in [
-            ("<<: 1", "<< takes a mapping or a list of mappings (line 1)"),
-            ("x: &x [{a: 1}]\n<<: *x", "<< takes a mapping or a list of mappings (line 2)"),
-            ("<<:\n- {a: 1}\n- 2", "<< takes a mapping or a list of mappings (line 3)"),
-            ("a:\n  ~: 1", "a key must be a text (line 2)"),
-            ("[b]: 1", "a key must be a text (line 1)"),
-            ("a: .nan", "a number that is none in JSON (line 1)"),
-            ("a: !!int b", "a value that is not what its tag says (line 1)"),
+            ("<<: 1", "<< needs a mapping or a list of mappings (line 1)"),
+            ("x: &x [{a: 1}]\n<<: *x", "<< needs a mapping or a list of mappings (line 2)"),
+            ("<<:\n- {a: 1}\n- 2", "<< needs a mapping or a list of mappings (line 3)"),
+            ("a:\n  ~: 1", "a key must be a string (line 2)"),
+            ("[b]: 1", "a key must be a string (line 1)"),
+            ("a: .nan", "a number that JSON cannot represent (line 1)"),
+            ("a: !!int b", "a value that does not match its tag (line 1)"),
         ] {
             assert_eq!(read(text), Err(reason.to_owned()), "{text}");
         }

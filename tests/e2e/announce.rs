@@ -108,7 +108,7 @@ impl Drop for Announcer {
     }
 }
 
-/// Returns every key of Cilium's below `cilium/` with its value; times are left out.
+/// Returns every key of Cilium's below `cilium/` with its value; times are omitted.
 async fn content(etcd: &Etcd) -> Vec<(String, String)> {
     let options = etcd_client::GetOptions::new().with_prefix();
     let reply = etcd.client().await.get("cilium/", Some(options)).await.unwrap();
@@ -237,9 +237,9 @@ async fn what_is_announced_outlives_the_announcer_a_wipe_and_meddling() {
     // says so
     etcd.put("cilium/state/nodes/v1/vms-2/a", "{}").await;
     let mut stopped = Announcer(place.command("log-0", &["--retire", "--retire-grace", "1h"]).spawn().unwrap());
-    place.says("log-0", "the cluster config is withdrawn").await;
+    place.says("log-0", "the config of cluster vms is withdrawn").await;
     stopped.terminate();
-    assert_eq!((stopped.end().await, place.said("log-0", "stopped before cluster vms was withdrawn: run it again")), (1, 1));
+    assert_eq!((stopped.end().await, place.said("log-0", "stopped before cluster vms was withdrawn: run the command again")), (1, 1));
     etcd.put("cilium/cluster-config/vms", r#"{"id":77}"#).await;
     let mut retiring = Announcer(place.command("log-3", &["--retire", "--retire-grace", "1s"]).spawn().unwrap());
     eventually("the end of the config", async || {
@@ -306,8 +306,8 @@ async fn an_address_that_another_writer_announces_stays_as_it_is() {
     etcd.put(key, theirs).await;
     let place = Place::new(&etcd);
     let mut announcer = place.announce("log");
-    place.says("log", "announced by somebody else already").await;
-    place.says("log", "announced cluster=vms").await;
+    place.says("log", "other writers already announce some addresses").await;
+    place.says("log", "is announced cluster=vms").await;
     let value = async || etcd.client().await.get(key, None).await.unwrap().kvs().first().map(|found| found.value_str().unwrap().to_owned());
     assert_eq!(value().await.as_deref(), Some(theirs));
     etcd.delete(key).await;
@@ -328,7 +328,7 @@ async fn what_stands_with_another_id_is_left_alone() {
     for (log, arguments) in [("log-1", &[][..]), ("log-2", &["--retire", "--retire-grace", "0"][..])] {
         let mut announcer = Announcer(place.command(log, arguments).spawn().unwrap());
         assert_eq!(announcer.end().await, 1);
-        assert_eq!(place.said(log, "cluster vms stands in that etcd with id 7, and the files say 77: retire it with files of that id"), 1);
+        assert_eq!(place.said(log, "cluster vms has id 7 in that etcd, but the files have id 77: retire it with files that have id 7"), 1);
         assert_eq!(content(&etcd).await, before);
     }
 }
@@ -347,7 +347,7 @@ async fn what_cannot_be_written_is_told_once_and_written_once_it_can_be() {
     etcd.put_many((first..first + (1 << 15) - 1).map(|id| (format!("cilium/state/identities/v1/id/{id}"), format!("k8s:taken={id};"))))
         .await;
     let mut announcer = place.announce("log");
-    place.says("log", "the lock of the cluster cannot be taken yet").await;
+    place.says("log", "cannot acquire the lock of cluster {cluster}: trying again").await;
     let mut client = etcd.client().await;
     client.role_grant_permission("mesh", etcd_client::Permission::read_write("cilium/").with_prefix()).await.unwrap();
     place.says("log", "1 sets of labels have no identity").await;
@@ -356,7 +356,7 @@ async fn what_cannot_be_written_is_told_once_and_written_once_it_can_be() {
     assert!(content(&etcd).await.iter().any(|(key, _)| key == "cilium/cluster-config/vms"), "the rest is announced");
     etcd.delete(format!("cilium/state/identities/v1/id/{first}")).await;
     eventually("all addresses", async || (ips().await == 3).then_some(())).await;
-    assert_eq!((place.said("log", "the lock of the cluster cannot"), place.said("log", "have no identity")), (1, 1));
+    assert_eq!((place.said("log", "cannot acquire the lock of cluster"), place.said("log", "have no identity")), (1, 1));
     announcer.terminate();
     assert_eq!(announcer.end().await, 0);
 }
@@ -389,8 +389,7 @@ async fn a_dry_run_needs_no_etcd_and_wrong_files_end_with_line_and_reason() {
 /// before another process gets the lock.
 #[test]
 fn leases_that_cannot_outlive_a_kill_are_refused_with_the_sum() {
-    let sum =
-        "30s is shorter than 60s: the lock of a killed process lives for 25s, the next process waits up to 30s for it and starts within 5s";
+    let sum = "30s is shorter than 60s: after a process is killed, its lock exists for 25s, and the next process waits up to 30s for it and needs up to 5s to start";
     for arguments in
         [&["announce", "--to=etcd.yaml", "--lease-ttl=30s", "vms.yaml"][..], &["reflect", "--to=etcd.yaml", "--to-lease-ttl=30s"]]
     {
@@ -417,20 +416,20 @@ async fn identities_are_allocated_found_released_and_collected_by_command() {
     let listed: Value = serde_json::from_slice(&place.identity(&["list", "-o", "json"]).stdout).unwrap();
     assert_eq!(listed[0]["labels"]["k8s:app"], "a", "{listed}");
     let kept = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
-    assert_eq!(reported(&kept), (Some(0), "1 identities are left, 0 were deleted, and 0 locks".to_owned()));
+    assert_eq!(reported(&kept), (Some(0), "1 identities remain; deleted 0 identities and 0 locks".to_owned()));
     let other = place.identity(&[&["release", "--node", "other"], &labels[..]].concat());
     assert!(other.status.code() == Some(1) && String::from_utf8_lossy(&other.stderr).contains("node other does not refer"), "{other:?}");
     assert_eq!(place.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(0));
     assert_eq!(place.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(1));
     let gone = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
-    assert_eq!(reported(&gone).1, format!("deleted {id}\n0 identities are left, 1 were deleted, and 0 locks"));
+    assert_eq!(reported(&gone).1, format!("deleted {id}\n0 identities remain; deleted 1 identities and 0 locks"));
     assert_eq!(place.identity(&["get", &id]).status.code(), Some(1));
     // keys of a clustermesh-apiserver have no references to identities
     let lease = etcd.client().await.lease_grant(600, None).await.unwrap().id();
     let published = Some(etcd_client::PutOptions::new().with_lease(lease));
     etcd.client().await.put("cilium/state/identities/v1/id/5046300", text, published).await.unwrap();
     let kept = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
-    assert_eq!(reported(&kept).1, "1 identities are left, 0 were deleted, and 0 locks");
+    assert_eq!(reported(&kept).1, "1 identities remain; deleted 0 identities and 0 locks");
     fs::write(place.path("etcd.yaml"), "endpoints: [http://127.0.0.1:1]\n").unwrap();
     assert_eq!(place.identity(&["list", "--timeout", "1s"]).status.code(), Some(3));
     // invalid arguments are reported before any connection to an etcd

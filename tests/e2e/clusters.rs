@@ -194,7 +194,7 @@ async fn a_config_that_vanishes_stays_in_force_and_is_reported() {
     let before = scene.meshkeep().cluster("c01").await["config"].clone();
     assert_eq!((&before["id"], &before["cached"]), (&1.into(), &true.into()), "{before}");
     scene.remotes[0].etcd.delete("cilium/cluster-config/c01").await;
-    let reported = scene.meshkeep().says_of("c01", "lastError", "its cluster config is gone").await;
+    let reported = scene.meshkeep().says_of("c01", "lastError", "its cluster config was deleted").await;
     assert_eq!(reported["config"], before, "{reported}");
     // the committer publishes the phase, so it follows a moment later
     scene.meshkeep().reaches("c01", "sourceLost").await;

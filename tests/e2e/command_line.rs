@@ -106,7 +106,7 @@ async fn what_fails_says_what_to_do() {
     let (etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let server = running.url();
     let said = |arguments: &[&str]| complaint(&run(server, arguments));
-    assert_eq!(said(&["get", "svc", "nope"]), (Some(1), "error: no service is called \"nope\" in any cluster that is mirrored".to_owned()));
+    assert_eq!(said(&["get", "svc", "nope"]), (Some(1), "error: there is no service \"nope\" in any mirrored cluster".to_owned()));
     assert_eq!(said(&["get", "node", "paris/nope"]).0, Some(1));
     for pattern in [&["get", "svc", "car*"][..], &["get", "svc", "paris/shop/car*"], &["get", "svc", "--filter", "name=car*"]] {
         let (code, text) = said(pattern);
@@ -119,21 +119,22 @@ async fn what_fails_says_what_to_do() {
     }
     assert_eq!(complaint(&run("http://127.0.0.1:1", &["watch", "--after", "v1.00000000deadbeef.1"])).0, Some(3));
     let (code, text) = said(&["get", "pods"]);
-    assert!(code == Some(2) && text.contains("there is no kind \"pods\": get one of nodes, services"), "{text}");
+    assert!(code == Some(2) && text.contains("there is no kind \"pods\": use one of nodes, services"), "{text}");
     assert_eq!(said(&["get", "nodes", "-n", "shop"]), (Some(2), "error: nodes have no namespace".to_owned()));
     assert_eq!(said(&["get", "ipcache", "--filter", "colour=red"]).0, Some(2));
     // the operating system's reason as text, without error numbers and names of libraries
-    let expected = "error: no meshkeep at 127.0.0.1:1 (connection refused): start one with `meshkeep serve`, or name another with --server";
+    let expected =
+        "error: no meshkeep at 127.0.0.1:1 (connection refused): start one with `meshkeep serve`, or give another address with --server";
     assert_eq!(complaint(&run("http://127.0.0.1:1", &["status"])), (Some(3), expected.to_owned()));
     let (code, text) = complaint(&run(&format!("unix://{}", "/nowhere/socket"), &["status"]));
     assert!(code == Some(3) && text.starts_with("error: no meshkeep at unix:///nowhere/socket (no such file or directory): "), "{text}");
     let secure = server.replace("http://", "https://");
-    assert_eq!(complaint(&run(&secure, &["status"])), (Some(3), format!("error: {secure} does not speak TLS: name it with http://")));
+    assert_eq!(complaint(&run(&secure, &["status"])), (Some(3), format!("error: {secure} does not use TLS: use http:// in --server")));
     let etcd = etcds[0].url();
-    let expected = format!("error: {etcd} answers 404 Not Found, and it is no meshkeep: name another with --server");
+    let expected = format!("error: {etcd} answers 404 Not Found, and it is not a meshkeep: give another address with --server");
     assert_eq!(complaint(&run(&etcd, &["status"])), (Some(3), expected));
     // an unknown name in a filter is reported in addition to the answer
-    let expected = "warning: cluster: no cluster lisbon is known, /v1/clusters lists those that are\nnone found";
+    let expected = "warning: cluster: there is no cluster lisbon, /v1/clusters lists all clusters\nnone found";
     assert_eq!(complaint(&run(server, &["get", "services", "--cluster", "lisbon"])), (Some(0), expected.to_owned()));
     assert_eq!(complaint(&run(server, &["get", "services", "--cluster", "paris"])), (Some(0), String::new()));
     for wrong in ["127.0.0.1:9870", "unix://socket", "ftp://127.0.0.1"] {
@@ -162,13 +163,13 @@ async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
         let shown = run(server, &[&["status", "--wait", "--timeout", "20s", "--token-file", &token], &flags[..]].concat());
         assert_eq!(shown.status.code(), Some(0), "{server}: {shown:?}");
         let (code, text) = complaint(&run(server, &[&["status"], &flags[..]].concat()));
-        assert!(code == Some(3) && text.contains("show a token with --token-file"), "{server}: {text}");
+        assert!(code == Some(3) && text.contains("give the token with --token-file"), "{server}: {text}");
     }
     let (code, text) = complaint(&run(running.url(), &["status", "--ca-file", others, "--token-file", &token]));
-    assert!(code == Some(3) && text.contains("shows a certificate that cannot be trusted") && text.contains("--ca-file"), "{text}");
+    assert!(code == Some(3) && text.contains("is not trusted: ") && text.contains("--ca-file"), "{text}");
     let plain = running.url().replace("https://", "http://");
     let (code, text) = complaint(&run(&plain, &["status", "--token-file", &token]));
-    assert!(code == Some(3) && text.ends_with("does not answer in HTTP: if it serves TLS, name it with https://"), "{text}");
+    assert!(code == Some(3) && text.ends_with("does not answer in HTTP: if it uses TLS, use https:// in --server"), "{text}");
     let (code, text) = complaint(&run(running.url(), &["status", "--ca-file", &path("nowhere")]));
     assert!(code == Some(2) && text.contains("--ca-file"), "{text}");
 }
@@ -200,7 +201,7 @@ async fn a_watch_goes_on_after_a_kill() {
     watcher.kill().unwrap();
     let said = std::io::read_to_string(watcher.stderr.take().unwrap()).unwrap();
     watcher.wait().unwrap();
-    assert!(said.contains("trying again in") && said.contains("connected again: going on from where it was"), "{said}");
+    assert!(said.contains("trying again in") && said.contains("connected again: continuing after the last event"), "{said}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ async fn the_soft_limit_is_raised_and_reported() {
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", meshkeep.id())).unwrap();
     let files: Vec<&str> = limits.lines().find(|line| line.starts_with("Max open files")).unwrap().split_whitespace().collect();
     assert_eq!(files[3..5], ["3000", "3000"]);
-    assert_eq!(meshkeep.log_lines_with(&["file descriptors", "limit=3000", "before=256"]), 1, "{}", meshkeep.log());
+    assert_eq!(meshkeep.log_lines_with(&["the limit of file descriptors is 3000", "limit=3000", "before=256"]), 1, "{}", meshkeep.log());
 }
 
 #[tokio::test]
@@ -28,7 +28,7 @@ async fn connections_never_take_what_a_cluster_needs() {
     scene.home.remove_cluster("c01");
     let mut home = Home::new().behind_shell("ulimit -n 400");
     let meshkeep = home.start().await;
-    assert_eq!(meshkeep.log_lines_with(&["few file descriptors", "limit=400", "http=100"]), 1, "{}", meshkeep.log());
+    assert_eq!(meshkeep.log_lines_with(&["the limit of file descriptors is too low", "limit=400", "http=100"]), 1, "{}", meshkeep.log());
     let address: std::net::SocketAddr = meshkeep.url().trim_start_matches("http://").parse().unwrap();
     let mut held = Vec::new();
     for client in 1..=10 {

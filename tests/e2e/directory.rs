@@ -38,7 +38,7 @@ impl Calm {
     async fn still(&self, meshkeep: &Meshkeep, name: &str) {
         let now = Self::of(meshkeep, name).await;
         let cluster = format!("cluster={name}");
-        for touched in ["the cluster's file changed", "cluster removed"] {
+        for touched in ["changed: reconnecting", "removed: removing its entries"] {
             assert_eq!(meshkeep.log_lines_with(&[touched, &cluster]), 0, "{name}: {touched}");
         }
         let same = now.phase == self.phase && now.phase_seconds >= self.phase_seconds;
@@ -224,7 +224,7 @@ async fn a_misspelt_key_of_a_cluster_file_is_told_with_the_right_one_until_it_is
     };
     assert_eq!(reported(&scene).await, Vec::<String>::new());
     scene.home.write_cluster("c01", &format!("{file}\ntrusted_ca_file: /nowhere/ca.crt\n"));
-    let expected = "the file of c01 has a key that nobody reads: it says \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
+    let expected = "the client file of c01 has a key that is not used: it contains \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
     eventually("the misspelt key", || async { (reported(&scene).await == [expected]).then_some(()) }).await;
     scene.settles("a file with a key that is ignored").await;
     assert_eq!(scene.meshkeep().log_lines_with(&["probably misspelt", "trusted_ca_file", "c01"]), 1);
@@ -279,6 +279,6 @@ async fn no_cluster_at_all_is_success_of_no_command_unless_it_is_allowed() {
         let data = home.data_directory().display().to_string();
         let allowed = if code == Some(0) { &["--allow-no-clusters"][..] } else { &[] };
         let doctor = run(&[&["doctor", "--clustermesh-config", &directory, "--data-dir", &data], allowed].concat());
-        assert!(doctor.0 == code && doctor.1.contains("no cluster file in it"), "{doctor:?}");
+        assert!(doctor.0 == code && doctor.1.contains("it contains no client file"), "{doctor:?}");
     }
 }

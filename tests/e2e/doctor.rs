@@ -114,7 +114,7 @@ async fn what_works_is_found_to_work_and_old_servers_are_named() {
         };
         step("dns", "127.0.0.1");
         step("tcp", &etcd.port().to_string());
-        step("tls", "asks for a client certificate");
+        step("tls", "requires a client certificate");
         step("server", "etcd 3.");
         step("history", "new here");
         step("cluster config", "id 1, the cluster's own, mesh of 255");
@@ -144,7 +144,7 @@ async fn each_fault_on_the_way_is_named_with_what_to_do() {
     place.complains("file", "endpoints must be a list").await;
     place.write("paris", &good.replace(&endpoint, "https://no-such-host.invalid:2379"));
     place.complains("dns", "").await;
-    assert!(place.advice("dns").await.contains("do the DNS servers that this machine asks know it"));
+    assert!(place.advice("dns").await.contains("check the name in the client file, and that this machine can resolve it"));
     place.write("paris", &good.replace(&endpoint, "https://paris.mesh.cilium.io:2379"));
     assert!(place.advice("dns").await.contains("hostAliases that Cilium's chart gives its own"));
     let missing = "/var/lib/cilium/clustermesh/common-etcd-client.key";
@@ -164,13 +164,13 @@ async fn each_fault_on_the_way_is_named_with_what_to_do() {
     );
     place.write("paris", &good.replace("trusted-ca-file", "trusted_ca_file"));
     let (code, complaints) = place.complaints().await;
-    let slip = "file: it says \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
+    let slip = "file: it contains \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
     assert!(code == 1 && complaints[0] == slip && complaints.len() > 1, "{complaints:#?}");
     let expired = etcd.authority().client_until("late", 2020);
     place.write("paris", &with_pair(&good, etcd.client_pair(), &expired));
     let (code, complaints) = place.complaints().await;
     assert!(
-        code == 1 && complaints.iter().any(|complaint| complaint.contains("CN=late") && complaint.contains("ended 2020-01-01")),
+        code == 1 && complaints.iter().any(|complaint| complaint.contains("CN=late") && complaint.contains("expired 2020-01-01")),
         "{complaints:#?}"
     );
     let foreign = stranger.client("meshkeep");
@@ -214,14 +214,16 @@ async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named
     let complaints = report(&good.replace(&ours, &theirs)).await;
     says(
         &complaints,
-        &["the server's certificate is not trusted", "by another CN=ca than that of ", "same name, different key (signed by key "],
+        &["the server's certificate is not trusted", "by another CN=ca than the one in ", "same name, different key (signed by key "],
     );
     says(&complaints, &["the client's certificate is not trusted by trusted-ca-file", "same name, different key (signed by key "]);
 
     let complaints = report(&with_pair(&good, etcd.client_pair(), &namesake.client("meshkeep"))).await;
     says(&complaints, &["tls: ", "the client's certificate CN=meshkeep (serial "]);
     let advice = place.report(&[]).await.1.to_string();
-    for part in ["signed by an authority of that name (key ", "the server's authority has the same name and a different key"] {
+    for part in
+        ["an authority of that name signed the client's certificate (key ", "the server's authority has the same name and a different key"]
+    {
         assert!(advice.contains(part), "{part}: {advice}");
     }
 
@@ -256,13 +258,13 @@ async fn an_etcd_that_is_not_the_one_that_is_stored_is_reported() {
         let checks = report["clusters"][0]["endpoints"][0]["checks"].as_array().unwrap().clone();
         checks.into_iter().find(|check| check["step"] == "history").unwrap()
     };
-    assert!(history().await["found"].as_str().unwrap().ends_with("the one that is stored here"), "{}", history().await);
+    assert!(history().await["found"].as_str().unwrap().ends_with("the stored one"), "{}", history().await);
     etcd.wipe();
     etcd.set_cluster_token("another");
     etcd.restart().await;
     furnish(&etcd, "paris").await;
     let other = history().await;
-    assert!(other["outcome"] == "warning" && other["found"].as_str().unwrap().contains("what is stored here came from"), "{other}");
+    assert!(other["outcome"] == "warning" && other["found"].as_str().unwrap().contains("the stored entries came from"), "{other}");
 }
 
 /// The heartbeat of such a cluster gets old, too. What helps is the reason.
@@ -297,7 +299,7 @@ async fn what_is_missing_in_the_etcd_is_named() {
     // a user with another cluster's role
     etcd.enable_auth("reader", "sesame").await;
     place.write("paris", &etcd.client_file_yaml().replace("sesame", "wrong"));
-    place.complains("login", "refuses the username or password").await;
+    place.complains("login", "rejects the username or password").await;
     place.write("paris", &etcd.client_file_yaml());
     etcd.restrict_to_remote("tokyo").await;
     place.complains("cluster config", "permission denied").await;
@@ -312,7 +314,7 @@ async fn a_cluster_config_that_is_another_clusters_or_is_refused_is_named() {
     let etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).tls(Tls::Mutual).start().await;
     furnish(&etcd, "paris").await;
     place.write("rome", &etcd.client_file_yaml());
-    place.complains("cluster config", "this etcd describes paris, not rome").await;
+    place.complains("cluster config", "this etcd belongs to cluster paris, not rome").await;
     let config = r#"{"id":3,"capabilities":{"syncedCanaries":true,"cached":true}}"#;
     etcd.put("cilium/cluster-config/oslo", config).await;
     place.complains("cluster config", "no config of rome; it has oslo, paris").await;
@@ -330,5 +332,7 @@ async fn a_cluster_config_that_is_another_clusters_or_is_refused_is_named() {
     etcd.delete("cilium/cluster-config/rome").await;
     etcd.enable_cilium_users("paris").await;
     place.write("rome", &etcd.client_file_of("remote"));
-    place.complains("cluster config", "this etcd describes paris, not rome (permission denied on cilium/cluster-config/rome)").await;
+    place
+        .complains("cluster config", "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)")
+        .await;
 }

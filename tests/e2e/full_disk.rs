@@ -51,7 +51,7 @@ async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_i
             assert_eq!(status["state"], "failing", "{size}: {status}");
             assert!(status["error"].to_string().contains("No space left on device"), "{size}: {status}");
             let ready = text("/readyz?verbose").await;
-            assert!(ready.contains("[!]storing: failing, what changes is in memory or in the log alone: "), "{size}: {ready}");
+            assert!(ready.contains("[!]storing: failing, new changes are only in memory or in the log: "), "{size}: {ready}");
             assert!(ready.contains("readyz check passed"), "{size}: {ready}");
             assert!(text("/metrics").await.contains("meshkeep_store_state{state=\"failing\"} 1"), "{size}");
         }

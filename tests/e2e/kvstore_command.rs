@@ -49,7 +49,7 @@ async fn keys_are_set_read_listed_and_deleted() {
     assert_eq!(target.fine(&["set", "--key", "cilium/a", "--value", "1"]).await, "");
     assert_eq!(target.fine(&["set", "--key", "cilium/b", "--value", "2", "--create-only"]).await, "");
     let (code, _, errors) = target.run(&["set", "--key", "cilium/b", "--value", "3", "--create-only"]).await;
-    assert_eq!((code, errors.as_str()), (1, "error: key cilium/b is there already\n"));
+    assert_eq!((code, errors.as_str()), (1, "error: key cilium/b already exists\n"));
     assert_eq!(target.fine(&["get", "cilium/a"]).await, "cilium/a => 1\n");
     assert_eq!(target.fine(&["get", "--recursive", "cilium/"]).await, "cilium/a => 1\ncilium/b => 2\n");
     assert_eq!(target.fine(&["list", "--keys-only"]).await, "cilium/a\ncilium/b\n");
@@ -62,7 +62,7 @@ async fn keys_are_set_read_listed_and_deleted() {
     assert_eq!(target.fine(&["delete", "cilium/a"]).await, "0 deleted\n");
     assert_eq!(target.fine(&["delete", "--recursive", "cilium/"]).await, "2 deleted\n");
     let (code, output, errors) = target.run(&["get", "cilium/a"]).await;
-    assert_eq!((code, output.as_str(), errors.as_str()), (1, "", "error: key cilium/a is not found\n"));
+    assert_eq!((code, output.as_str(), errors.as_str()), (1, "", "error: there is no key cilium/a\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +91,7 @@ async fn a_lock_is_held_until_the_input_ends_or_a_command_does() {
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut key).unwrap();
     assert!(key.starts_with("locks/a/"), "{key}");
     let (code, _, errors) = target.run(&["lock", "locks/a", "--timeout", "300ms"]).await;
-    assert_eq!((code, errors.as_str()), (1, "error: locks/a is locked by somebody else\n"));
+    assert_eq!((code, errors.as_str()), (1, "error: another process has the lock locks/a\n"));
     holder.stdin.take().unwrap().write_all(b"done\n").unwrap();
     assert!(holder.wait().unwrap().success());
     assert!(target.fine(&["lock", "locks/a", "--", "sh", "-c", "echo inside"]).await.contains("inside"));
@@ -141,7 +141,7 @@ async fn what_cannot_work_is_told_with_its_exit_code() {
     etcd.restrict_to_remote("paris").await;
     let target = Target::of(&etcd.client_file_yaml());
     let (code, _, errors) = target.run(&["set", "--key", "cilium/a", "--value", "1"]).await;
-    assert!(code == 1 && errors.contains("permission denied by etcd\nthe user of the client file needs a role"), "{code} {errors}");
+    assert!(code == 1 && errors.contains("permission denied by etcd\ngive the user of the client file a role"), "{code} {errors}");
     let address = format!("etcd.address=http://127.0.0.1:{}", take_port());
     let refused = Command::new(env!("CARGO_BIN_EXE_meshkeep"))
         .args(["kvstore", "get", "a", "--kvstore-opt", &address, "--kvstore-lease-ttl", "1s"])

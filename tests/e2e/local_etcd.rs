@@ -93,7 +93,7 @@ async fn the_own_clusters_file_may_change_and_go() {
     settles(&meshkeep, &mesh.truth().expected(), "the file's arrival").await;
     // a removed or invalid file changes nothing
     fs::write(&file, "endpoint").unwrap();
-    eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "names no endpoints"]) == 1).then_some(()) }).await;
+    eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "has no endpoints"]) == 1).then_some(()) }).await;
     fs::remove_file(&file).unwrap();
     eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "does not exist"]) == 2).then_some(()) }).await;
     mesh.own.change(|cluster| cluster.add_endpoints(1)).await;
@@ -118,7 +118,7 @@ async fn the_own_clusters_file_may_change_and_go() {
 async fn the_own_cluster_has_the_own_id_and_no_other_may() {
     let mut mesh = Meshed::new(&["--cluster-id=1"]).await;
     let meshkeep = mesh.home.start().await;
-    meshkeep.says_of("home", "lastError", "expected 1, as --cluster-id says").await;
+    meshkeep.says_of("home", "lastError", "expected 1, the --cluster-id").await;
     meshkeep.says_of("c01", "lastError", "which is the own cluster's").await;
 }
 

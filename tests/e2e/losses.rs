@@ -497,7 +497,7 @@ async fn what_is_held_goes_in_time_however_often_the_connection_breaks() {
         rounds += 1;
         assert!(begun.elapsed() < HOLD * 5, "the time of what is held begins anew with each connection");
         stage.home.write_cluster("c01", &format!("{}# {rounds}\n", stage.etcd.client_file_yaml()));
-        let anew = || async { (stage.meshkeep().log_lines_with(&["connecting anew"]) >= rounds).then_some(()) };
+        let anew = || async { (stage.meshkeep().log_lines_with(&["changed: reconnecting"]) >= rounds).then_some(()) };
         eventually("a new connection", anew).await;
         stage.meshkeep().reaches("c01", "sourceLost").await;
     }

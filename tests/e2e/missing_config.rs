@@ -65,12 +65,12 @@ async fn an_etcd_of_another_cluster_is_not_served_under_the_name_of_the_file() {
     let (paris, rome) = (cluster("paris", 1), cluster("rome", 2));
     let (wrong, right) = (etcd_of(&paris).await, etcd_of(&rome).await);
     let (home, meshkeep) = reading("rome", &wrong.client_file_yaml()).await;
-    let found = finds(&meshkeep, "rome", "this etcd describes paris, not rome").await;
+    let found = finds(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
     assert_eq!((&found["severity"], &found["clusters"]), (&json!("critical"), &json!(["rome"])), "{found}");
     stays_without_config(&meshkeep, "rome").await;
     has_no_entries(&meshkeep).await;
     let state = meshkeep.cluster("rome").await;
-    assert_eq!((&state["lastError"], &state["failures"]), (&json!("this etcd describes paris, not rome"), &json!(0)), "{state}");
+    assert_eq!((&state["lastError"], &state["failures"]), (&json!("this etcd belongs to cluster paris, not rome"), &json!(0)), "{state}");
     home.write_cluster("rome", &right.client_file_yaml());
     settles(&meshkeep, &Truth::of([&rome]).expected(), "the correction of the file").await;
     meshkeep.reaches("rome", "live").await;
@@ -107,7 +107,7 @@ async fn users_and_roles_as_cilium_makes_them_are_enough_to_name_whose_etcd_it_i
     home.write_cluster("paris", &etcd.client_file_of("remote"));
     let meshkeep = home.start().await;
     settles(&meshkeep, &Truth::of([&paris]).expected(), "loading as a remote").await;
-    finds(&meshkeep, "rome", "this etcd describes paris, not rome (permission denied on cilium/cluster-config/rome)").await;
+    finds(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)").await;
     finds(&meshkeep, "bonn", "no config of bonn; it has oslo, paris").await;
     for name in ["rome", "bonn"] {
         stays_without_config(&meshkeep, name).await;
@@ -175,7 +175,7 @@ async fn what_was_stored_without_a_config_goes_once_another_clusters_config_has_
     let mut home = Home::new().with_flags(&[&data_directory, "--legacy-wait=8s"]);
     home.write_cluster("rome", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    finds(&meshkeep, "rome", "this etcd describes paris, not rome").await;
+    finds(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
     tokio::time::sleep(WAIT / 4).await;
     // an interruption: the wait starts again
     etcd.delete("cilium/cluster-config/paris").await;
@@ -187,7 +187,7 @@ async fn what_was_stored_without_a_config_goes_once_another_clusters_config_has_
     assert_eq!(meshkeep.phase("rome").await, "readingConfig");
     meshkeep.stop().await;
     let meshkeep = home.start().await;
-    finds(&meshkeep, "rome", "this etcd describes paris, not rome").await;
+    finds(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
     has_no_entries(&meshkeep).await;
 }
 
@@ -204,7 +204,7 @@ async fn what_was_read_under_a_config_stays_in_an_etcd_that_comes_back_with_anot
     etcd.wipe();
     etcd.restart().await;
     publish(&etcd, Form::Cache, std::slice::from_ref(&paris), STAMP).await;
-    meshkeep.says_of("rome", "lastError", "this etcd describes paris, not rome").await;
+    meshkeep.says_of("rome", "lastError", "this etcd belongs to cluster paris, not rome").await;
     stays_without_config(&meshkeep, "rome").await;
     serves(&meshkeep, &expected, "while the etcd has paris's config alone").await;
     meshkeep.kill();

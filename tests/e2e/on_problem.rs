@@ -148,7 +148,7 @@ async fn each_finding_that_appears_or_goes_is_posted_once() {
     assert_eq!(shown["values"], json!([format!("http://127.0.0.1:{}/REDACTED", receiver.port())]));
 }
 
-/// A finding that is resolved before it was delivered is left out. All others are delivered as soon
+/// A finding that is resolved before it was delivered is omitted. All others are delivered as soon
 /// as the receiver works.
 #[tokio::test]
 async fn a_receiver_that_fails_is_tried_again_and_one_that_refuses_is_not() {
@@ -176,7 +176,7 @@ async fn a_receiver_that_fails_is_tried_again_and_one_that_refuses_is_not() {
         let count = receiver.received().iter().filter(|(_, what)| what.ends_with(cluster)).count();
         assert_eq!(count, 1, "{:?}", receiver.received());
     }
-    assert_eq!(meshkeep.log_lines_with(&["refuses a finding", "it answers 400"]), 1, "{}", meshkeep.log());
+    assert_eq!(meshkeep.log_lines_with(&["refused a finding", "it answers 400"]), 1, "{}", meshkeep.log());
 }
 
 #[tokio::test]

@@ -236,5 +236,5 @@ async fn what_a_leader_began_to_withdraw_goes_also_where_it_has_to_lead_anew() {
 fn without_a_target_it_is_used_wrongly() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_meshkeep")).arg("reflect").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "error: reflect where to? Give the client file of that etcd: --to FILE\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "error: --to is missing: it is the client file of the etcd to write into\n");
 }

@@ -216,7 +216,7 @@ async fn what_cannot_be_used_at_the_start_is_told_without_its_content() {
         (&[&format!("--config={}", write("text", "hunter2\n"))], "line 1"),
         (&[&certificate, &format!("--tls-key={one_line}")], "one-line.key"),
         (&[&format!("--tls-cert={one_line}"), &format!("--tls-key={}", pair.key.display())], "one-line.key"),
-        (&[&format!("--token-file={}", write("token", "\n"))], "it holds no token"),
+        (&[&format!("--token-file={}", write("token", "\n"))], "it contains no token"),
     ];
     for (flags, named) in cases {
         let ended = Home::new().with_flags(flags).run_to_the_end().await;

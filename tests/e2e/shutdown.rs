@@ -105,7 +105,7 @@ async fn sighup_reads_the_config_directory_at_once() {
     let mut home = Home::new().with_flags(&["--config-rescan-interval=1h"]);
     std::os::unix::fs::symlink(&comm, home.config_directory().join("c01")).unwrap();
     let meshkeep = home.start().await;
-    eventually("the first look", || async { (meshkeep.log_lines_with(&["watching config directory"]) == 1).then_some(()) }).await;
+    eventually("the first look", || async { (meshkeep.log_lines_with(&["watching the config directory"]) == 1).then_some(()) }).await;
     std::fs::write(&comm, "endpoints: x").unwrap();
     assert_eq!(meshkeep.phase("c01").await, "");
     meshkeep.signal("HUP");

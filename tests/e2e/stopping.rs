@@ -177,8 +177,8 @@ async fn scene_with_hanging_directory() -> (Scene, HangingDirectory) {
 /// Asserts that the log of an ended process reports the changes that were not synced.
 fn says_what_was_not_synced(log: &str) {
     let last: Vec<&str> = log.lines().rev().take(2).collect();
-    assert!(last[0].contains("the kernel holds it in an uninterruptible write to the data directory"), "{log}");
-    assert!(last[1].contains("which the data directory has not finished"), "{log}");
+    assert!(last[0].contains("it waits in an uninterruptible write to the data directory"), "{log}");
+    assert!(last[1].contains("is not finished on the data directory"), "{log}");
     let count = last[1].split_once("unsynced_changes=").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u32>().ok());
     assert!(count.is_some_and(|count| count > 0), "{log}");
 }

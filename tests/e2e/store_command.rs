@@ -32,7 +32,7 @@ fn stored() -> tempfile::TempDir {
 fn a_whole_store_is_verified_shown_and_exported() {
     let directory = stored();
     let verified = run("verify", directory.path());
-    assert_eq!((verified.status.code(), lines(&verified)), (Some(0), vec!["whole: 16 entries, up to group 1".to_owned()]));
+    assert_eq!((verified.status.code(), lines(&verified)), (Some(0), vec!["intact: 16 entries, up to group 1".to_owned()]));
     let shown = run("inspect", directory.path());
     assert_eq!(shown.status.code(), Some(0));
     assert!(lines(&shown).iter().any(|line| line.starts_with("chunks of entries")), "{:?}", lines(&shown));
@@ -54,7 +54,7 @@ fn a_damaged_store_and_one_that_is_not_there_are_told_by_the_exit_code() {
     let verified = run("verify", directory.path());
     assert_eq!((verified.status.code(), lines(&verified)), (Some(1), Vec::new()));
     let said = String::from_utf8_lossy(&verified.stderr);
-    assert!(said.contains("all clusters are listed anew"), "{said}");
+    assert!(said.contains("meshkeep lists all clusters again"), "{said}");
     let empty = tempfile::tempdir().unwrap();
     assert_eq!(run("verify", empty.path()).status.code(), Some(1));
 }

@@ -189,7 +189,7 @@ async fn a_store_that_went_back_is_told_and_not_called_healthy() {
     assert!(status["losses"].to_string().contains("it went back from group"), "{status}");
     let text = async |path: &str| http().get(format!("{}{path}", scene.meshkeep().url())).send().await.unwrap().text().await.unwrap();
     let ready = text("/readyz?verbose").await;
-    assert!(ready.contains("[!]storing: something was lost: ") && ready.contains("readyz check passed"), "{ready}");
+    assert!(ready.contains("[!]storing: the store has lost data: ") && ready.contains("readyz check passed"), "{ready}");
     let metrics = text("/metrics").await;
     assert!(metrics.contains("meshkeep_store_state{state=\"lost\"} 1"), "{metrics}");
     assert!(metrics.contains("meshkeep_store_state{state=\"healthy\"} 0"), "{metrics}");

@@ -169,5 +169,5 @@ async fn an_export_that_waits_for_its_reader_says_how_far_it_is() {
     let reported = format!(" of {} entries, ", scene.truth().expected().objects.len());
     assert!(screen.contains(&reported), "{reported}: {screen:?}");
     let (code, screen) = run(80, &format!("meshkeep store verify --data-dir {}", data.display())).await;
-    assert!(code == Some(0) && screen.contains("whole: "), "{screen:?}");
+    assert!(code == Some(0) && screen.contains("intact: "), "{screen:?}");
 }

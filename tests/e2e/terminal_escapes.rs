@@ -162,7 +162,8 @@ async fn what_announce_finds_in_an_etcd_is_escaped_in_its_log() {
         let mut command = place.command(&["announce", "--to", &place.file(), "--log-level", "debug", "--log-format", form]);
         let mut announcer = command.arg(&machines).stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
         let said = || fs::read_to_string(&log).unwrap_or_default();
-        let is_reported = || async { (said().contains("a key among identities is none") && said().contains("announced")).then_some(()) };
+        let is_reported =
+            || async { (said().contains("ignoring a key that is not an identity") && said().contains("announced")).then_some(()) };
         eventually("the announcer to read the etcd", is_reported).await;
         announcer.kill().unwrap();
         announcer.wait().unwrap();

@@ -82,7 +82,7 @@ async fn a_transaction_has_1024_operations_in_its_whole_tree_and_128_along_a_pat
         other => panic!("{other:?}"),
     });
     assert_eq!(inner.collect::<Vec<_>>(), [120; 8]);
-    for (too_large, said) in [(tree(9, 113), "its whole tree may have 1024"), (tree(1, 128), "too many operations in txn request")] {
+    for (too_large, said) in [(tree(9, 113), "a transaction may have 1024"), (tree(1, 128), "too many operations in txn request")] {
         let Err(Error::GRpcStatus(refused)) = face.txn(too_large).await else { panic!("must be refused: {said}") };
         assert!(refused.code() == Code::InvalidArgument && refused.message().contains(said), "{refused}");
     }

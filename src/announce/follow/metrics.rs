@@ -39,7 +39,7 @@ pub(in crate::announce) async fn keep_metrics(
         if let Err(error) = written.as_ref()
             && !is_failing
         {
-            tracing::warn!(path = %shown_path(&path), %error, "the metrics cannot be written: trying again each minute");
+            tracing::warn!(path = %shown_path(&path), %error, "cannot write the metrics: trying again every minute");
         }
         is_failing = written.is_err();
         tokio::select! {
@@ -87,9 +87,9 @@ pub(super) fn metrics(plan: &Plan, report: &FollowReport) -> String {
             Some((format!("{{cluster=\"{}\",file=\"{file}\"}}", plan.cluster), withdrawn(change.reason)?))
         })
         .collect();
-    gauge("workloads", "Workloads that are announced.", &one(plan.workloads.len()));
+    gauge("workloads", "Announced workloads.", &one(plan.workloads.len()));
     gauge("held_files", "Files with a change that is held back.", &one(report.held.len()));
-    gauge("held_workloads", "Workloads of a file that a change would withdraw that is held back.", &held);
+    gauge("held_workloads", "Workloads that the change to a file would withdraw while it is held back.", &held);
     gauge("file_errors", "Errors in the files; while there are any, no change is applied.", &one(report.faults.len()));
     text
 }

@@ -86,7 +86,7 @@ impl Follower {
             let wait = first_wait(&seen, &rules, now);
             if !wait.is_zero() && !at_once {
                 if !is_told {
-                    tracing::info!(stable = ?rules.stable, "a file was changed just now: waiting until all are stable");
+                    tracing::info!(stable = ?rules.stable, "a file changed recently: waiting until all files are stable");
                     is_told = true;
                 }
                 tokio::select! {
@@ -147,7 +147,7 @@ impl Follower {
                 () = sleep_until(next.unwrap_or_else(Instant::now).into()), if next.is_some() => false,
             };
             if at_once {
-                tracing::info!("SIGHUP: applying all changes of the files at once");
+                tracing::info!("SIGHUP: applying all changes of the files immediately");
             }
             let stamps = stamps(&paths).await?;
             let now = Instant::now();
@@ -229,7 +229,8 @@ impl Follower {
         if plan.cluster != before.cluster || plan.id != before.id || plan.max != before.max {
             tracing::error!(
                 announced = %before.cluster, id = %before.id, found = %plan.cluster, found_id = %plan.id,
-                "the files speak of another cluster: what was announced stays; retire it, then announce the other"
+                "the files have another cluster ({}, id {}): cluster {} (id {}) stays announced; retire it first",
+                plan.cluster, plan.id, before.cluster, before.id
             );
             return false;
         }
@@ -244,24 +245,24 @@ impl Follower {
 /// Logs errors and held changes that are new since `before`, and those that ended.
 fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
     for fault in now.faults.iter().filter(|fault| !before.faults.contains(fault)) {
-        tracing::error!(%fault, "a file is wrong: what was announced stays");
+        tracing::error!(%fault, "a file has an error: no change is applied until it is corrected");
     }
     if now.faults.is_empty() && !before.faults.is_empty() {
-        tracing::info!("the files are right again");
+        tracing::info!("the files have no errors any more");
     }
     for change in now.held.iter().filter(|change| !before.held.contains(change)) {
         let Some(until) = change.until else {
-            tracing::warn!(%change, "a change is held back until the file is stable; SIGHUP applies it at once");
+            tracing::warn!(%change, "a change is held back until the file is stable; SIGHUP applies it immediately");
             continue;
         };
         let seconds = until.saturating_duration_since(Instant::now()).as_secs();
         tracing::warn!(
-            %change, "a change is held back: it exceeds --max-withdrawal {max}; it is applied in {seconds} s unless the file changes, or at once by SIGHUP"
+            %change, "a change is held back because it exceeds --max-withdrawal {max}: it is applied in {seconds} s unless the file changes, and SIGHUP applies it immediately"
         );
     }
     let is_held = |path: &Path| now.held.iter().any(|change| change.path == path);
     for change in before.held.iter().filter(|change| !is_held(&change.path)) {
-        tracing::info!(path = %shown_path(&change.path), "no change of the file is held back any more");
+        tracing::info!(path = %shown_path(&change.path), "no change to the file is held back any more");
     }
 }
 
@@ -299,7 +300,7 @@ fn directory_of(path: &Path) -> PathBuf {
 fn watch_directory(directory: &Path, changed: &Arc<Notify>) -> Option<DirectoryWatch> {
     let watch = DirectoryWatch::begin(directory, Arc::clone(changed));
     if let Err(error) = &watch {
-        tracing::warn!(path = %directory.display(), error, "a directory cannot be watched: looking at the files every second instead");
+        tracing::warn!(path = %directory.display(), error, "cannot watch a directory: checking its files every second instead");
     }
     watch.ok()
 }

@@ -42,7 +42,7 @@ impl FromStr for MaxWithdrawal {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let percent = text.strip_suffix('%').and_then(|number| number.parse().ok()).filter(|percent| *percent <= Self::ALL.0);
-        percent.map(Self).ok_or_else(|| "must be a share from 0% to 100%, such as 50%".to_owned())
+        percent.map(Self).ok_or_else(|| "must be a percentage from 0% to 100%, such as 50%".to_owned())
     }
 }
 

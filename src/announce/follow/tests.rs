@@ -181,7 +181,7 @@ fn shares_are_percentages() {
     }
     assert_eq!(
         (share(50).to_string(), "half".parse::<super::MaxWithdrawal>().unwrap_err().as_str()),
-        ("50%".into(), "must be a share from 0% to 100%, such as 50%")
+        ("50%".into(), "must be a percentage from 0% to 100%, such as 50%")
     );
 }
 
@@ -225,13 +225,13 @@ fn metrics_name_the_files_that_are_held() {
         ["/a \"b\".yaml: would withdraw 40 of 50 workloads", "c.yaml: keeps changing"]
     );
     let report = FollowReport { held: changes.to_vec(), faults: Vec::new() };
-    let expected = r#"# HELP meshkeep_announce_workloads Workloads that are announced.
+    let expected = r#"# HELP meshkeep_announce_workloads Announced workloads.
 # TYPE meshkeep_announce_workloads gauge
 meshkeep_announce_workloads{cluster="vms"} 1
 # HELP meshkeep_announce_held_files Files with a change that is held back.
 # TYPE meshkeep_announce_held_files gauge
 meshkeep_announce_held_files{cluster="vms"} 2
-# HELP meshkeep_announce_held_workloads Workloads of a file that a change would withdraw that is held back.
+# HELP meshkeep_announce_held_workloads Workloads that the change to a file would withdraw while it is held back.
 # TYPE meshkeep_announce_held_workloads gauge
 meshkeep_announce_held_workloads{cluster="vms",file="/a \"b\".yaml"} 40
 # HELP meshkeep_announce_file_errors Errors in the files; while there are any, no change is applied.

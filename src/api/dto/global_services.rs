@@ -50,7 +50,7 @@ impl From<&LargeService> for GlobalService {
     fn from(service: &LargeService) -> Self {
         let LargeService { cluster, key, bytes, bytes_max, exports, .. } = service;
         let reason = format!(
-            "the endpoint slices of all clusters take {bytes} bytes once they are decoded, most of them those of {cluster}, and all decoded values may take {bytes_max} (--decoded-max-bytes)"
+            "the decoded endpoint slices of all clusters need {bytes} bytes, most of them for {cluster}, and the limit for all decoded values is {bytes_max} (--decoded-max-bytes)"
         );
         let too_large = TooLarge { cluster: cluster.to_string(), key: key.to_string(), bytes: *bytes, bytes_max: *bytes_max, reason };
         Self {

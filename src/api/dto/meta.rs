@@ -78,15 +78,17 @@ impl Terms {
             (None, _) => false,
             (Some("ignore"), Some(_)) => true,
             (Some("ignore"), None) => {
-                return Err(Problem::parameter("neverRead", "says what maxAge leaves out: give maxAge=SECONDS with it"));
+                return Err(Problem::parameter("neverRead", "only works together with maxAge: add maxAge=SECONDS"));
             }
-            (Some(other), _) => return Err(Problem::parameter("neverRead", format!("{other:?} is not known: the only choice is ignore"))),
+            (Some(other), _) => {
+                return Err(Problem::parameter("neverRead", format!("{other:?} is not supported: the only value is ignore")));
+            }
         };
         let detail = match detail {
             None => Detail::Summary,
             Some("full") => Detail::Full,
             Some("none") => Detail::None,
-            Some(other) => return Err(Problem::parameter("meta", format!("{other:?} is neither full nor none"))),
+            Some(other) => return Err(Problem::parameter("meta", format!("{other:?} is not supported: use full or none"))),
         };
         Ok(Self { max_age, ignores_never_read, detail })
     }
@@ -115,11 +117,13 @@ impl Terms {
         };
         let (kind, cluster, age) = (oldest.kind, &oldest.cluster, age_of(oldest).map(seconds));
         let detail = match age {
-            Some(age) => format!("the {kind} data of cluster {cluster} is {age} s old, maxAge allows {max_age} s: ask later or allow more"),
-            None if oldest.origin == Origin::NeverRead => {
-                format!("the {kind} data of cluster {cluster} was never read: ask later, or leave such clusters out with neverRead=ignore")
+            Some(age) => {
+                format!("the {kind} data of cluster {cluster} is {age} s old, maxAge allows {max_age} s: try again later, or raise maxAge")
             }
-            None => format!("the {kind} data of cluster {cluster} is of unknown age, maxAge allows {max_age} s: ask later or allow more"),
+            None if oldest.origin == Origin::NeverRead => {
+                format!("the {kind} data of cluster {cluster} was never read: try again later, or omit such clusters with neverRead=ignore")
+            }
+            None => format!("the {kind} data of cluster {cluster} is of unknown age, maxAge allows {max_age} s: omit maxAge to accept it"),
         };
         Err(Problem::too_old(detail, age))
     }

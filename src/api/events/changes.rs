@@ -293,7 +293,8 @@ fn wait(seconds: Option<u32>) -> Result<Duration, Problem> {
 }
 
 fn same_filters(fingerprint: &str, place: Place, query: &Parameters<ChangesQuery>) -> Result<Place, Problem> {
-    let other = "goes on with a snapshot of other filters: repeat those of the request before, or begin again with snapshot=true";
+    let other =
+        "continues a snapshot with other filters: use the same filters as in the previous request, or start again with snapshot=true";
     if fingerprint == query.fingerprint { Ok(place) } else { Err(Problem::parameter("after", other)) }
 }
 

@@ -73,7 +73,7 @@ pub(crate) struct Streams {
 #[utoipa::path(get, path = "/v1/events", operation_id = "watchEvents", tag = "events",
     params(
         EventsQuery,
-        ("Last-Event-ID" = Option<String>, Header, description = "Begin after this position. Takes precedence over `after` and `snapshot`.")
+        ("Last-Event-ID" = Option<String>, Header, description = "Starts after this position. Takes precedence over `after` and `snapshot`.")
     ),
     responses(
         (status = 200, description = "The stream; each `data:` is a `WatchEvent` in JSON.", content(
@@ -128,7 +128,8 @@ fn last_event_id(headers: &HeaderMap) -> Option<&str> {
 
 /// Parses `after=`.
 fn position(text: &str) -> Result<ReaderPosition, Problem> {
-    text.parse().map_err(|error| Problem::parameter("after", format!("{text:?} is {error}: take one from an event or from meta.position")))
+    text.parse()
+        .map_err(|error| Problem::parameter("after", format!("{text:?} is {error}: use the position of an event or of meta.position")))
 }
 
 fn start(after: Option<ReaderPosition>, snapshot: bool) -> Start {
@@ -145,7 +146,7 @@ fn place(streams: &Streams, client: Client) -> Result<StreamPermit, Problem> {
 }
 
 fn expired(_: ResetReason) -> Problem {
-    Problem::new(Code::ExpiredPosition, "this position can no longer be served: begin again with snapshot=true")
+    Problem::new(Code::ExpiredPosition, "this position can no longer be served: start again with snapshot=true")
 }
 
 fn check_stream_age(terms: Terms, filter: &Filter, reading: &Reading) -> Result<(), Problem> {

@@ -237,7 +237,7 @@ impl Reader {
             self.ready.forget(&mut self.meter);
             self.end_with(Problem::new(
                 Code::TooBusy,
-                "there is no room for more that waits to be read, and this stream is read too slowly: connect again and read faster",
+                "this client reads the stream too slowly, and the memory for unread events is full: connect again and read faster",
             ));
         }
     }
@@ -265,14 +265,14 @@ impl Reader {
     fn finish(&mut self) -> Looked {
         self.bookmark();
         if self.ready.is_empty() {
-            return self.end_with(Problem::new(Code::Stopping, "meshkeep is shutting down: connect again in a moment"));
+            return self.end_with(Problem::new(Code::Stopping, "meshkeep is shutting down: connect again in a few seconds"));
         }
         self.stage = Stage::Ended;
         Looked::More
     }
 
     fn fail(&mut self) -> Looked {
-        self.end_with(Problem::new(Code::Loading, "the store is loading again: connect again in a moment"))
+        self.end_with(Problem::new(Code::Loading, "the store is loading again: connect again in a few seconds"))
     }
 
     fn end_with(&mut self, problem: Problem) -> Looked {

@@ -309,7 +309,7 @@ fn each_parameter(document: &mut Value, see: &mut dyn FnMut(&str, &mut Value)) {
     }
 }
 
-/// Makes a text, or each item of a list of texts, refer to a set.
+/// Makes a text, or each item of a list of strings, refer to a set.
 fn refer(schema: &mut Value, reference: &Value) {
     if schema["type"] == "array" {
         schema["items"] = reference.clone();

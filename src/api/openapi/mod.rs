@@ -45,7 +45,7 @@ use crate::dto::problem::ProblemDocument;
         (name = "services", description = "Services as each cluster exports them"),
         (name = "identities", description = "Numeric identities and their labels"),
         (name = "ipcache", description = "Addresses with their identities, hosts and pods"),
-        (name = "problems", description = "Findings: what looks wrong in the mesh"),
+        (name = "problems", description = "Findings: problems that meshkeep noticed in the mesh"),
         (name = "entries", description = "The mirrored keys with their raw bytes"),
         (name = "events", description = "The change stream"),
         (name = "probes", description = "Probes")

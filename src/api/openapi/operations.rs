@@ -9,8 +9,8 @@ use crate::api::render::tagging::is_tagged;
 const COMMON_ERRORS: [(&str, &str); 6] = [
     ("400", "A parameter is unknown or cannot be used; `detail` names it."),
     ("401", "A bearer token is needed."),
-    ("406", "`Accept` names none of the forms that the path has; `detail` names them."),
-    ("421", "The `Host` of the request is not served here."),
+    ("406", "`Accept` lists no content type that the path has; `detail` lists those."),
+    ("421", "meshkeep does not accept the `Host` of the request."),
     ("500", "meshkeep failed to answer."),
     ("503", "The store is still loading, or the answer is older than `maxAge`."),
 ];

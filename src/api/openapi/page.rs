@@ -31,7 +31,7 @@ fn write_page(document: &Value) -> String {
     add(&mut out, format_args!("<header><h1>{}</h1>\n<p>{}</p>\n", text(&info["title"]), prose(&info["description"])));
     out.push_str(
         "<p>As a document for programs: <a href=\"/openapi.json\">OpenAPI 3.1</a>, <a href=\"/openapi-3.0.json\">OpenAPI 3.0</a>. \
-         <a href=\"/problems\">Problems</a>. <a href=\"/\">What runs here</a>.</p>\n\
+         <a href=\"/problems\">Problems</a>. <a href=\"/\">This meshkeep</a>.</p>\n\
          <input id=\"filter\" type=\"search\" placeholder=\"filter\" aria-label=\"filter\"></header>\n<main>\n",
     );
     for tag in list(&document["tags"]) {

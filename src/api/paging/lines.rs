@@ -61,7 +61,8 @@ impl Lines {
         let held = scanner::hold(&self.scanner).await?;
         loop {
             if Instant::now() >= self.deadline {
-                let detail = format!("the list was not read within {} s: ask for a part of it, with a filter", ANSWER_MAX.as_secs());
+                let detail =
+                    format!("the client did not read the list within {} s: request a part of it, with a filter", ANSWER_MAX.as_secs());
                 return Err(Problem::new(Code::TooBusy, detail));
             }
             let outcome;
@@ -85,6 +86,6 @@ impl Lines {
 /// Converts a problem into an I/O error, which aborts the connection or the HTTP/2 stream. The
 /// client can then tell that its list is incomplete.
 fn broken_off(problem: Problem) -> io::Error {
-    tracing::debug!(?problem, "a list was broken off");
-    io::Error::other("the list was broken off")
+    tracing::debug!(?problem, "a list was aborted");
+    io::Error::other("the list was aborted")
 }

@@ -60,9 +60,9 @@ impl Listing {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let known = self.reading.cluster_names();
         let unknown = self.filter.clusters.iter().filter(|cluster| !known.contains(cluster));
-        let of_clusters = unknown.map(|cluster| format!("cluster: no cluster {cluster} is known, /v1/clusters lists those that are"));
+        let of_clusters = unknown.map(|cluster| format!("cluster: there is no cluster {cluster}, /v1/clusters lists all clusters"));
         let has_no_node = self.filter.hosts.as_ref().is_some_and(Vec::is_empty);
-        let of_node = has_no_node.then(|| "node: no node of that name is known, /v1/nodes lists those that are".to_owned());
+        let of_node = has_no_node.then(|| "node: there is no node of that name, /v1/nodes lists all nodes".to_owned());
         of_clusters.chain(of_node).collect()
     }
 
@@ -145,5 +145,5 @@ fn read_token(token: &str, fingerprint: &str, head: Position) -> Result<(Positio
 }
 
 fn refused() -> Problem {
-    Problem::parameter("pageToken", "is not of this list (other filter, or meshkeep started anew): begin again without it")
+    Problem::parameter("pageToken", "does not belong to this list (another filter, or meshkeep restarted): start again without it")
 }

@@ -33,7 +33,7 @@ pub(crate) async fn hold(scanner: &Scanner) -> Result<Held, Problem> {
     scanner.hold(PAGE_BYTES_MAX).await.ok_or_else(|| {
         Problem::new(
             Code::TooBusy,
-            "too many answers are being made or wait to be read: read those that you asked for, or ask again in a moment",
+            "too many answers are in progress or not read yet: read the answers that you requested, or try again in a few seconds",
         )
     })
 }

@@ -79,7 +79,7 @@ impl Wanted {
         let (name, rest, below) = match shape {
             // the rest is one key: it may contain dots
             Shape::Open => (path, None, &Shape::Plain),
-            Shape::Plain => return Err(Problem::parameter("fields", format!("there is nothing below it that could be called {path:?}"))),
+            Shape::Plain => return Err(Problem::parameter("fields", format!("the field has no member {path:?}"))),
             Shape::Members(members) => {
                 let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
                 let below = members.get(name).ok_or_else(|| unknown(name, members))?;
@@ -101,8 +101,8 @@ fn unknown(name: &str, members: &BTreeMap<String, Shape>) -> Problem {
     let names: Vec<&str> = members.keys().map(String::as_str).collect();
     let there_are = and(&names);
     let trouble = match nearest(name, names.iter().copied()) {
-        Some(meant) => format!("{name:?} is no field of these items, did you mean {meant}? They have {there_are}"),
-        None => format!("{name:?} is no field of these items: they have {there_are}"),
+        Some(meant) => format!("these items have no field {name:?}, did you mean {meant}? They have {there_are}"),
+        None => format!("these items have no field {name:?}: they have {there_are}"),
     };
     Problem::parameter("fields", trouble)
 }

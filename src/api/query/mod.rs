@@ -52,7 +52,7 @@ impl<T: DeserializeOwned + IntoParams, S: Send + Sync> FromRequestParts<S> for P
             .await
             .map_err(|_| Problem::parameter("query", "cannot be read: percent-encode names and values, like ?labelSelector=app%3Dcart"))?;
         if let Some((name, _)) = pairs.iter().find(|(_, value)| value.is_empty()) {
-            return Err(Problem::parameter(name, "has no value: give it one or leave it out"));
+            return Err(Problem::parameter(name, "has no value: add one, or omit the parameter"));
         }
         let read = Query::<T>::from_request_parts(parts, state).await;
         let Query(values) = read.map_err(|_| wrong::explain::<T>(&pairs))?;
@@ -382,7 +382,7 @@ fn kind(name: &str) -> Result<Kind, Problem> {
     let unknown = || {
         Problem::parameter(
             "kind",
-            format!("{name:?} is none of node, service, identity, ipcache, serviceExport, endpointSlice, cluster and problem"),
+            format!("{name:?} is not one of node, service, identity, ipcache, serviceExport, endpointSlice, cluster and problem"),
         )
     };
     Kind::STREAMED.into_iter().find(|kind| kind.api_name() == name).ok_or_else(unknown)
@@ -390,7 +390,7 @@ fn kind(name: &str) -> Result<Kind, Problem> {
 
 fn scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {
     let read = |name| {
-        let unknown = || Problem::parameter("scope", format!("{name:?} is none of global, local, remoteNode and unknown"));
+        let unknown = || Problem::parameter("scope", format!("{name:?} is not one of global, local, remoteNode and unknown"));
         IdentityScope::ALL.into_iter().find(|scope| scope.api_name() == name).ok_or_else(unknown)
     };
     name.map(read).transpose()
@@ -399,13 +399,13 @@ fn scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {
 /// Parses the reason of a conflict between exports, or [`ANY_CONFLICT`].
 pub(crate) fn conflict(name: &str) -> Result<&'static str, Problem> {
     let known = || std::iter::once(ANY_CONFLICT).chain(CONFLICT_REASONS);
-    let unknown = || Problem::parameter("conflict", format!("{name:?} is none of {}", known().collect::<Vec<_>>().join(", ")));
+    let unknown = || Problem::parameter("conflict", format!("{name:?} is not one of {}", known().collect::<Vec<_>>().join(", ")));
     known().find(|reason| *reason == name).ok_or_else(unknown)
 }
 
 /// Parses an affinity.
 pub(crate) fn affinity(name: &str) -> Result<Affinity, Problem> {
-    let unknown = || Problem::parameter("affinity", format!("{name:?} is none of none, local and remote"));
+    let unknown = || Problem::parameter("affinity", format!("{name:?} is not one of none, local and remote"));
     Affinity::ALL.into_iter().find(|affinity| affinity.api_name() == name).ok_or_else(unknown)
 }
 

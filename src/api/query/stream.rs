@@ -31,7 +31,7 @@ impl OnExpired {
         match text {
             None | Some("reset") => Ok(Self::Reset),
             Some("fail") => Ok(Self::Fail),
-            Some(other) => Err(Problem::parameter("onExpired", format!("{other:?} is neither reset nor fail"))),
+            Some(other) => Err(Problem::parameter("onExpired", format!("{other:?} is not supported: use reset or fail"))),
         }
     }
 }
@@ -159,6 +159,6 @@ stream_query! {
 /// Parses the host of ipcache entries. Only an address: a stream filters each object by itself,
 /// without a node lookup.
 fn host(node: &str) -> Result<Vec<(Option<crate::model::ClusterName>, std::net::IpAddr)>, Problem> {
-    let node_name = "is not a host address: a stream cannot follow a node's name, give one of its addresses";
+    let node_name = "is not a host address: a stream cannot follow a node's name, use one of its addresses";
     node.parse().map(|ip: std::net::IpAddr| vec![(None, ip.to_canonical())]).map_err(|_| Problem::parameter("node", node_name))
 }

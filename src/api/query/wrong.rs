@@ -48,11 +48,11 @@ impl Known {
         match self.value.as_str() {
             "integer" if value.parse::<u64>().is_ok_and(|number| number <= self.maximum) => None,
             "integer" if !value.is_empty() && value.bytes().all(|digit| digit.is_ascii_digit()) => {
-                Some(format!("{value} is too much: {} at most, like {}={example}", self.maximum, self.name))
+                Some(format!("{value} is too large: use at most {}, such as {}={example}", self.maximum, self.name))
             }
-            "integer" => Some(format!("{value:?} is not a whole number: give one like {}={example}", self.name)),
+            "integer" => Some(format!("{value:?} is not a whole number: use one, such as {}={example}", self.name)),
             "boolean" if !["true", "false"].contains(&value) => {
-                Some(format!("{value:?} is neither true nor false: give one, like {}={example}", self.name))
+                Some(format!("{value:?} is not a boolean: use true or false, such as {}={example}", self.name))
             }
             _ => None,
         }
@@ -68,22 +68,22 @@ pub(super) fn explain<T: IntoParams>(pairs: &[(String, String)]) -> Problem {
             return Problem::parameter(name, trouble);
         }
         if !one.is_list && pairs[..place].iter().any(|(earlier, _)| earlier == name) {
-            return Problem::parameter(name, "was given twice: give it once");
+            return Problem::parameter(name, "is repeated: use it once");
         }
     }
     let missing = known.iter().find(|one| one.is_required && !pairs.iter().any(|(name, _)| *name == one.name));
     match missing {
-        Some(Known { name, .. }) => Problem::parameter(name, format!("is missing: give it, like {name}={}", example(name))),
-        None => Problem::new(Code::BadParameter, "the parameters cannot be read: /openapi.json has those of each path"),
+        Some(Known { name, .. }) => Problem::parameter(name, format!("is missing: add it, such as {name}={}", example(name))),
+        None => Problem::new(Code::BadParameter, "the parameters cannot be parsed: /openapi.json lists the parameters of each path"),
     }
 }
 
 fn unknown(name: &str, known: &[Known]) -> Problem {
     let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
-    let takes = format!("this path takes {}", and(&names));
+    let takes = format!("this path has {}", and(&names));
     match nearest(name, names.iter().copied()) {
-        Some(meant) => Problem::parameter(name, format!("is not known here, did you mean {meant}? {takes}")),
-        None => Problem::parameter(name, format!("is not known here: {takes}")),
+        Some(meant) => Problem::parameter(name, format!("is not a parameter of this path, did you mean {meant}? {takes}")),
+        None => Problem::parameter(name, format!("is not a parameter of this path: {takes}")),
     }
 }
 

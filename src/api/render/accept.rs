@@ -141,7 +141,7 @@ pub(crate) fn prefers_page(headers: &HeaderMap) -> bool {
 
 fn not_acceptable(offered: &[Form]) -> Problem {
     let names: Vec<&str> = offered.iter().map(|form| form.media_type()).collect();
-    let advice = if names.len() > 1 { "accept one of them" } else { "accept that, or send no Accept" };
+    let advice = if names.len() > 1 { "accept one of them" } else { "accept it, or send no Accept header" };
     Problem::new(Code::NotAcceptable, format!("this path answers in {}: {advice}", names.join(" or ")))
 }
 

@@ -8,9 +8,9 @@ use crate::api::problem::{Code, Problem};
 use crate::model::nearest;
 
 /// Advice for browsers: how to send a request with a token.
-const WITH_TOKEN: &str = "<p>A browser sends no such header by itself. Ask with a program that does:</p>\n\
+const WITH_TOKEN: &str = "<p>Browsers do not send this header. Use a program that does:</p>\n\
     <pre>curl -H \"Authorization: Bearer $(cat TOKEN-FILE)\" URL\nmeshkeep status --token-file TOKEN-FILE --server URL</pre>\n\
-    <p><code>meshkeep openapi</code> prints the description of the API without asking anybody.</p>\n";
+    <p><code>meshkeep openapi</code> prints the description of the API without a server.</p>\n";
 
 /// Serves the list of all problems.
 pub(crate) async fn index() -> Html<String> {
@@ -20,11 +20,11 @@ pub(crate) async fn index() -> Html<String> {
 
 /// Serves the page of one problem.
 pub(crate) async fn one(path: Result<Path<String>, PathRejection>) -> Result<Html<String>, Problem> {
-    let Path(name) = path.map_err(|_| Problem::new(Code::NotFound, "there is no such problem: /problems lists what there is"))?;
+    let Path(name) = path.map_err(|_| Problem::new(Code::NotFound, "there is no such problem: /problems lists all"))?;
     let Some(code) = Code::ALL.iter().find(|code| code.name() == name) else {
         let meant = nearest(&name, Code::ALL.iter().map(|code| code.name()));
-        let meant = meant.map(|meant| format!(", you may mean /problems/{meant}")).unwrap_or_default();
-        return Err(Problem::new(Code::NotFound, format!("there is no problem of that name{meant}: /problems lists what there is")));
+        let meant = meant.map(|meant| format!(", perhaps /problems/{meant}")).unwrap_or_default();
+        return Err(Problem::new(Code::NotFound, format!("there is no problem of that name{meant}: /problems lists all")));
     };
     Ok(Html(page(code.title(), &format!("{}<p><a href=\"/problems\">all problems</a></p>\n", explained(*code)))))
 }

@@ -89,7 +89,7 @@ pub(crate) async fn get_cluster(
     let Path(name) = path.map_err(|rejection| bad_path(&rejection))?;
     let terms = query.values.terms()?;
     let reading = state.handle.reading().await?;
-    let missing = || Problem::new(Code::NotFound, format!("there is no cluster {name}: /v1/clusters lists what there is"));
+    let missing = || Problem::new(Code::NotFound, format!("there is no cluster {name}: /v1/clusters lists all clusters"));
     let cluster = reading.cluster(&cluster_in_path(&name)?).ok_or_else(missing)?;
     let sources = sources(&cluster);
     terms.check(&sources)?;

@@ -35,7 +35,7 @@ pub(crate) async fn list_entries(
         let prefix = query.prefix.as_deref().unwrap_or_default();
         let (clusters, kinds) = below(listing, prefix);
         if kinds.is_empty() {
-            let detail = format!("no key begins with {prefix:?}: keys are in cache form, like cilium/cache/nodes/v1/paris/");
+            let detail = format!("no key starts with {prefix:?}: keys are in cache form, such as cilium/cache/nodes/v1/paris/");
             return Err(Problem::parameter("prefix", detail));
         }
         let meta = listing.meta_of(&clusters, &kinds)?;
@@ -63,7 +63,7 @@ pub(crate) async fn get_entry(
     query: Parameters<ItemQuery>,
 ) -> Result<Response, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
-    let missing = || Problem::new(Code::NotFound, format!("there is no key {text}: /v1/entries?prefix= lists what there is"));
+    let missing = || Problem::new(Code::NotFound, format!("there is no key {text}: /v1/entries?prefix= lists the keys below a prefix"));
     let key = EntryKey::from_cache_form(&text).filter(|key| key.kind.is_mirrored()).ok_or_else(missing)?;
     let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
     let record = reading.record(&key).ok_or_else(missing)?;

@@ -52,7 +52,7 @@ pub(crate) async fn get_service_export(
     let key = EntryKey::new(Kind::ServiceExport, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
     let reading = state.handle.reading().await?;
     let found = single(&reading, &key, query.values.terms()?, ServiceExport::of);
-    let detail = || format!("cluster {cluster} has no service export {namespace}/{name}: /v1/service-exports lists what there is");
+    let detail = || format!("cluster {cluster} has no service export {namespace}/{name}: /v1/service-exports lists all service exports");
     let (mut export, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
     export.meta = Some(meta);
     Ok(Json(export))
@@ -101,7 +101,8 @@ pub(crate) async fn get_endpoint_slice(
         let record = reading.record(&key);
         let _room = record.map(|record| reading.room_for(&record)).transpose().map_err(|none| Problem::no_room(&key.to_string(), none))?;
         let found = single(&reading, &key, terms, EndpointSlice::of);
-        let detail = || format!("cluster {cluster} has no endpoint slice {namespace}/{name}: /v1/endpoint-slices lists what there is");
+        let detail =
+            || format!("cluster {cluster} has no endpoint slice {namespace}/{name}: /v1/endpoint-slices lists all endpoint slices");
         let (mut slice, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
         slice.meta = Some(meta);
         Ok(slice)

@@ -74,7 +74,7 @@ pub(crate) async fn get_global_service(
     // in a slice, because the clusters decide how large the merged service is
     one(&scanner, move || {
         let chooser = chooser(&reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
-        let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists what there is");
+        let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists all global services");
         let full_name = format!("{namespace}/{name}");
         let found = reading.global_service(&full_name).map_err(|none| Problem::no_room(&full_name, none))?;
         let found = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
@@ -96,7 +96,7 @@ fn has_conflict(entry: &ServiceEntry, reason: &str) -> bool {
 /// Returns how to select backends, if the request has `affinity=`.
 fn chooser(reading: &Reading, wanted: Option<&str>, from: Option<&str>) -> Result<Option<Chooser>, Problem> {
     let Some(wanted) = wanted else {
-        let lonely = || Problem::parameter("from", "says who chooses: give affinity=none, local or remote with it");
+        let lonely = || Problem::parameter("from", "only works together with affinity: add affinity=none, local or remote");
         return if from.is_some() { Err(lonely()) } else { Ok(None) };
     };
     let affinity = affinity(wanted)?;
@@ -104,11 +104,14 @@ fn chooser(reading: &Reading, wanted: Option<&str>, from: Option<&str>) -> Resul
     let from = match from {
         Some(name) => ClusterName::parse(name).map_err(|error| Problem::parameter("from", error))?,
         None => own.cloned().ok_or_else(|| {
-            Problem::parameter("affinity", "needs from=CLUSTER, whose agents choose: meshkeep was not told its own with --cluster-name")
+            Problem::parameter(
+                "affinity",
+                "needs from=CLUSTER, the cluster whose agents choose, because meshkeep was started without --cluster-name",
+            )
         })?,
     };
     if own != Some(&from) && !reading.cluster_names().contains(&from) {
-        return Err(Problem::parameter("from", format!("there is no cluster {from}: /v1/clusters lists what there is")));
+        return Err(Problem::parameter("from", format!("there is no cluster {from}: /v1/clusters lists all clusters")));
     }
     Ok(Some(Chooser { from, affinity }))
 }

@@ -61,27 +61,26 @@ fn text(state: &ApiState) -> String {
 
 fn process(page: &mut Page, state: &ApiState, loaded: bool) {
     let handle = &state.handle;
-    page.gauge("meshkeep_build_info", "The version that runs, and the commit that a release is built from; always 1.")
+    page.gauge("meshkeep_build_info", "Version and commit of the running binary; always 1.")
         .sample(&[("version", env!("CARGO_PKG_VERSION")), ("commit", commit())], 1);
-    page.gauge("meshkeep_uptime_seconds", "How long it has been running.").sample(&[], handle.uptime().as_secs_f64());
-    page.gauge("meshkeep_loaded", "Whether everything of the store is in memory.").sample(&[], u8::from(loaded));
+    page.gauge("meshkeep_uptime_seconds", "Time since the start.").sample(&[], handle.uptime().as_secs_f64());
+    page.gauge("meshkeep_loaded", "1 after the whole store was loaded into memory.").sample(&[], u8::from(loaded));
     let scans = &state.scans;
-    page.gauge("meshkeep_scans", "Requests that take long and are being answered.").sample(&[], scans.count());
-    page.counter("meshkeep_scan_seconds_total", "Time that the threads for such requests worked.")
-        .sample(&[], scans.spent().time.as_secs_f64());
-    page.counter("meshkeep_scan_rows_total", "Rows that they looked at.").sample(&[], scans.spent().rows);
-    let help = "Lines of the log that could not be written, or waited too long for a reader.";
+    page.gauge("meshkeep_scans", "Long requests in progress.").sample(&[], scans.count());
+    page.counter("meshkeep_scan_seconds_total", "Processor time of long requests.").sample(&[], scans.spent().time.as_secs_f64());
+    page.counter("meshkeep_scan_rows_total", "Rows that long requests scanned.").sample(&[], scans.spent().rows);
+    let help = "Log lines that could not be written, or waited too long.";
     page.counter("meshkeep_log_lines_lost_total", help).sample(&[], handle.lost_lines());
-    let mut marks = page.gauge("meshkeep_queue_high_water_mark", "The most that each queue ever held.");
+    let mut marks = page.gauge("meshkeep_queue_high_water_mark", "Largest fill level of each queue.");
     for (queue, length) in handle.queue_marks().into_iter().chain(state.hub.queue_marks()).chain([state.meters.queue_mark()]) {
         marks.sample(&[("queue", queue)], length);
     }
     let (taken, places) = state.seats.count();
     page.gauge("meshkeep_connections", "Open HTTP connections.").sample(&[], taken);
-    page.gauge("meshkeep_connections_max", "How many may be open.").sample(&[], places);
-    page.counter("meshkeep_connections_evicted_total", "Connections without token or certificate that were closed for new ones.")
+    page.gauge("meshkeep_connections_max", "Maximum number of open HTTP connections.").sample(&[], places);
+    page.counter("meshkeep_connections_evicted_total", "Connections without a token or certificate that were closed for new ones.")
         .sample(&[], state.seats.evicted_count());
-    let mut stale = page.gauge("meshkeep_stale_files", "1 for the token file or TLS certificate that has changed and cannot be used.");
+    let mut stale = page.gauge("meshkeep_stale_files", "1 for a token file or TLS certificate that changed and cannot be used.");
     for (name, failure) in state.findings.files.states() {
         stale.sample(&[("file", name)], u8::from(failure.is_some()));
     }
@@ -93,13 +92,13 @@ fn commit() -> &'static str {
 }
 
 fn requests(page: &mut Page, state: &ApiState) {
-    let help = "From a request's head until the head of its answer, by route and status.";
+    let help = "Time from the head of a request to the head of its answer, by route and status.";
     let mut requests = page.histogram("meshkeep_http_request_duration_seconds", help);
     for (route, status, times) in state.times.all() {
         requests.times(&[("route", &route), ("status", &status.to_string())], &times);
     }
     let expiry = state.findings.certificate.as_ref().and_then(|certificate| certificate.now().expiry);
-    let mut certificate = page.gauge("meshkeep_tls_certificate_expiry_timestamp_seconds", "When the certificate of --tls-cert runs out.");
+    let mut certificate = page.gauge("meshkeep_tls_certificate_expiry_timestamp_seconds", "Expiry of the certificate in --tls-cert.");
     if let Some(expiry) = expiry {
         certificate.sample(&[], timestamp(expiry));
     }
@@ -108,28 +107,28 @@ fn requests(page: &mut Page, state: &ApiState) {
 fn store(page: &mut Page, handle: &Handle) {
     let steps = handle.step_times();
     for (name, step, help) in [
-        ("meshkeep_commit_duration_seconds", "commit", "What applying a batch of changes takes."),
-        ("meshkeep_publish_duration_seconds", "publish", "From when the first change of a batch came until readers see all of it."),
-        ("meshkeep_durable_duration_seconds", "durable", "From when the first change of a group is seen until all of it is stored."),
+        ("meshkeep_commit_duration_seconds", "commit", "Time to apply a batch of changes."),
+        ("meshkeep_publish_duration_seconds", "publish", "Time from the first change of a batch until readers see the batch."),
+        ("meshkeep_durable_duration_seconds", "durable", "Time from the first visible change of a group until the group is on disk."),
     ] {
         let mut family = page.histogram(name, help);
         for (_, times) in steps.iter().filter(|(of, _)| *of == step) {
             family.times(&[], times);
         }
     }
-    let mut bytes = page.gauge("meshkeep_store_bytes", "Bytes of the disk that the data directory takes, by class of files.");
+    let mut bytes = page.gauge("meshkeep_store_bytes", "Disk space of the data directory, by class of files.");
     for (class, count) in handle.disk_bytes() {
         bytes.sample(&[("class", class)], count);
     }
     let (now, _) = store_state(handle);
-    let mut state = page.gauge("meshkeep_store_state", "1 for the state that storing is in.");
+    let mut state = page.gauge("meshkeep_store_state", "1 for the current state of the store.");
     for name in ["loading", "healthy", "lost", "failing", "stopped"] {
         state.sample(&[("state", name)], u8::from(name == now));
     }
     let report = handle.store();
-    page.gauge("meshkeep_store_losses", "How many things the store had lost at the start; /v1/status has them in words.")
+    page.gauge("meshkeep_store_losses", "Number of losses of the store found at the start; /v1/status describes them.")
         .sample(&[], report.losses.len());
-    page.gauge("meshkeep_store_restored_entries", "Keys restored at the start.").sample(&[], report.restored_count);
+    page.gauge("meshkeep_store_restored_entries", "Entries restored at the start.").sample(&[], report.restored_count);
     page.gauge("meshkeep_store_damaged_records", "Stored records that could not be read at the start.").sample(&[], report.damaged_count);
 }
 
@@ -138,30 +137,31 @@ fn streams(page: &mut Page, state: &ApiState, reading: Option<&Reading>) {
     let mut open = page.gauge("meshkeep_streams", "Open streams.");
     open.sample(&[("encoding", "sse")], counts.sse);
     open.sample(&[("encoding", "ndjson")], counts.ndjson);
-    let mut resets = page.counter("meshkeep_stream_resets_total", "Readers that had to forget what they held.");
+    let mut resets = page.counter("meshkeep_stream_resets_total", "Subscribers that had to drop their copy.");
     for (reason, count) in &counts.resets {
         resets.sample(&[("reason", reason)], count);
     }
-    page.counter("meshkeep_stream_replays_total", "Live streams that fell so far behind that they had to replay.").sample(&[], counts.lost);
-    let mut events = page.counter("meshkeep_stream_encoded_events_total", "Events encoded: for one stream, or once for all of a filter.");
+    page.counter("meshkeep_stream_replays_total", "Live streams that were so far behind that they had to replay.").sample(&[], counts.lost);
+    let mut events = page
+        .counter("meshkeep_stream_encoded_events_total", "Encoded events, for one stream or shared by all streams with the same filter.");
     events.sample(&[("shared", "false")], counts.events);
     events.sample(&[("shared", "true")], state.hub.encoded_count());
     page.counter(
         "meshkeep_stream_merged_changes_total",
-        "Changes not told because a newer one of their key came while readers were too many.",
+        "Changes that were skipped because a newer change of the same key replaced them while the streams were busy.",
     )
     .sample(&[], state.hub.merged_count());
-    page.counter("meshkeep_stream_sent_bytes_total", "Bytes that sockets took.").sample(&[], counts.bytes);
+    page.counter("meshkeep_stream_sent_bytes_total", "Bytes written to the sockets of streams.").sample(&[], counts.bytes);
     if let Some(reading) = reading {
         let head = reading.feed().head;
         let alone = counts.oldest.map_or(0, |oldest| head.0.saturating_sub(oldest.0));
         let lag = alone.max(state.hub.lag(head));
-        page.gauge("meshkeep_stream_lag_changes", "How many changes the slowest stream is behind.").sample(&[], lag);
+        page.gauge("meshkeep_stream_lag_changes", "Number of changes that the slowest stream is behind.").sample(&[], lag);
     }
 }
 
 fn problems(page: &mut Page, state: &ApiState, reading: &Reading) {
-    let mut family = page.gauge("meshkeep_problems", "What looks wrong: /v1/problems has each with what to do.");
+    let mut family = page.gauge("meshkeep_problems", "Current findings; /v1/problems has each with advice.");
     for ((kind, severity), count) in counts(&state.findings, reading) {
         family.sample(&[("kind", kind), ("severity", severity.api_name())], count);
     }
@@ -169,20 +169,20 @@ fn problems(page: &mut Page, state: &ApiState, reading: &Reading) {
 
 fn posts(page: &mut Page, state: &ApiState) {
     let (outcomes, waiting) = state.findings.posts.counts();
-    let mut posts = page.counter("meshkeep_problem_posts_total", "What became of what was sent to --on-problem.");
+    let mut posts = page.counter("meshkeep_problem_posts_total", "Requests to --on-problem, by outcome.");
     for (outcome, count) in outcomes {
         posts.sample(&[("outcome", outcome)], count);
     }
-    page.gauge("meshkeep_problem_posts_waiting", "Findings that appeared or went and were not posted yet.").sample(&[], waiting);
+    page.gauge("meshkeep_problem_posts_waiting", "Findings that appeared or were resolved and are not posted yet.").sample(&[], waiting);
 }
 
 fn etcd(page: &mut Page, handle: &Handle) {
     let counts = handle.etcd_counts();
-    page.gauge("meshkeep_etcd_watch_streams", "Open streams of watches of an etcd's clients.").sample(&[], counts.watch_streams.get());
-    page.gauge("meshkeep_etcd_watchers", "Watches that they have on these streams.").sample(&[], counts.watchers.get());
-    page.counter("meshkeep_etcd_watches_compacted_total", "Watches that were cancelled because what they missed is not known any more.")
+    page.gauge("meshkeep_etcd_watch_streams", "Open watch streams of etcd clients.").sample(&[], counts.watch_streams.get());
+    page.gauge("meshkeep_etcd_watchers", "Watches on these streams.").sample(&[], counts.watchers.get());
+    page.counter("meshkeep_etcd_watches_compacted_total", "Watches cancelled because the changes that they missed are no longer known.")
         .sample(&[], counts.compacted_watches());
-    let mut ranges = page.counter("meshkeep_etcd_ranges_total", "Ranges, streams of ranges and transactions, by what became of them.");
+    let mut ranges = page.counter("meshkeep_etcd_ranges_total", "Ranges, streams of ranges and transactions, by outcome.");
     for (outcome, count) in counts.ranges() {
         ranges.sample(&[("outcome", outcome.name())], count);
     }
@@ -193,17 +193,17 @@ fn mirror(page: &mut Page, reading: &Reading) {
     for kind in Kind::ALL {
         objects.sample(&[("kind", kind.api_name())], reading.object_count(kind));
     }
-    page.gauge("meshkeep_global_services", "Names that some cluster shares or exports a service under.")
+    page.gauge("meshkeep_global_services", "Names of services that at least one cluster shares or exports.")
         .sample(&[], reading.global_service_count());
-    page.gauge("meshkeep_rejected_entries", "Keys whose newest bytes could not be used.").sample(&[], reading.rejected_count());
+    page.gauge("meshkeep_rejected_entries", "Keys whose newest value cannot be used.").sample(&[], reading.rejected_count());
     let feed = reading.feed();
-    page.gauge("meshkeep_feed_head_sequence", "The sequence of the newest change.").sample(&[], feed.head);
-    page.gauge("meshkeep_feed_floor_sequence", "The oldest sequence that a stream can go on from.").sample(&[], feed.floor);
-    page.gauge("meshkeep_feed_tombstones", "Deleted keys that are remembered for streams.").sample(&[], feed.tombstone_count);
-    let mut trimmed = page.counter("meshkeep_feed_trimmed_tombstones_total", "Tombstones that went, by the bound that took them.");
+    page.gauge("meshkeep_feed_head_sequence", "Sequence of the newest change.").sample(&[], feed.head);
+    page.gauge("meshkeep_feed_floor_sequence", "Oldest sequence from which a stream can continue.").sample(&[], feed.floor);
+    page.gauge("meshkeep_feed_tombstones", "Tombstones kept for streams.").sample(&[], feed.tombstone_count);
+    let mut trimmed = page.counter("meshkeep_feed_trimmed_tombstones_total", "Removed tombstones, by the bound that removed them.");
     trimmed.sample(&[("bound", "age")], feed.trimmed.by_age);
     trimmed.sample(&[("bound", "count")], feed.trimmed.by_count);
     let age = feed.oldest_tombstone.map_or(Duration::ZERO, |time| SystemTime::now().duration_since(time).unwrap_or_default());
-    page.gauge("meshkeep_feed_oldest_tombstone_age_seconds", "How long ago the oldest of them was deleted; 0 if there is none.")
+    page.gauge("meshkeep_feed_oldest_tombstone_age_seconds", "Age of the oldest tombstone; 0 if there is none.")
         .sample(&[], age.as_secs_f64());
 }

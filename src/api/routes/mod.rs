@@ -28,7 +28,7 @@ fn cluster_in_path(name: &str) -> Result<ClusterName, Problem> {
 /// Returns the problem for a path that cannot be parsed. All parameters are texts, so an escape is
 /// not UTF-8.
 fn bad_path(_: &axum::extract::rejection::PathRejection) -> Problem {
-    Problem::new(Code::BadRequest, "the path has an escape that is no UTF-8: write %C3%A9 for é, %2F for a slash in a name")
+    Problem::new(Code::BadRequest, "the path has an escape that is not UTF-8: write %C3%A9 for é, and %2F for a slash in a name")
 }
 
 /// Returns the object of one key and its source.

@@ -46,7 +46,7 @@ pub(crate) async fn get_node(
     let key = EntryKey::new(Kind::Node, cluster_in_path(&cluster)?, name.as_str());
     let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
     let found = single(&reading, &key, query.values.terms()?, Node::of);
-    let missing = || Problem::new(Code::NotFound, format!("cluster {cluster} has no node {name}: /v1/nodes lists what there is"));
+    let missing = || Problem::new(Code::NotFound, format!("cluster {cluster} has no node {name}: /v1/nodes lists all nodes"));
     let (mut node, meta) = found.ok_or_else(missing)??;
     node.meta = Some(meta);
     Ok(Json(node))
@@ -86,7 +86,7 @@ pub(crate) async fn get_service(
     let key = EntryKey::new(Kind::Service, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
     let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
     let found = single(&reading, &key, query.values.terms()?, Service::of);
-    let detail = || format!("cluster {cluster} exports no service {namespace}/{name}: /v1/services lists what there is");
+    let detail = || format!("cluster {cluster} exports no service {namespace}/{name}: /v1/services lists all services");
     let (mut service, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
     service.meta = Some(meta);
     Ok(Json(service))
@@ -143,7 +143,7 @@ pub(crate) async fn get_identity(
         let missing = || {
             Problem::new(
                 Code::NotFound,
-                format!("no cluster has an identity {id}{}: /v1/identities lists what there is", owner(&reading, id)),
+                format!("no cluster has an identity {id}{}: /v1/identities lists all identities", owner(&reading, id)),
             )
         };
         let meta = ItemMeta::nowhere(reading.position(), &[], terms);
@@ -178,18 +178,18 @@ pub(crate) async fn list_identity_ips(
 /// Describes which cluster would have the number of an identity that no cluster announces.
 fn owner(reading: &Reading, id: u32) -> String {
     match (IdentityScope::of(id), reading.owner_of_identity(id)) {
-        (IdentityScope::Global, Some((owner, Some(cluster)))) => format!(", whose number would be one of cluster {cluster} (id {owner})"),
+        (IdentityScope::Global, Some((owner, Some(cluster)))) => format!(", a number in the range of cluster {cluster} (id {owner})"),
         (IdentityScope::Global, Some((owner, None))) => {
-            format!(", whose number would be one of a cluster of id {owner}, which is not known here")
+            format!(", a number in the range of a cluster with id {owner}, which is unknown here")
         }
         (IdentityScope::Global, None) => String::new(),
-        (IdentityScope::Local, _) => ", whose number is valid on one node alone".to_owned(),
-        (IdentityScope::RemoteNode, _) => ", whose number stands for a remote node, on one node alone".to_owned(),
-        (IdentityScope::Unknown, _) => ", whose number is of no scope that is known".to_owned(),
+        (IdentityScope::Local, _) => ", a number that is only valid on one node".to_owned(),
+        (IdentityScope::RemoteNode, _) => ", a number for a remote node that is only valid on one node".to_owned(),
+        (IdentityScope::Unknown, _) => ", a number of an unknown scope".to_owned(),
     }
 }
 
 fn identity_in_path(path: Result<Path<String>, PathRejection>) -> Result<u32, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
-    text.parse().map_err(|_| Problem::parameter("id", format!("{text:?} is not a numeric identity, 0 to {}", u32::MAX)))
+    text.parse().map_err(|_| Problem::parameter("id", format!("{text:?} is not a numeric identity from 0 to {}", u32::MAX)))
 }

@@ -41,7 +41,7 @@ fn names_html(headers: &HeaderMap) -> bool {
 /// Serves a file of the page.
 pub(crate) async fn asset(Path(path): Path<String>) -> Result<Response, Problem> {
     let Some(asset) = page::asset(&path) else {
-        return Err(Problem::new(Code::NotFound, "the page has no such file, or none of this version: load the page again"));
+        return Err(Problem::new(Code::NotFound, "the page has no such file in this version: reload the page"));
     };
     let headers = [(CONTENT_TYPE, asset.media_type()), (CACHE_CONTROL, FOR_GOOD), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     Ok((headers, asset.text).into_response())

@@ -123,8 +123,9 @@ fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
             // if a file was valid before and cannot be read now, its cluster stays in use
             let unread = directory.invalid.into_iter().filter(|(file, _)| configured.iter().all(|name| name.as_str() != file));
             checks.extend(
-                unread
-                    .map(|(file, reason)| check(&format!("cluster/{file}"), Some(format!("its file is not used: {}", one_line(&reason))))),
+                unread.map(|(file, reason)| {
+                    check(&format!("cluster/{file}"), Some(format!("its file cannot be used: {}", one_line(&reason))))
+                }),
             );
             checks.extend(configured.into_iter().filter_map(|name| reading.cluster(&name)).map(|cluster| cluster_check(&cluster)));
         }
@@ -141,7 +142,7 @@ fn cluster_check(cluster: &ClusterReading) -> Check {
         (phase, _) => {
             let error = cluster.status.as_ref().and_then(|status| status.last_error.as_deref());
             let error = error.map(|error| format!(": {}", one_line(error))).unwrap_or_default();
-            Some(format!("{}{error}", phase.map_or("not begun yet", Phase::api_name)))
+            Some(format!("{}{error}", phase.map_or("not started yet", Phase::api_name)))
         }
     };
     check(&format!("cluster/{}", cluster.name), trouble)
@@ -152,8 +153,8 @@ fn storing(handle: &Handle) -> Check {
     let (name, error) = store_state(handle);
     let trouble = match name {
         "healthy" | "loading" => None,
-        "lost" => Some(format!("something was lost: {}", handle.store().losses.join("; "))),
-        _ => Some(format!("{name}, what changes is in memory or in the log alone: {}", error.unwrap_or_default())),
+        "lost" => Some(format!("the store has lost data: {}", handle.store().losses.join("; "))),
+        _ => Some(format!("{name}, new changes are only in memory or in the log: {}", error.unwrap_or_default())),
     };
     Check { is_remark: true, ..check("storing", trouble) }
 }
@@ -188,7 +189,7 @@ fn report(probe: &str, checks: &[Check], mut asked: Asked, who: Who) -> Response
     }
     if !asked.excluded.is_empty() {
         // without the names: text from clients is not sent back
-        lines += "warn: some checks cannot be excluded: there are none of these names\n";
+        lines += "warn: there are no checks with some of the excluded names\n";
     }
     lines += &format!("{probe} check {}\n", if passed { "passed" } else { "failed" });
     (status, lines).into_response()

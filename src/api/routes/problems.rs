@@ -55,10 +55,10 @@ impl Wanted {
         let (kind, wanted) = (query.kind.as_ref().map(known), query.severity.as_ref().map(severity));
         if kind == Some(None) {
             let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
-            return Err(Problem::parameter("kind", format!("no finding is of that kind: take one of {}", kinds.join(", "))));
+            return Err(Problem::parameter("kind", format!("there is no such kind of finding: use one of {}", kinds.join(", "))));
         }
         if wanted == Some(None) {
-            return Err(Problem::parameter("severity", "it must be critical, warning or info".to_owned()));
+            return Err(Problem::parameter("severity", "use critical, warning or info".to_owned()));
         }
         Ok(Self { kind: kind.flatten(), severity: wanted.flatten(), clusters })
     }

@@ -24,40 +24,42 @@ use cilium_kvstore::SessionOptions;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Options {
-    /// The files: one cluster in all of them
+    /// YAML files that together describe one cluster
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The etcd client file of the etcd that readers of the cluster ask
+    /// Client file of the etcd from which clients read the cluster
     #[arg(long, value_name = "ETCD-CONFIG", required_unless_present = "dry_run")]
     to: Option<PathBuf>,
     /// Only print the keys and values that would be written
     #[arg(long, conflicts_with = "retire")]
     dry_run: bool,
-    /// Withdraw the cluster that the files name: its config, then, after a time for readers, all the rest
+    /// Withdraw the cluster in the files: first its config, then, after --retire-grace, everything
+    /// else
     #[arg(long)]
     retire: bool,
-    /// How long readers have to see that the config is gone
+    /// Time for clients to notice that the config was deleted
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = parse_duration, requires = "retire")]
     retire_grace: Duration,
-    /// How long what is announced stays when nobody announces it any more, 60s to 24h
+    /// Lease time of the announced keys, which expire after it when the announcer ends: 60s to 24h
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_announced_ttl)]
     lease_ttl: Duration,
-    /// Hold a change of a file back for a minute, or until SIGHUP, if it withdraws more than this share of the file's workloads; 100% holds nothing back
+    /// Hold back a change of a file for a minute, or until SIGHUP, if it withdraws more than this
+    /// percentage of the file's workloads; 100% holds nothing back
     #[arg(long, value_name = "SHARE", default_value = "50%")]
     max_withdrawal: MaxWithdrawal,
     /// Write metrics into this file, in the Prometheus text format, for node_exporter's textfile collector
     #[arg(long, value_name = "FILE")]
     metrics_file: Option<PathBuf>,
-    /// How long a file must be unchanged before a change of it is applied
+    /// Time that a file must be unchanged before its change is applied
     #[arg(long, hide = true, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
     stable_time: Duration,
-    /// How long a file must be unchanged before a change of it is applied that withdraws more than --max-withdrawal
+    /// Time that a file must be unchanged before a change is applied that exceeds --max-withdrawal
     #[arg(long, hide = true, value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
     hold_time: Duration,
-    /// How much is logged
+    /// Minimum level of the log
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LogLevel,
-    /// In which form
+    /// Format of the log
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 }
@@ -93,7 +95,7 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResu
     let done = executor.block_on(until_done(work, &mut signals, &apply_now, &stop));
     executor.shutdown_background();
     match done? {
-        false if is_retirement => Err(Failure::not_found("stopped before the cluster was withdrawn: run it again")),
+        false if is_retirement => Err(Failure::not_found("stopped before the cluster was withdrawn: run the command again")),
         _ => Ok(ExitStatus::Success),
     }
 }
@@ -120,7 +122,7 @@ async fn until_done(
     if let Ok(ended) = timeout(SHUTDOWN_MAX, work).await {
         return Ok(ended?.map(|()| true)?);
     }
-    tracing::warn!("ending while a file or the etcd does not answer: what was announced stays until its leases run out (--lease-ttl)");
+    tracing::warn!("ending while a file or the etcd does not answer: the announced keys stay until their leases expire (--lease-ttl)");
     Ok(false)
 }
 
@@ -130,7 +132,7 @@ fn print(files: &[PathBuf]) -> CommandResult {
     for (key, value) in dry_run(files)? {
         text.extend([&key, " => ", &value, "\n"]);
     }
-    crate::cli::print_to_stderr("the numbers of identities are examples: free ones of the cluster's range are chosen\n".to_owned());
+    crate::cli::print_to_stderr("the identity numbers are examples: announce allocates free ones in the cluster's range\n".to_owned());
     output::print_document(|out| out.write_all(printable(&text).as_bytes()))?;
     Ok(ExitStatus::Success)
 }

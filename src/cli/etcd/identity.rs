@@ -31,7 +31,7 @@ pub(in crate::cli) enum IdentityCommand {
     List {
         #[command(flatten)]
         etcd: IdentityEtcdOptions,
-        /// How to print
+        /// Output format
         #[arg(short, long, value_name = "FORMAT", default_value = "text")]
         output: IdentityFormat,
     },
@@ -43,7 +43,8 @@ pub(in crate::cli) enum IdentityCommand {
         #[command(flatten)]
         etcd: IdentityEtcdOptions,
     },
-    /// Give labels an identity, or find the one that they have, and refer to it until the lease ends
+    /// Allocate an identity for labels, or reuse their existing one, and hold a reference until the
+    /// lease ends
     Allocate {
         /// Labels as SOURCE:KEY=VALUE
         #[arg(value_name = "LABEL", required = true)]
@@ -53,7 +54,7 @@ pub(in crate::cli) enum IdentityCommand {
         #[command(flatten)]
         etcd: IdentityEtcdOptions,
     },
-    /// Take the reference of a node to the identity of labels away
+    /// Delete a node's reference to the identity of labels
     Release {
         /// Labels as SOURCE:KEY=VALUE
         #[arg(value_name = "LABEL", required = true)]
@@ -65,7 +66,7 @@ pub(in crate::cli) enum IdentityCommand {
     Gc {
         #[command(flatten)]
         range: RangeOptions,
-        /// How long lies between the two rounds
+        /// Time between the two rounds
         #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_duration)]
         interval: Duration,
         #[command(flatten)]
@@ -79,13 +80,13 @@ pub(in crate::cli) struct IdentityEtcdOptions {
     /// The etcd client file
     #[arg(long, value_name = "FILE")]
     etcd: PathBuf,
-    /// What identities are below
+    /// Prefix of the identity keys
     #[arg(long, value_name = "PREFIX", default_value = "cilium/state/identities/v1")]
     base: String,
-    /// The node whose references are written or taken away
+    /// Node whose references are written or deleted
     #[arg(long, value_name = "NAME", default_value = "meshkeep")]
     node: String,
-    /// How long to wait for the etcd
+    /// Maximum time to wait for the etcd
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     timeout: Duration,
 }
@@ -93,7 +94,7 @@ pub(in crate::cli) struct IdentityEtcdOptions {
 /// Range of identity numbers, given by the cluster that allocates from it.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RangeOptions {
-    /// The id of the cluster, which has a range of numbers; 0 for one in no mesh
+    /// Id of the cluster, which determines the range of numbers; 0 for a cluster outside a mesh
     #[arg(long, value_name = "ID")]
     cluster_id: u32,
     /// The size of the mesh, 255 or 511
@@ -103,7 +104,7 @@ pub(in crate::cli) struct RangeOptions {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum IdentityFormat {
-    /// A line for each
+    /// One line per identity
     Text,
     /// JSON
     Json,
@@ -124,7 +125,7 @@ impl IdentityEtcdOptions {
     async fn open(&self) -> Result<Session, Failure> {
         let path = shown_path(&self.etcd);
         let content =
-            read_argument(&self.etcd, SMALL_FILE_BYTES_MAX).map_err(|error| Failure::usage(format!("{path} cannot be read: {error}")))?;
+            read_argument(&self.etcd, SMALL_FILE_BYTES_MAX).map_err(|error| Failure::usage(format!("cannot read {path}: {error}")))?;
         let file = ClientFile::parse(&content).map_err(|error| Failure::usage(format!("{path}: {error}")))?;
         let session = Session::start(file.config, SessionOptions::default(), CancellationToken::new());
         connected(&session, self.timeout).await.map(|()| session)
@@ -144,7 +145,9 @@ fn parse_labels(labels: &[String]) -> Result<AllocatorKey, Failure> {
             if name.contains(';') || value.contains(';') || !name.contains(':') { Err(label) } else { Ok((name, value)) }
         })
         .collect();
-    parts.map(AllocatorKey::from_labels).map_err(|label| Failure::usage(format!("{label:?} is not a label such as k8s:app=cart")))
+    parts
+        .map(AllocatorKey::from_labels)
+        .map_err(|label| Failure::usage(format!("{label:?} is not a label: use SOURCE:KEY=VALUE, such as k8s:app=cart")))
 }
 
 fn backend_failure(error: &BackendError) -> Failure {
@@ -261,7 +264,7 @@ async fn release(backend: &EtcdBackend, key: &AllocatorKey, node: &str) -> Resul
     if backend.take_back(key).await.map_err(|error| backend_failure(&error))? {
         return Ok(ExitStatus::Success);
     }
-    Err(Failure::not_found(format!("node {node} does not refer to an identity of {key}: name the node that does with --node")))
+    Err(Failure::not_found(format!("node {node} does not refer to the identity of {key}: select the node that does with --node")))
 }
 
 async fn collect(backend: EtcdBackend, range: IdRange, interval: Duration) -> Result<ExitStatus, Failure> {
@@ -280,7 +283,7 @@ async fn collect(backend: EtcdBackend, range: IdRange, interval: Duration) -> Re
     for id in &second.deleted {
         let _ = writeln!(text, "deleted {id}");
     }
-    let _ = writeln!(text, "{} identities are left, {} were deleted, and {} locks", second.alive, second.deleted.len(), locks.deleted);
+    let _ = writeln!(text, "{} identities remain; deleted {} identities and {} locks", second.alive, second.deleted.len(), locks.deleted);
     print(&text)?;
     Ok(ExitStatus::Success)
 }

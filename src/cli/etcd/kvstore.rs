@@ -37,7 +37,7 @@ pub(in crate::cli) enum KvstoreCommand {
     Delete(KvstoreDeleteOptions),
     /// Read all keys with a prefix, then follow their changes, one line each
     Watch(KvstoreWatchOptions),
-    /// Hold a lock until the standard input ends, or for as long as a command runs
+    /// Hold a lock until standard input ends, or while a command runs
     Lock(KvstoreLockOptions),
 }
 
@@ -45,7 +45,7 @@ pub(in crate::cli) enum KvstoreCommand {
 enum KvstoreFormat {
     /// `key => value`
     Text,
-    /// JSON, with values that are no text in base64
+    /// JSON, with binary values in base64
     Json,
 }
 
@@ -57,7 +57,7 @@ pub(in crate::cli) struct KvstoreGetOptions {
     /// Read all keys with this prefix
     #[arg(long)]
     recursive: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: KvstoreFormat,
     #[command(flatten)]
@@ -66,13 +66,13 @@ pub(in crate::cli) struct KvstoreGetOptions {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct KvstoreListOptions {
-    /// What the keys begin with
+    /// Prefix of the keys
     #[arg(default_value = "")]
     prefix: String,
-    /// Print the keys alone
+    /// Print only the keys
     #[arg(long)]
     keys_only: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: KvstoreFormat,
     #[command(flatten)]
@@ -87,7 +87,7 @@ pub(in crate::cli) struct KvstoreSetOptions {
     /// Its value
     #[arg(long)]
     value: String,
-    /// Only if the key is not there
+    /// Only create the key; fail if it exists
     #[arg(long)]
     create_only: bool,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub(in crate::cli) struct KvstoreDeleteOptions {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct KvstoreWatchOptions {
-    /// What the keys begin with
+    /// Prefix of the keys
     #[arg(default_value = "")]
     prefix: String,
     #[command(flatten)]
@@ -120,10 +120,11 @@ pub(in crate::cli) struct KvstoreLockOptions {
     /// The path
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     path: String,
-    /// How long the lock is waited for
+    /// Maximum time to wait for the lock
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
     timeout: Duration,
-    /// What to run under the lock: it ends with it, and fails if the lock is lost meanwhile
+    /// Command to run while the lock is held; meshkeep exits when it ends, and fails if the lock is
+    /// lost before
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     #[command(flatten)]
@@ -150,7 +151,7 @@ async fn get(options: &KvstoreGetOptions) -> Result<ExitStatus, Failure> {
         return list(&session, &options.key, options.output, false).await;
     }
     let found = session.get(options.key.as_bytes()).await.map_err(|error| failure(&error))?;
-    let found = found.ok_or_else(|| Failure::not_found(format!("key {} is not found", options.key)))?;
+    let found = found.ok_or_else(|| Failure::not_found(format!("there is no key {}", options.key)))?;
     match options.output {
         KvstoreFormat::Text => print(&line(&found))?,
         KvstoreFormat::Json => print_json(&key_value_json(&found))?,
@@ -175,7 +176,7 @@ async fn set(options: &KvstoreSetOptions) -> Result<ExitStatus, Failure> {
     if !options.create_only {
         session.update(key, value, Life::Lasting).await.map_err(|error| failure(&error))?;
     } else if !session.create_only(key, value, Life::Lasting).await.map_err(|error| failure(&error))? {
-        return Err(Failure::not_found(format!("key {} is there already", options.key)));
+        return Err(Failure::not_found(format!("key {} already exists", options.key)));
     }
     Ok(ExitStatus::Success)
 }
@@ -206,7 +207,7 @@ async fn watch(options: &KvstoreWatchOptions) -> Result<ExitStatus, Failure> {
 
 async fn lock(options: &KvstoreLockOptions) -> Result<ExitStatus, Failure> {
     // from here on a signal also ends the command under the lock, which must not run without it
-    let mut signals = StopSignals::new().map_err(|error| Failure::not_found(format!("cannot receive signals: {error}")))?;
+    let mut signals = StopSignals::new().map_err(|error| Failure::not_found(format!("cannot handle signals: {error}")))?;
     let session = tokio::select! {
         session = options.target.connect(true) => session?,
         () = signals.received() => return Ok(ExitStatus::Failed),
@@ -222,7 +223,7 @@ async fn hold_lock(options: &KvstoreLockOptions, session: &Session, signals: &mu
         locking = tokio::time::timeout(options.timeout, session.lock_path_for_long(options.path.as_bytes())) => locking,
         () = signals.received() => return Ok(ExitStatus::Failed),
     };
-    let locking = locking.map_err(|_| Failure::not_found(format!("{} is locked by somebody else", options.path)))?;
+    let locking = locking.map_err(|_| Failure::not_found(format!("another process has the lock {}", options.path)))?;
     let lock = locking.map_err(|error| failure(&error))?;
     print(&format!("{}\n", text(&lock.comparator().key)))?;
     let verdict = tokio::select! {
@@ -276,7 +277,7 @@ async fn wait_for_end_of_input() -> Result<ExitStatus, Failure> {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         let _ = ended.send(());
     });
-    end.await.map(|()| ExitStatus::Success).map_err(|_| Failure::not_found("the standard input cannot be read"))
+    end.await.map(|()| ExitStatus::Success).map_err(|_| Failure::not_found("cannot read standard input"))
 }
 
 /// A child process that is killed on drop: it must not run without the lock.

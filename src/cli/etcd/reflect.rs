@@ -39,16 +39,17 @@ pub(in crate::cli) struct ReflectSettings {
 /// Options of the etcd to write into.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct ReflectTargetOptions {
-    /// The client file of the etcd to write into, of the same form as those of remote clusters; its user must have the right to read and write
-    /// below cilium/
+    /// Client file of the etcd to write into, in the same format as those of remote clusters; its
+    /// user must be allowed to read and write below cilium/
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
 
-    /// Tune the client of that etcd, as --kvstore-opt those of the remotes; by default etcd.maxInflight=64, etcd.limit=512 and no etcd.qps
+    /// Options of the client of that etcd, like --kvstore-opt; by default etcd.maxInflight=64,
+    /// etcd.limit=512 and no etcd.qps
     #[arg(long = "to-opt", value_name = "KEY=VALUE", value_parser = KvstoreOption::parse)]
     to_options: Vec<KvstoreOption>,
 
-    /// How long what was written stays once no meshkeep renews it: 60s to 24h
+    /// Lease time of the written keys, which expire after it if no meshkeep renews them: 60s to 24h
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_lease_ttl)]
     to_lease_ttl: Duration,
 
@@ -70,7 +71,7 @@ impl ReflectTargetOptions {
     /// left to clap, because the environment or the config file may also set the target.
     pub(in crate::cli) fn check(self) -> Result<Self, UsageError> {
         if self.to.is_none() {
-            return Err(UsageError::Conflict("reflect where to? Give the client file of that etcd: --to FILE".into()));
+            return Err(UsageError::Conflict("--to is missing: it is the client file of the etcd to write into".into()));
         }
         let outlives = check_takeover(self.to_lease_ttl, self.to_lock_ttl);
         outlives.map(|()| self).map_err(|reason| UsageError::Conflict(format!("--to-lease-ttl {reason}")))

@@ -35,20 +35,21 @@ const START_MAX: Duration = Duration::from_secs(5);
 /// Options of the etcd, its client and its leases.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct TargetOptions {
-    /// The client file of the etcd, of the same form as Cilium's (`--kvstore-opt etcd.config=FILE` means it too)
+    /// Client file of the etcd, in Cilium's format (same as `--kvstore-opt etcd.config=FILE`)
     #[arg(long, value_name = "FILE")]
     etcd: Option<PathBuf>,
 
-    /// Tune the etcd client, as in Cilium: etcd.config, etcd.address (one without TLS), etcd.qps=20, etcd.bootstrapQps, etcd.maxInflight,
-    /// etcd.limit=256, etcd.keepaliveHeartbeat=15s, etcd.keepaliveTimeout=25s; repeatable
+    /// Options of the etcd client, as in Cilium: etcd.config, etcd.address (an address without
+    /// TLS), etcd.qps=20, etcd.bootstrapQps, etcd.maxInflight, etcd.limit=256,
+    /// etcd.keepaliveHeartbeat=15s, etcd.keepaliveTimeout=25s; repeatable
     #[arg(long = "kvstore-opt", value_name = "KEY=VALUE", value_parser = TargetOption::parse)]
     options: Vec<TargetOption>,
 
-    /// How long keys on leases stay once this process is gone: 25s to 24h
+    /// Lease time of keys, which expire after it when this process ends: 25s to 24h
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_lease_ttl)]
     kvstore_lease_ttl: Duration,
 
-    /// After how many failed checks of the quorum in a row the connection is given up
+    /// Number of consecutive failed quorum checks after which the connection is closed
     #[arg(long, value_name = "COUNT", default_value = "2")]
     kvstore_max_consecutive_quorum_errors: u32,
 }
@@ -88,8 +89,7 @@ pub(super) fn check_takeover(lease_ttl: Duration, lock_ttl: Duration) -> Result<
         return Ok(());
     }
     Err(format!(
-        "{lease_ttl:?} is shorter than {least:?}: the lock of a killed process lives for {lock_ttl:?}, the next process waits up to {wait:?} for it \
-         and starts within {START_MAX:?}; keys with a shorter life are withdrawn before it can renew them"
+        "{lease_ttl:?} is shorter than {least:?}: after a process is killed, its lock exists for {lock_ttl:?}, and the next process waits up to {wait:?} for it and needs up to {START_MAX:?} to start; keys with a shorter lease would expire before it can renew them"
     ))
 }
 
@@ -137,7 +137,7 @@ impl TargetOptions {
                 parsed.map(|file| file.config).map_err(|error| Failure::usage(format!("{shown}: {error}")))
             }
             (None, Some(address)) => Ok(EtcdConfig::new(address)),
-            (None, None) => Err(Failure::usage("which etcd? Give its client file: --etcd FILE")),
+            (None, None) => Err(Failure::usage("--etcd is missing: it is the client file of the etcd")),
         }
     }
 }
@@ -189,8 +189,7 @@ mod tests {
         }
         assert_eq!(
             check_takeover(seconds(30), seconds(25)).unwrap_err(),
-            "30s is shorter than 60s: the lock of a killed process lives for 25s, the next process waits up to 30s for it and starts within 5s; \
-             keys with a shorter life are withdrawn before it can renew them"
+            "30s is shorter than 60s: after a process is killed, its lock exists for 25s, and the next process waits up to 30s for it and needs up to 5s to start; keys with a shorter lease would expire before it can renew them"
         );
     }
 

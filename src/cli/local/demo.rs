@@ -11,19 +11,19 @@ use crate::runtime::{Signals, StartSignals};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Options {
-    /// How many pods each of the three clusters has
+    /// Number of pods in each of the three clusters
     #[arg(long, value_name = "COUNT", default_value = "500", value_parser = clap::value_parser!(u32).range(1..=50_000))]
     pods: u32,
 
-    /// How many pods change in a second
+    /// Number of pod changes per second
     #[arg(long, value_name = "COUNT", default_value = "20", value_parser = clap::value_parser!(u32).range(0..=20_000))]
     changes: u32,
 
-    /// Serve HTTP here
+    /// Address to serve HTTP on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9870")]
     listen: SocketAddr,
 
-    /// Take orders to break and to heal clusters here
+    /// Address for requests that break and heal clusters
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9869")]
     control: SocketAddr,
 }

@@ -17,41 +17,42 @@ use crate::model::{ClusterId, ClusterName, MaxConnectedClusters};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Options {
-    /// These clusters only
+    /// Only these clusters
     #[arg(value_name = "CLUSTER")]
     clusters: Vec<String>,
-    /// The directory with one etcd client file for each remote cluster
+    /// Directory with one etcd client file for each remote cluster
     #[arg(long, value_name = "DIR", env = "MESHKEEP_CLUSTERMESH_CONFIG", default_value = "/var/lib/cilium/clustermesh")]
     clustermesh_config: PathBuf,
-    /// The own cluster's name: its file in the directory is ignored
+    /// Name of the own cluster: its file in the directory is ignored
     #[arg(long, value_name = "NAME", env = "MESHKEEP_CLUSTER_NAME", value_parser = parse_cluster_name)]
     cluster_name: Option<ClusterName>,
-    /// Accept a directory without any client file: the first cluster comes later
+    /// Accept a directory without any client file, before the first cluster exists
     #[arg(long, env = "MESHKEEP_ALLOW_NO_CLUSTERS")]
     allow_no_clusters: bool,
-    /// Read these clusters although they have no cluster config; repeatable, or separated by commas
+    /// Read these clusters even without a cluster config; repeatable, or separated by commas
     #[arg(long, value_name = "NAME", env = "MESHKEEP_LEGACY_CLUSTERS", value_delimiter = ',', value_parser = parse_cluster_name)]
     legacy_clusters: Vec<ClusterName>,
-    /// The own cluster's id; 0 is "not known"
+    /// Id of the own cluster; 0 means unknown
     #[arg(long, value_name = "ID", env = "MESHKEEP_CLUSTER_ID", default_value = "0", value_parser = parse_cluster_id)]
     cluster_id: ClusterId,
-    /// How many clusters the mesh can have: 255 or 511; what each cluster config says if not given
+    /// Maximum number of clusters in the mesh: 255 or 511; if not given, the value in each cluster
+    /// config
     #[arg(long, value_name = "COUNT", env = "MESHKEEP_MAX_CONNECTED_CLUSTERS", value_parser = parse_max_connected_clusters)]
     max_connected_clusters: Option<MaxConnectedClusters>,
-    /// Where meshkeep keeps what it mirrors
+    /// Data directory of meshkeep
     #[arg(long, value_name = "DIR", env = "MESHKEEP_DATA_DIR", default_value = "/var/lib/meshkeep")]
     data_dir: PathBuf,
-    /// How long each step may take
+    /// Maximum time of each step
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     timeout: Duration,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: ReportFormat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReportFormat {
-    /// Lines for people
+    /// Human-readable lines
     Text,
     /// JSON
     Json,
@@ -70,7 +71,7 @@ pub(in crate::cli) async fn run(options: &Options) -> Result<ExitStatus, Failure
         clusters: options.clusters.clone(),
         step_max: options.timeout,
     };
-    let progress = ProgressLine::start("trying each step to each remote");
+    let progress = ProgressLine::start("testing the connection to each remote cluster");
     let report = examine(&asked).await.map_err(Failure::not_found)?;
     drop(progress);
     match options.output {
@@ -101,11 +102,10 @@ pub(in crate::cli) fn text(report: &Report) -> String {
         .collect();
     let verdict = match (sick.as_slice(), report.is_fine()) {
         ([], true) => coloured("everything works", Colour::Green),
-        ([], false) => coloured("something on this machine does not work", Colour::Red),
-        (sick, _) => coloured(
-            &format!("{} of {} clusters have something that does not work: {}", sick.len(), report.clusters.len(), sick.join(", ")),
-            Colour::Red,
-        ),
+        ([], false) => coloured("a check of this machine failed", Colour::Red),
+        (sick, _) => {
+            coloured(&format!("checks failed for {} of {} clusters: {}", sick.len(), report.clusters.len(), sick.join(", ")), Colour::Red)
+        }
     };
     let _ = writeln!(out, "\n{verdict}");
     out

@@ -8,7 +8,7 @@ use crate::runtime::{OpenapiForm, openapi_document};
 
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(in crate::cli) struct OpenapiOptions {
-    /// The version of OpenAPI: 3.1, or 3.0 for generators that know nothing newer
+    /// Version of OpenAPI: 3.1, or 3.0 for older generators
     #[arg(long, value_name = "VERSION", default_value = "3.1")]
     form: OpenapiVersion,
 }

@@ -69,7 +69,7 @@ async fn check(settings: &Settings, warnings: &[String]) -> CommandResult {
     let report = examine_files(&options).await.map_err(Failure::not_found)?;
     print_coloured(&doctor::text(&report))?;
     if !report.is_fine() {
-        return Err(Failure::not_found("something that the settings name cannot be used"));
+        return Err(Failure::not_found("a file in the settings cannot be used"));
     }
     Ok(ExitStatus::Success)
 }

@@ -14,7 +14,7 @@ fn cell(text: &str) -> String {
 
 /// Returns the page's table for the options of a command, in the order of the help text.
 fn settings_table(command: &Command) -> String {
-    let mut table = "| flag | variable | default | what it is |\n|---|---|---|---|\n".to_owned();
+    let mut table = "| flag | variable | default | meaning |\n|---|---|---|---|\n".to_owned();
     for option in options(command).filter(|option| !option.is_hide_set()) {
         let long = option.get_long().unwrap();
         let value = match option.get_action() {
@@ -53,6 +53,6 @@ fn the_settings_page_lists_the_options() {
     }
     assert!(
         std::fs::read_to_string(&path).unwrap() == expected,
-        "docs/operate/settings.md is not what the options are: run this test with SETTINGS_WRITE=1"
+        "docs/operate/settings.md does not match the options: run this test with SETTINGS_WRITE=1"
     );
 }

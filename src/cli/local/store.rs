@@ -23,9 +23,9 @@ const BAR_WIDTH: u64 = 40;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum StoreCommand {
-    /// Show what is stored, and where the bytes are
+    /// Show the content of the store and its use of disk space
     Inspect(StoreOptions),
-    /// Check every checksum, and that nothing is missing
+    /// Verify every checksum, and that no data is missing
     Verify(StoreOptions),
     /// Print every entry as a line of JSON
     Export(StoreOptions),
@@ -33,7 +33,7 @@ pub(in crate::cli) enum StoreCommand {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct StoreOptions {
-    /// The data directory of a meshkeep that does not run
+    /// Data directory of a meshkeep that does not run
     #[arg(long, value_name = "DIR", env = "MESHKEEP_DATA_DIR", default_value = "/var/lib/meshkeep")]
     data_dir: PathBuf,
 }
@@ -66,7 +66,7 @@ fn inspect(data_directory: &Path, print: PrintFn) -> CommandResult {
 
 fn print_verification(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
     if inspection.findings.is_empty() {
-        writeln!(out, "whole: {} entries, up to group {}", inspection.loaded.record_count(), inspection.group_number)?;
+        writeln!(out, "intact: {} entries, up to group {}", inspection.loaded.record_count(), inspection.group_number)?;
     }
     out.flush()
 }
@@ -96,14 +96,14 @@ fn print_summary(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()>
     }
     let rest = inspection.disk_bytes.saturating_sub(stored);
     let bar = "#".repeat(usize::try_from(rest * BAR_WIDTH / inspection.disk_bytes.max(1)).unwrap_or(0));
-    writeln!(out, "{:<42} {:>8} {:>10} {:>12} {rest:>12} {bar}", "the engine's own, and free", "", "", "")?;
+    writeln!(out, "{:<42} {:>8} {:>10} {:>12} {rest:>12} {bar}", "the engine's own data and free space", "", "", "")?;
     writeln!(out, "{:<42} {:>8} {:>10} {:>12} {:>12}", "on disk", "", "", "", inspection.disk_bytes)?;
     out.flush()
 }
 
 fn print_entries(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
     // on a terminal the printed lines themselves show the progress
-    let progress = (!io::stdout().is_terminal()).then(|| ProgressLine::start("reading what is stored"));
+    let progress = (!io::stdout().is_terminal()).then(|| ProgressLine::start("reading the store"));
     let records = inspection.loaded.records();
     for (number, record) in records.iter().enumerate() {
         if let Some(progress) = progress.as_ref().filter(|_| number % ENTRIES_BETWEEN == 0) {

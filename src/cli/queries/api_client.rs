@@ -60,7 +60,7 @@ const SOCKET_HOST: &str = "http://localhost/";
 
 /// Address of the sidecar, and the credentials of the command.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Which meshkeep")]
+#[command(next_help_heading = "Connection")]
 pub(in crate::cli) struct ServerOptions {
     /// The address of a running meshkeep: http://HOST:PORT, https://HOST:PORT or unix:///path
     #[arg(
@@ -72,16 +72,16 @@ pub(in crate::cli) struct ServerOptions {
         global = true
     )]
     server: String,
-    /// A file with the bearer token to show
+    /// File with the bearer token
     #[arg(long, env = "MESHKEEP_TOKEN_FILE", value_name = "FILE", global = true)]
     token_file: Option<PathBuf>,
-    /// A file with the certificates of the authorities to trust, beside those of the system
+    /// File with certificates of authorities to trust, in addition to those of the system
     #[arg(long, env = "MESHKEEP_CA_FILE", value_name = "FILE", global = true)]
     ca_file: Option<PathBuf>,
-    /// A file with the client certificate to show
+    /// File with the client certificate
     #[arg(long, env = "MESHKEEP_CLIENT_CERT", value_name = "FILE", global = true)]
     client_cert: Option<PathBuf>,
-    /// The file with its private key
+    /// File with the private key of the client certificate
     #[arg(long, env = "MESHKEEP_CLIENT_KEY", value_name = "FILE", global = true)]
     client_key: Option<PathBuf>,
 }
@@ -111,10 +111,10 @@ impl ApiClient {
                 builder = builder.unix_socket(path);
                 SOCKET_HOST
             }
-            Some(_) => return Err(wrong("must name an absolute path, like unix:///run/meshkeep.sock".to_owned())),
+            Some(_) => return Err(wrong("must have an absolute path, such as unix:///run/meshkeep.sock".to_owned())),
             None => options.server.as_str(),
         };
-        let base = Url::parse(base).map_err(|_| wrong("is no URL: write http://HOST:PORT, or unix:///path for a socket".to_owned()))?;
+        let base = Url::parse(base).map_err(|_| wrong("is not a URL: use http://HOST:PORT, or unix:///path for a socket".to_owned()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(wrong("must begin with http://, https:// or unix://".to_owned()));
         }
@@ -130,7 +130,8 @@ impl ApiClient {
             }
             builder = identity.into_iter().fold(builder, reqwest::ClientBuilder::identity);
         }
-        let client = builder.default_headers(headers).build().map_err(|error| Failure::usage(format!("cannot make a client: {error}")))?;
+        let client =
+            builder.default_headers(headers).build().map_err(|error| Failure::usage(format!("cannot create an HTTP client: {error}")))?;
         Ok(Self { client, base, server, has_certificate })
     }
 
@@ -168,7 +169,7 @@ impl ApiClient {
     /// about probable mistakes in the request.
     pub(in crate::cli) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
         let (mut items, mut token, mut byte_count) = (Vec::new(), None::<String>, 0_usize);
-        let progress = ProgressLine::start(&format!("asking for {}", path.trim_start_matches("/v1/")));
+        let progress = ProgressLine::start(&format!("requesting {}", path.trim_start_matches("/v1/")));
         loop {
             let mut query = query.to_vec();
             query.push(("limit", PAGE_LIMIT));
@@ -206,7 +207,7 @@ impl ApiClient {
     }
 
     fn url(&self, path: &str, query: &[(&str, &str)]) -> Result<Url, Failure> {
-        let mut url = self.base.join(path).map_err(|error| Failure::usage(format!("{path} is no path: {error}")))?;
+        let mut url = self.base.join(path).map_err(|error| Failure::usage(format!("{path} is not a path: {error}")))?;
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
@@ -220,7 +221,7 @@ impl ApiClient {
     }
 
     fn parse<T: DeserializeOwned>(&self, answer: &[u8]) -> Result<T, Failure> {
-        serde_json::from_slice(answer).map_err(|_| Failure::unreachable(format!("{} answers, but it is no meshkeep", self.server)))
+        serde_json::from_slice(answer).map_err(|_| Failure::unreachable(format!("{} answers, but it is not a meshkeep", self.server)))
     }
 
     /// Reads a body to its end within the time limit.
@@ -238,7 +239,7 @@ impl ApiClient {
     /// Returns the failure for an answer that is larger than any answer of a meshkeep.
     pub(super) fn too_large(&self, what: &str, bytes_max: usize) -> Failure {
         let text = format!(
-            "{} sends {what} of more than {} MiB, which no meshkeep does: name another with --server",
+            "{} sends {what} of more than {} MiB, so it is not a meshkeep: give another address with --server",
             self.server,
             bytes_max >> 20
         );
@@ -247,7 +248,7 @@ impl ApiClient {
 
     fn timed_out(&self) -> Failure {
         let server = self.server.trim_start_matches("http://");
-        Failure::unreachable(format!("{server} did not answer in time: is it very busy, or another program?"))
+        Failure::unreachable(format!("{server} did not answer in time: it is overloaded, or not a meshkeep"))
     }
 
     /// Returns the failure for a server that does not answer, with advice.
@@ -262,14 +263,14 @@ impl ApiClient {
         let text = if let Some(text) = self.certificate_refusal(&cause) {
             text
         } else if cause.contains("InvalidContentType") {
-            format!("{server} does not speak TLS: name it with http://")
+            format!("{server} does not use TLS: use http:// in --server")
         } else if let Some(reason) = server_certificate::refusal(&error) {
             server_certificate::describe(server, reason)
         } else if error.is_connect() {
-            format!("no meshkeep at {server} ({cause}): start one with `meshkeep serve`, or name another with --server")
+            format!("no meshkeep at {server} ({cause}): start one with `meshkeep serve`, or give another address with --server")
         } else if self.base.scheme() == "http" && ["invalid HTTP version", "before message completed"].iter().any(|one| cause.contains(one))
         {
-            format!("{server} does not answer in HTTP: if it serves TLS, name it with https://")
+            format!("{server} does not answer in HTTP: if it uses TLS, use https:// in --server")
         } else {
             format!("the connection to {server} broke: {cause}")
         };
@@ -297,20 +298,22 @@ impl ApiClient {
         let server = &self.server;
         let is_alert = cause.contains("fatal alert");
         if is_alert && cause.contains("CertificateRequired") {
-            return Some(format!("{server} asks for a client certificate: name one with --client-cert and --client-key"));
+            return Some(format!("{server} requires a client certificate: give one with --client-cert and --client-key"));
         }
         if is_alert && self.has_certificate && REFUSALS.iter().any(|alert| cause.contains(alert)) {
             return Some(format!(
-                "{server} refuses the certificate of --client-cert ({cause}): is it signed by an authority of that meshkeep's --client-ca, and has it not run out?"
+                "{server} refuses the certificate in --client-cert ({cause}): an authority in that meshkeep's --client-ca must have signed it, and it must not have expired"
             ));
         }
         let is_end = ENDS.iter().any(|end| cause.contains(end));
         let hint = if self.has_certificate {
-            "does it trust the certificate of --client-cert?"
+            "check that it trusts the certificate in --client-cert"
         } else {
-            "does it ask for one (--client-cert, --client-key)?"
+            "if it requires one, give --client-cert and --client-key"
         };
-        is_end.then(|| format!("the connection to {server} broke ({cause}), as it may where a client certificate is refused: {hint}"))
+        is_end.then(|| {
+            format!("the connection to {server} broke ({cause}), perhaps because a client certificate is refused or missing: {hint}")
+        })
     }
 
     /// Returns the failure for a refusal: the detail of its problem document. A server that sends
@@ -326,11 +329,14 @@ impl ApiClient {
             Err(_) => return self.timed_out(),
         };
         let Ok(ProblemDocument { detail: text, .. }) = serde_json::from_slice(&body) else {
-            return Failure::unreachable(format!("{} answers {status}, and it is no meshkeep: name another with --server", self.server));
+            return Failure::unreachable(format!(
+                "{} answers {status}, and it is not a meshkeep: give another address with --server",
+                self.server
+            ));
         };
         match status {
             StatusCode::NOT_FOUND => Failure::not_found(text),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::unreachable(format!("{text} (show a token with --token-file)")),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::unreachable(format!("{text} (give the token with --token-file)")),
             StatusCode::BAD_REQUEST => Failure::usage(text),
             _ => Failure::unreachable(text),
         }
@@ -344,7 +350,7 @@ impl ApiClient {
             response.headers().get(LOCATION).and_then(|target| target.to_str().ok()).and_then(|target| response.url().join(target).ok());
         let Some(target) = target else {
             return Failure::unreachable(format!(
-                "{} answers {}, and it is no meshkeep: name another with --server",
+                "{} answers {}, and it is not a meshkeep: give another address with --server",
                 self.server,
                 response.status()
             ));
@@ -353,10 +359,10 @@ impl ApiClient {
         // path and query are chosen by the server, and may repeat a secret
         let shown = if origin.is_tuple() { origin.ascii_serialization() } else { format!("something with {}:", target.scheme()) };
         Failure::unreachable(if origin == response.url().origin() {
-            format!("{} redirects again and again, at last to {shown}: name another with --server", self.server)
+            format!("{} redirects too often, last to {shown}: give another address with --server", self.server)
         } else {
             format!(
-                "{} redirects to {shown}, another server, which is neither asked nor shown a token: if you trust it, name it with --server",
+                "{} redirects to another server, {shown}, and the command does not follow because that server would get the token: if you trust it, give its address with --server",
                 self.server
             )
         })
@@ -417,9 +423,9 @@ fn innermost_cause(error: &reqwest::Error) -> String {
 fn read_token(path: &Path) -> Result<HeaderValue, Failure> {
     let named = |reason: &str| Failure::usage(format!("--token-file {}: {reason}", path.display()));
     let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| named(&error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|_| named("holds no token: it must be one line of text"))?;
+    let text = String::from_utf8(bytes).map_err(|_| named("contains no token: it must be one line of text"))?;
     let mut value =
-        HeaderValue::from_str(&format!("Bearer {}", text.trim())).map_err(|_| named("holds no token: it must be one line of text"))?;
+        HeaderValue::from_str(&format!("Bearer {}", text.trim())).map_err(|_| named("contains no token: it must be one line of text"))?;
     value.set_sensitive(true);
     Ok(value)
 }

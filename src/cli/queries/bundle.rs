@@ -39,7 +39,8 @@ const TEXTS: [(&str, &str); 3] = [("ready.txt", "/readyz?verbose"), ("synced.txt
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct BundleOptions {
-    /// The file to write; `-` is standard output [default: meshkeep-bundle-TIME.tar here]
+    /// File to write; `-` is standard output [default: meshkeep-bundle-TIME.tar in the current
+    /// directory]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -67,10 +68,10 @@ pub(in crate::cli) async fn run(options: &BundleOptions, server: &ServerOptions)
         for (name, failure) in &failures {
             let _ = writeln!(text, "{name}: {}", one_line(&failure.to_string()));
         }
-        crate::cli::print_to_stderr(format!("not all was answered:\n{text}"));
+        crate::cli::print_to_stderr(format!("some requests failed:\n{text}"));
         files.push(("errors.txt", text));
     }
-    let bytes = write_tar(&files, now).map_err(|error| Failure::not_found(format!("cannot make the bundle: {error}")))?;
+    let bytes = write_tar(&files, now).map_err(|error| Failure::not_found(format!("cannot create the bundle: {error}")))?;
     let path = options.output.clone().unwrap_or_else(|| PathBuf::from(format!("{FOLDER}-{}.tar", now.strftime("%Y%m%dT%H%M%SZ"))));
     write(&path, &bytes).map_err(|error| Failure::not_found(format!("cannot write {}: {error}", path.display())))?;
     if path != Path::new(STANDARD_OUTPUT) {

@@ -48,8 +48,7 @@ fn ladder(explanation: &Explanation) -> String {
         }
         None => {
             let is_rejected = explanation.hints.iter().any(|hint| hint.kind == "rejected" && hint.node.is_none());
-            let why =
-                if is_rejected { "no entry that can be used covers it: a value was rejected" } else { "no entry of any cluster covers it" };
+            let why = if is_rejected { "no usable entry covers it: a value was rejected" } else { "no entry of any cluster covers it" };
             let _ = writeln!(out, "{} -> {}", explanation.ip, coloured(why, Colour::Yellow));
         }
     }
@@ -62,7 +61,7 @@ fn ladder(explanation: &Explanation) -> String {
     }
     draw_hints(&mut out, &explanation.hints);
     if !explanation.problems.is_empty() {
-        out.push_str("\nwhat looks wrong\n");
+        out.push_str("\nproblems\n");
         for problem in &explanation.problems {
             let _ = writeln!(out, "  {} {}: {}; {}", coloured("!", Colour::Red), problem.kind, problem.detail, problem.advice);
         }
@@ -96,13 +95,13 @@ fn draw_details(out: &mut String, found: &IpcacheEntry, explanation: &Explanatio
         let _ = writeln!(out, " │    {key}={value}");
     }
     if labels.is_none() {
-        let _ = writeln!(out, " │    {}", coloured("its labels are not known", Colour::Faint));
+        let _ = writeln!(out, " │    {}", coloured("its labels are unknown", Colour::Faint));
     }
     match &explanation.node {
         Some(node) => drop(writeln!(out, " ├─ node      {}/{}  {}", node.cluster, node.name, text(found.host_ip.as_ref()))),
-        None => drop(writeln!(out, " ├─ node      {}", coloured("none is known for its host address", Colour::Faint))),
+        None => drop(writeln!(out, " ├─ node      {}", coloured("no node has its host address", Colour::Faint))),
     }
-    out.push_str(if explanation.services.is_empty() { " └─ services  none has it behind it\n" } else { " └─ services\n" });
+    out.push_str(if explanation.services.is_empty() { " └─ services  none has it as a backend\n" } else { " └─ services\n" });
     for service in &explanation.services {
         let _ = writeln!(out, "      {}/{}/{}  ({})", service.cluster, service.namespace, service.name, service.kind);
     }
@@ -112,7 +111,7 @@ fn draw_details(out: &mut String, found: &IpcacheEntry, explanation: &Explanatio
 /// former entry, and the clusters that were not read.
 fn draw_hints(out: &mut String, hints: &[Hint]) {
     let (rejected, others): (Vec<&Hint>, Vec<&Hint>) = hints.iter().partition(|hint| hint.kind == "rejected");
-    for (title, hints) in [("what was rejected", rejected), ("why it has no entry of its own", others)] {
+    for (title, hints) in [("rejected value", rejected), ("possible reasons for a missing entry", others)] {
         if !hints.is_empty() {
             let _ = write!(out, "\n{title}\n");
         }

@@ -4,16 +4,16 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct FilterOptions {
-    /// Only those of this cluster (repeatable)
+    /// Only objects of this cluster (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) cluster: Vec<String>,
-    /// Only those of this namespace
+    /// Only objects in this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(super) namespace: Option<String>,
-    /// Only those with these labels, as kubectl writes them: app=cart,tier!=web,env in (a,b)
+    /// Only objects with these labels, in kubectl's syntax: app=cart,tier!=web,env in (a,b)
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub(super) selector: Option<String>,
-    /// Another filter of the API, for instance identity=131331 or cidr=10.2.0.0/16 (repeatable)
+    /// Another filter of the API, such as identity=131331 or cidr=10.2.0.0/16 (repeatable)
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_filter)]
     filter: Vec<(String, String)>,
 }

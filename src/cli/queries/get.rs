@@ -16,12 +16,13 @@ pub(in crate::cli) struct GetOptions {
     /// nodes, services, global-services, identities, ipcache, service-exports, endpoint-slices or clusters
     #[arg(value_name = "KIND")]
     kind: String,
-    /// The name: CLUSTER/NAME of a node, CLUSTER/NAMESPACE/NAME of a service, NUMBER of an identity, an address or prefix, or the last part alone
+    /// The name: CLUSTER/NAME of a node, CLUSTER/NAMESPACE/NAME of a service, NUMBER of an
+    /// identity, an address or prefix, or only the last part
     #[arg(value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]
     filters: FilterOptions,
-    /// Go on with what changes
+    /// Continue with changes
     #[arg(short, long)]
     watch: bool,
     #[command(flatten)]
@@ -32,7 +33,7 @@ pub(in crate::cli) struct GetOptions {
 pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let kind = KindRow::by_name(&options.kind).ok_or_else(|| {
         let known: Vec<&str> = KINDS.iter().map(|kind| kind.names[0]).collect();
-        Failure::usage(format!("there is no kind {:?}: get one of {}", options.kind, known.join(", ")))
+        Failure::usage(format!("there is no kind {:?}: use one of {}", options.kind, known.join(", ")))
     })?;
     if let Some(Err(error)) = options.name.as_deref().map(check_exact_name) {
         return Err(Failure::usage(error.to_string()));
@@ -41,7 +42,7 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
     let filters = check_filters(&options.filters, kind)?;
     let query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     if options.watch && options.name.is_some() {
-        return Err(Failure::usage("-w follows a list: leave the name out, and give --cluster or another filter"));
+        return Err(Failure::usage("-w only follows lists: omit the name, and give --cluster or another filter"));
     }
     if let Some(path) = options.name.as_deref().and_then(|name| object_path(kind, options, name)) {
         check_object_filters(kind, &query, &path)?;
@@ -58,7 +59,7 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
     if let Some(name) = &options.name {
         items = filter_by_name(kind, items, name)?;
         if items.is_empty() {
-            return Err(Failure::not_found(format!("no {} is called {name:?} in any cluster that is mirrored", kind.names[1])));
+            return Err(Failure::not_found(format!("there is no {} {name:?} in any mirrored cluster", kind.names[1])));
         }
     }
     if items.is_empty() && matches!(options.output.output, OutputFormat::Table | OutputFormat::Wide) {
@@ -73,7 +74,7 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
             query.push(("kind".to_owned(), stream_name.to_owned()));
             watch::follow(&client, query, watch::WatchStart::After(position), options.output.output).await
         }
-        (true, None) => Err(Failure::usage(format!("{} cannot be followed: follow services instead", kind.names[0]))),
+        (true, None) => Err(Failure::usage(format!("-w does not support {}: use services", kind.names[0]))),
     }
 }
 
@@ -84,7 +85,7 @@ fn check_filters(options: &FilterOptions, kind: &KindRow) -> Result<Vec<(String,
         return Err(Failure::usage(format!("{name} have no namespace")));
     }
     if options.selector.is_some() && !kind.labelled {
-        let instead = "select identities, and get ipcache --filter identity=NUMBER";
+        let instead = "select identities, then use get ipcache --filter identity=NUMBER";
         return Err(Failure::usage(format!("{name} have no labels: {instead}")));
     }
     Ok(options.query())
@@ -103,7 +104,7 @@ fn check_object_filters(kind: &KindRow, query: &[(&str, &str)], path: &str) -> R
         let is_redundant =
             name_has_cluster && path.strip_prefix(&kind.path()).is_some_and(|name| name.split('/').nth(1) == Some(encoded(value).as_str()));
         if *filter != "cluster" || !(needs_cluster(kind) || is_redundant) {
-            return Err(Failure::usage(format!("a whole name is of one object: leave {filter}={value} out, or the name")));
+            return Err(Failure::usage(format!("a full name selects one object: omit {filter}={value}, or the name")));
         }
     }
     Ok(())

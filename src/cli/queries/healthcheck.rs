@@ -8,10 +8,11 @@ use crate::cli::terminal::output::print;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct HealthcheckOptions {
-    /// Also ask whether every cluster was read completely since the start
+    /// Also check that every cluster was read completely since the start
     #[arg(long)]
     synced: bool,
-    /// Ask only whether the process answers at all: for a liveness probe, which must not restart what merely loads
+    /// Only check that the process answers, for a liveness probe, which must not restart a process
+    /// that is still loading
     #[arg(long, conflicts_with = "synced")]
     live: bool,
 }

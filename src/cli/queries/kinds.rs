@@ -146,7 +146,7 @@ const GLOBAL_SERVICES: TableShape<GlobalService> = TableShape {
 /// Returns the number of backends of a global service, or why they are not in the answer.
 fn backends(service: &GlobalService) -> String {
     let Some(TooLarge { cluster, bytes, .. }) = &service.too_large else { return service.backends.len().to_string() };
-    coloured(&format!("too large: {} MiB decoded, most of {cluster}", bytes >> 20), Colour::Red)
+    coloured(&format!("too large: {} MiB decoded, mostly {cluster}", bytes >> 20), Colour::Red)
 }
 
 const IDENTITIES: TableShape<Identity> = TableShape {

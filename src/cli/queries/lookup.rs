@@ -19,7 +19,7 @@ const BATCH_LENGTH_MAX: usize = 10_000;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct LookupOptions {
-    /// Addresses, IPv4 or IPv6; `-` reads them from standard input, one a line
+    /// Addresses, IPv4 or IPv6; `-` reads them from standard input, one per line
     #[arg(value_name = "IP", required = true)]
     ips: Vec<String>,
     #[command(flatten)]

@@ -9,13 +9,13 @@ use crate::dto::problems::Finding;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ProblemsOptions {
-    /// Only those of this cluster (repeatable)
+    /// Only objects of this cluster (repeatable)
     #[arg(long, value_name = "NAME")]
     cluster: Vec<String>,
-    /// Only those of this kind, for instance danglingIdentity
+    /// Only problems of this kind, such as danglingIdentity
     #[arg(long, value_name = "KIND")]
     kind: Option<String>,
-    /// Only those of this severity: critical, warning or info
+    /// Only problems of this severity: critical, warning or info
     #[arg(long, value_name = "SEVERITY")]
     severity: Option<String>,
     #[command(flatten)]
@@ -30,7 +30,7 @@ const SHAPE: TableShape<Finding> = TableShape {
         TableColumn::new("COUNT", |finding| text(finding.count.as_ref())),
         TableColumn::new("SINCE", since),
         TableColumn::wide("KEY", |finding| text(finding.key.as_ref())),
-        TableColumn::new("WHAT, AND WHAT TO DO", |finding| format!("{}; {}", finding.detail, finding.advice)),
+        TableColumn::new("PROBLEM AND ADVICE", |finding| format!("{}; {}", finding.detail, finding.advice)),
     ],
     name: |finding| finding.id.clone(),
 };
@@ -48,7 +48,7 @@ pub(in crate::cli) async fn run(options: &ProblemsOptions, server: &ServerOption
     query.extend(options.severity.iter().map(|severity| ("severity", severity.as_str())));
     let (items, _) = ApiClient::new(server)?.list("/v1/problems", &query).await?;
     match options.output.output {
-        OutputFormat::Table | OutputFormat::Wide if items.is_empty() => print("nothing looks wrong\n")?,
+        OutputFormat::Table | OutputFormat::Wide if items.is_empty() => print("no problems\n")?,
         format => print_list(format, &SHAPE, &items)?,
     }
     Ok(ExitStatus::from_success(items.is_empty()))

@@ -22,10 +22,10 @@ const ASK_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct StatusOptions {
-    /// Wait until there is a cluster and every one is live
+    /// Wait until there is at least one cluster and all are live
     #[arg(long)]
     wait: bool,
-    /// How long to wait at most
+    /// Maximum time to wait
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_duration, requires = "wait")]
     timeout: Duration,
     #[command(flatten)]
@@ -91,14 +91,14 @@ fn not_live_reason(directory: &DirectoryStatus, clusters: &[Cluster]) -> Option<
         return Some(format!("there is no cluster: {reason}"));
     }
     if !directory.readable {
-        return Some("the config directory is not read yet".to_owned());
+        return Some("the config directory was not read yet".to_owned());
     }
     if !clusters.iter().all(is_live) {
         return Some(describe_first_waiting(clusters));
     }
     // if a file was valid before, its cluster keeps the old configuration
     let unused = directory.invalid_files.iter().find(|(file, _)| clusters.iter().all(|cluster| cluster.name != **file));
-    unused.map(|(file, reason)| format!("file {file} is not used: {reason}"))
+    unused.map(|(file, reason)| format!("file {file} cannot be used: {reason}"))
 }
 
 fn describe_first_waiting(clusters: &[Cluster]) -> String {
@@ -161,14 +161,14 @@ fn counts_line(counts: &StatusCounts) -> String {
     });
     let parts: Vec<String> = parts.collect();
     let keys = if counts.entries == 1 { "1 key".to_owned() } else { format!("{} keys", counts.entries) };
-    if parts.is_empty() { format!("holds {keys}\n") } else { format!("holds {keys}: {}\n", parts.join(", ")) }
+    if parts.is_empty() { format!("{keys}\n") } else { format!("{keys}: {}\n", parts.join(", ")) }
 }
 
 /// Returns the state of `reflect`, in one line.
 fn reflection_line(reflection: &ReflectionStatus) -> String {
     match &reflection.error {
         None if reflection.leader => format!("reflects {} clusters; {} keys wait\n", reflection.clusters, reflection.waiting),
-        None => "reflects nothing: another meshkeep or KVStoreMesh writes\n".to_owned(),
+        None => "does not reflect now: another meshkeep or KVStoreMesh writes\n".to_owned(),
         Some(error) => format!("cannot reflect: {error}\n"),
     }
 }
@@ -190,11 +190,11 @@ fn summary(status: &Status) -> String {
         }
         _ if status.directory.readable && status.clusters.is_empty() => out.push_str("there is no cluster yet\n"),
         _ if status.directory.readable => {}
-        None => out.push_str("config directory is not read yet\n"),
-        Some(error) => drop(writeln!(out, "config directory cannot be read: {error}")),
+        None => out.push_str("config directory was not read yet\n"),
+        Some(error) => drop(writeln!(out, "cannot read the config directory: {error}")),
     }
     for (file, reason) in &status.directory.invalid_files {
-        let _ = writeln!(out, "file {file} is not used: {reason}");
+        let _ = writeln!(out, "file {file} cannot be used: {reason}");
     }
     out
 }
@@ -210,8 +210,8 @@ mod tests {
             not_live_reason(&serde_json::from_value(directory).unwrap(), &[])
         };
         assert_eq!(directory(true, json!({})), None);
-        assert_eq!(directory(false, json!({})).as_deref(), Some("the config directory is not read yet"));
-        assert_eq!(directory(true, json!({"paris": "it is empty"})).as_deref(), Some("file paris is not used: it is empty"));
+        assert_eq!(directory(false, json!({})).as_deref(), Some("the config directory was not read yet"));
+        assert_eq!(directory(true, json!({"paris": "it is empty"})).as_deref(), Some("file paris cannot be used: it is empty"));
     }
 
     #[test]

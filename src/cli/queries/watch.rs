@@ -27,15 +27,16 @@ const SILENCE_MAX: Duration = Duration::from_secs(45);
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct WatchOptions {
-    /// Only changes of this kind: node, service, identity, ipcache, serviceExport, endpointSlice, cluster or problem (repeatable; problems are told only if asked for)
+    /// Only changes of this kind: node, service, identity, ipcache, serviceExport, endpointSlice,
+    /// cluster or problem (repeatable; without it, all kinds but problem)
     #[arg(long, value_name = "KIND")]
     kind: Vec<String>,
     #[command(flatten)]
     filters: FilterOptions,
-    /// Begin with everything that is there
+    /// Start with all current objects
     #[arg(long)]
     snapshot: bool,
-    /// Go on from this position
+    /// Continue from this position
     #[arg(long, value_name = "POSITION", conflicts_with = "snapshot", value_parser = str::parse::<ReaderPosition>)]
     after: Option<ReaderPosition>,
     #[command(flatten)]
@@ -99,7 +100,11 @@ pub(in crate::cli) async fn follow(
         let broken = match client.stream("/v1/events", &query).await {
             Ok(response) => {
                 if connected_before {
-                    print_note(if progress.position.is_some() { "connected again: going on from where it was" } else { "connected again" });
+                    print_note(if progress.position.is_some() {
+                        "connected again: continuing after the last event"
+                    } else {
+                        "connected again"
+                    });
                 }
                 connected_before = true;
                 backoff.reset();
@@ -128,7 +133,7 @@ async fn read(
             Ok(Some(Ok(chunk))) => chunk,
             Ok(Some(Err(_))) => return Ok("the connection broke".to_owned()),
             Ok(None) => return Ok("the stream ended".to_owned()),
-            Err(_) => return Ok(format!("nothing was heard for {} s", SILENCE_MAX.as_secs())),
+            Err(_) => return Ok(format!("no data for {} s", SILENCE_MAX.as_secs())),
         };
         let Some(end) = chunk.iter().rposition(|byte| *byte == b'\n') else {
             buffer.extend_from_slice(&chunk);
@@ -201,7 +206,7 @@ fn apply_event(event: &WatchEvent, line: &[u8], progress: &mut StreamProgress, f
             match event.reason.as_deref().unwrap_or_default() {
                 // the snapshot that the options ask for
                 "initial" => {}
-                reason => print_note(&format!("its place in the stream is gone ({reason}): everything follows anew")),
+                reason => print_note(&format!("it cannot continue at its position ({reason}): a new snapshot follows")),
             }
             None
         }

@@ -26,21 +26,21 @@ const COLUMN_PADDING: (u16, u16) = (0, 2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum OutputFormat {
-    /// Columns for people
+    /// Columns
     Table,
-    /// Columns for people, all of them
+    /// All columns
     Wide,
     /// The API's JSON
     Json,
     /// The API's objects as YAML
     Yaml,
-    /// Names alone, one a line
+    /// Only names, one per line
     Name,
 }
 
 #[derive(Debug, Clone, Copy, Args)]
 pub(in crate::cli) struct OutputOptions {
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(in crate::cli) output: OutputFormat,
 }
@@ -98,7 +98,8 @@ impl<T: DeserializeOwned> Tabular for TableShape<T> {
 /// names come from other clusters, and must neither break out of their line nor control the
 /// terminal.
 pub(in crate::cli) fn parse_answer<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
-    let invalid = |error| Failure::unreachable(format!("the answer is not what this version reads ({error}): -o json prints it as it is"));
+    let invalid =
+        |error| Failure::unreachable(format!("this version does not understand the answer ({error}): -o json prints it unchanged"));
     if acts_on_terminal(answer) { T::deserialize(&in_one_line(answer)) } else { T::deserialize(answer) }.map_err(invalid)
 }
 
@@ -371,6 +372,6 @@ mod tests {
         let shape: TableShape<crate::dto::objects::NodeAddress> = TableShape { columns: &[], name: |address| address.ip.clone() };
         assert_eq!(shape.name(&json!({"type": "InternalIP", "ip": "10.0.0.1", "tomorrow": 1})).unwrap(), "10.0.0.1");
         let failure = shape.table(&[json!({"ip": "10.0.0.1"})], false).unwrap_err().to_string();
-        assert_eq!(failure, "the answer is not what this version reads (missing field `type`): -o json prints it as it is");
+        assert_eq!(failure, "this version does not understand the answer (missing field `type`): -o json prints it unchanged");
     }
 }

@@ -107,7 +107,9 @@ impl Attempt<'_> {
         let reporter = &self.task.surroundings.reporter;
         match connection.etcd_errors().await {
             Ok(errors) => reporter.etcd_errors(errors),
-            Err(error) => tracing::debug!(cluster = %self.task.name, %error, "the etcd does not report its status"),
+            Err(error) => {
+                tracing::debug!(cluster = %self.task.name, %error, "the etcd of cluster {} does not report its status", self.task.name)
+            }
         }
     }
 

@@ -163,7 +163,7 @@ fn list_names(directory: &Path) -> io::Result<Vec<OsString>> {
             continue;
         }
         if names.len() == ENTRY_COUNT_MAX {
-            return Err(io::Error::other(format!("more than {ENTRY_COUNT_MAX} files: not a directory of cluster files")));
+            return Err(io::Error::other(format!("more than {ENTRY_COUNT_MAX} files: this is not a directory of client files")));
         }
         names.push(name);
     }
@@ -200,23 +200,23 @@ fn is_cluster_file(content: &[u8]) -> bool {
 /// Returns the reason why a file with the name of a cluster is not a cluster file, or `None` if it
 /// is something else altogether. Quotes only keys that resemble those of a client file.
 fn why_skipped(content: &[u8]) -> Option<String> {
-    let agents = "an agent does not read it either";
+    let agents = "Cilium's agents do not read it either";
     if let Some(cause) = encoded_mark(content) {
-        return Some(format!("it is {cause}, and the bytes \"endpoints:\" are not in it: {agents}"));
+        return Some(format!("it is {cause} and does not contain the bytes \"endpoints:\": {agents}"));
     }
     let Ok(text) = std::str::from_utf8(content) else { return None };
     if text.trim().is_empty() {
-        return Some(format!("it is empty, so that there is no cluster of this name: {agents}"));
+        return Some(format!("it is empty, so there is no cluster of this name: {agents}"));
     }
     let keys: Vec<&str> = text.lines().filter_map(|line| line.split_once(':')).map(|(key, _)| key.trim_matches([' ', '"', '\''])).collect();
     // agents look for exactly these bytes: capitals do not count, although etcd's client would
     // accept them
     let meant = |key: &&&str| key.eq_ignore_ascii_case("endpoints") || meant_by(key) == Some("endpoints");
     if let Some(key) = keys.iter().find(meant) {
-        return Some(format!("it says \"{key}:\" where \"endpoints:\" is meant, with nothing between the word and the colon: {agents}"));
+        return Some(format!("it has \"{key}:\" instead of \"endpoints:\", without a space before the colon: {agents}"));
     }
     let is_client_file = keys.iter().any(|key| CLIENT_FILE_KEYS.contains(&key.replace('_', "-").as_str()));
-    is_client_file.then(|| format!("it names no endpoints: {agents}"))
+    is_client_file.then(|| format!("it has no endpoints: {agents}"))
 }
 
 /// Returns the encoding in which the content has the mark, if it has it only encoded.
@@ -246,8 +246,8 @@ fn read_content(path: &Path) -> Result<Option<Vec<u8>>, String> {
         Err(error) => match error.kind() {
             // a directory, a FIFO, a device
             io::ErrorKind::InvalidInput => Ok(None),
-            io::ErrorKind::NotFound => Err("the file, or the file that it links to, does not exist".to_owned()),
-            io::ErrorKind::FileTooLarge => Err(format!("larger than {FILE_SIZE_BYTES_MAX} bytes, which no cluster file is")),
+            io::ErrorKind::NotFound => Err("the file or the target of its link does not exist".to_owned()),
+            io::ErrorKind::FileTooLarge => Err(format!("larger than {FILE_SIZE_BYTES_MAX} bytes, so it is not a client file")),
             _ => Err(in_words(error)),
         },
     }
@@ -262,13 +262,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let utf16: Vec<u8> = "\u{feff}endpoints:\n- a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         let cases: [(&str, &[u8], Option<&str>); 16] = [
-            ("tokyo", b"endpoint:\n- https://tokyo:2379\n", Some("it says \"endpoint:\" where \"endpoints:\" is meant")),
-            ("osaka", b"Endpoints:\n- https://osaka:2379\n", Some("it says \"Endpoints:\"")),
-            ("kyoto", b"endpoints :\n- https://kyoto:2379\n", Some("it says \"endpoints:\" where")),
+            ("tokyo", b"endpoint:\n- https://tokyo:2379\n", Some("it has \"endpoint:\" instead of \"endpoints:\"")),
+            ("osaka", b"Endpoints:\n- https://osaka:2379\n", Some("it has \"Endpoints:\"")),
+            ("kyoto", b"endpoints :\n- https://kyoto:2379\n", Some("it has \"endpoints:\" instead")),
             ("nara", b" \n", Some("it is empty")),
-            ("kobe", b"trusted-ca-file: /ca.crt\nusername: joe\npassword: hunter2\n", Some("it names no endpoints")),
-            ("otsu", b"end_points:\n- https://otsu:2379\n", Some("it says \"end_points:\" where")),
-            ("tsu", b"trusted_ca_file: /ca.crt\npassword: hunter2\n", Some("it names no endpoints")),
+            ("kobe", b"trusted-ca-file: /ca.crt\nusername: joe\npassword: hunter2\n", Some("it has no endpoints")),
+            ("otsu", b"end_points:\n- https://otsu:2379\n", Some("it has \"end_points:\" instead")),
+            ("tsu", b"trusted_ca_file: /ca.crt\npassword: hunter2\n", Some("it has no endpoints")),
             ("notes", b"to do: key rotation\nhint: ask paris\n", None),
             ("paris", b"endpoints:\n- https://paris:2379\n", None),
             ("readme", b"Put one file for each cluster here: see the manual.\n", None),
@@ -286,7 +286,7 @@ mod tests {
         for (name, _, expected) in cases {
             match (files.get(name), expected) {
                 (Some(FileReading::Skipped { reason }), Some(expected)) => {
-                    assert!(reason.starts_with(expected) && reason.contains("an agent does not read it either"), "{name}: {reason}");
+                    assert!(reason.starts_with(expected) && reason.contains("Cilium's agents do not read it either"), "{name}: {reason}");
                     assert!(!reason.contains("hunter2"), "{reason}");
                 }
                 (Some(FileReading::Cluster(_)) | None, None) => {}

@@ -251,7 +251,7 @@ async fn a_file_that_becomes_too_large_keeps_its_cluster() {
     watch.expect(&["+paris a", "all paris"]).await;
     fs::write(watch.path("config/paris"), cluster_file(&"x".repeat(1024 * 1024))).unwrap();
     let state = watch.expect_state(|state| !state.invalid.is_empty()).await;
-    assert_eq!(state.invalid["paris"], "larger than 1048576 bytes, which no cluster file is");
+    assert_eq!(state.invalid["paris"], "larger than 1048576 bytes, so it is not a client file");
     fs::write(watch.path("config/paris"), cluster_file("b")).unwrap();
     watch.expect(&["+paris b"]).await;
     watch.finish().await;

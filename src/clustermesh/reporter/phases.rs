@@ -2,6 +2,7 @@
 //! and whether it is news. Pure.
 
 use std::hash::{DefaultHasher, Hasher};
+use std::time::Instant;
 
 use crate::model::{ClusterName, ClusterStatus, Kind, Phase};
 use crate::wire::keys::canary_key;
@@ -42,17 +43,69 @@ pub(super) fn phase_of(status: &ClusterStatus) -> Phase {
     }
 }
 
+/// Phases that were logged since all kinds were last read.
+#[derive(Debug)]
+pub(super) struct LoggedPhases {
+    phases: Vec<Phase>,
+    since: Instant,
+}
+
+impl Default for LoggedPhases {
+    fn default() -> Self {
+        Self { phases: Vec::new(), since: Instant::now() }
+    }
+}
+
+impl LoggedPhases {
+    /// Returns the time of the first of these phases, or that of the start if there is none yet.
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Records a phase, and returns whether it is new since all kinds were last read. A remote that
+    /// is down for a day repeats a few phases at each attempt, which would fill the log.
+    pub(super) fn is_news(&mut self, phase: Phase) -> bool {
+        if matches!(phase, Phase::Live | Phase::SourceLost) {
+            self.phases.clear();
+            return true;
+        }
+        let news = !self.phases.contains(&phase);
+        if news {
+            if self.phases.is_empty() {
+                self.since = Instant::now();
+            }
+            self.phases.push(phase);
+        }
+        news
+    }
+}
+
+/// Returns the sentence about a cluster that enters a phase, without its subject.
+pub(super) fn predicate(phase: Phase) -> &'static str {
+    match phase {
+        Phase::WaitingForFiles => "waits for its client file",
+        Phase::Connecting => "is being connected",
+        Phase::ReadingConfig => "is connected, its config is being read",
+        Phase::WaitingForCanary => "waits for a canary",
+        Phase::Listing => "is being listed",
+        Phase::Live => "is live",
+        Phase::SourceLost => "has lost keys or its config at the source",
+        Phase::BackingOff => "could not be read, the next attempt waits",
+        Phase::Draining => "is being removed",
+    }
+}
+
 /// Describes what the source has lost, for status and log.
 pub(super) fn loss_of(status: &ClusterStatus) -> String {
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     let canary = status.resources.iter().any(|resource| resource.canary_gone);
     let gone = match (status.config_gone, canary) {
-        (true, true) => "its cluster config and canaries are gone",
-        (true, false) => "its cluster config is gone",
-        (false, true) => "a canary of its is gone",
-        (false, false) => "leases of its have expired",
+        (true, true) => "its cluster config and canaries were deleted",
+        (true, false) => "its cluster config was deleted",
+        (false, true) => "one of its canaries was deleted",
+        (false, false) => "some of its leases expired",
     };
-    format!("{gone}: what it deletes is kept, marked stale, until it has been back for a while ({held} keys now)")
+    format!("{gone}: meshkeep holds deleted keys as stale until the cluster has recovered ({held} keys now)")
 }
 
 /// Describes the canaries that are missing, with key and kind, for status and log.

@@ -25,7 +25,7 @@ impl Progress {
         if self.advance(read, now) {
             let Scope { cluster, kind } = scope;
             let seconds = now.saturating_duration_since(self.begun).as_secs();
-            tracing::info!(%cluster, %kind, read = self.read, total, seconds, "listing");
+            tracing::info!(%cluster, %kind, read = self.read, total, seconds, "listing {kind} of cluster {cluster}: {} of {total} keys", self.read);
         }
     }
 
@@ -34,7 +34,7 @@ impl Progress {
         if self.told > self.begun {
             let Scope { cluster, kind } = scope;
             let seconds = now.saturating_duration_since(self.begun).as_secs();
-            tracing::info!(%cluster, %kind, read = self.read, seconds, "listed");
+            tracing::info!(%cluster, %kind, read = self.read, seconds, "listed {kind} of cluster {cluster}: {} keys in {seconds} s", self.read);
         }
     }
 

@@ -276,5 +276,5 @@ fn a_store_that_fails_at_every_other_group_is_told_once_for_each_cause_and_minut
     });
     let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
     let lines = |words: &str| text.lines().filter(|line| line.contains(words)).count();
-    assert_eq!((lines("cannot store changes"), lines("works again")), (1, 1), "{text}");
+    assert_eq!((lines("cannot write the store"), lines("can be written again")), (1, 1), "{text}");
 }

@@ -101,7 +101,7 @@ async fn unread_answers_reserve_their_own_bytes_up_to_the_share_of_a_client() {
     let list = keys.range(from_client(1, PbRangeRequest { sort_target: 4, sort_order: 1, ..all_keys() })).await.unwrap();
     let refused = keys.range(from_client(1, all_keys())).await.unwrap_err();
     assert_eq!(
-        (refused.code(), refused.message().starts_with("etcdserver: too many requests: the answers of this client")),
+        (refused.code(), refused.message().starts_with("etcdserver: too many requests: the unread answers of this client")),
         (Code::ResourceExhausted, true)
     );
     // quick answers have their own budget, and other clients have their shares

@@ -65,7 +65,9 @@ impl Watcher {
         open: (OpenOne, Held),
         may_read: impl Fn(&KeyInterval) -> bool,
     ) -> Result<Self, CreateRefusal> {
-        let PbWatchRequestUnion::CreateRequest(create) = request else { return Err(CreateRefusal("no watch is asked for".to_owned())) };
+        let PbWatchRequestUnion::CreateRequest(create) = request else {
+            return Err(CreateRefusal("the request contains no watch".to_owned()));
+        };
         if create.start_revision < 0 {
             return Err(CreateRefusal("etcdserver: mvcc: required revision has been compacted".to_owned()));
         }

@@ -127,7 +127,7 @@ impl Poster {
     pub(crate) fn new(url: &SecretUrl) -> Result<Self, OnProblemError> {
         let shown = url.shown();
         let refused = |reason: String| OnProblemError { shown: shown.clone(), reason };
-        let parsed = Url::parse(url.whole()).map_err(|error| refused(format!("it is no URL ({error})")))?;
+        let parsed = Url::parse(url.whole()).map_err(|error| refused(format!("it is not a URL ({error})")))?;
         // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         // no connection is kept: there are minutes between two posts, and one that the receiver closed meanwhile would cost one
@@ -160,20 +160,20 @@ impl Poster {
             let (wait, counter) = match self.post(&change, &started_at).await {
                 Delivery::Taken => {
                     if backoff.failures() > 0 {
-                        tracing::info!(receiver = self.shown, "findings are posted again");
+                        tracing::info!(receiver = self.shown, "findings are being posted again");
                     }
                     backoff.reset();
                     outstanding.settle(change);
                     (PACE, &board.taken)
                 }
                 Delivery::Refused(why) => {
-                    tracing::warn!(receiver = self.shown, finding = %change.key, why, "the receiver of --on-problem refuses a finding: it is not sent again");
+                    tracing::warn!(receiver = self.shown, finding = %change.key, why, "the receiver of --on-problem refused a finding, which is not sent again");
                     outstanding.settle(change);
                     (PACE, &board.refused)
                 }
                 Delivery::Failed(why, asked) => {
                     if backoff.failures() == 0 {
-                        tracing::warn!(receiver = self.shown, why, "a finding cannot be posted: trying again, at least once a minute");
+                        tracing::warn!(receiver = self.shown, why, "cannot post a finding: trying again, at least once a minute");
                     }
                     outstanding.fail(change);
                     (backoff.next_wait().max(asked.unwrap_or_default()), &board.failed)
@@ -185,14 +185,14 @@ impl Poster {
     }
 
     async fn post(&self, change: &Change, started_at: &str) -> Delivery {
-        let Some(finding) = change.object.as_finding() else { return Delivery::Refused("it is no finding".to_owned()) };
+        let Some(finding) = change.object.as_finding() else { return Delivery::Refused("it is not a finding".to_owned()) };
         let body = Body {
             event: if change.is_there { "appeared" } else { "gone" },
             time: rfc3339(SystemTime::now()),
             finding: Finding::from(finding),
             meshkeep: Sender { version: env!("CARGO_PKG_VERSION"), started_at },
         };
-        let Ok(body) = serde_json::to_vec(&body) else { return Delivery::Refused("it cannot be written as JSON".to_owned()) };
+        let Ok(body) = serde_json::to_vec(&body) else { return Delivery::Refused("it cannot be encoded as JSON".to_owned()) };
         let request = self.client.post(self.url.clone()).header(CONTENT_TYPE, "application/json");
         let request = request.header(USER_AGENT, concat!("meshkeep/", env!("CARGO_PKG_VERSION"))).body(body);
         match request.send().await {

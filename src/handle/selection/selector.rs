@@ -44,7 +44,7 @@ enum Test {
 
 /// Error: a text is not a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{requirement:?} is not of a label selector: {reason}")]
+#[error("{requirement:?} is not a valid requirement of a label selector: {reason}")]
 pub struct MalformedSelector {
     requirement: String,
     reason: String,
@@ -63,7 +63,7 @@ impl LabelSelector {
         let mut requirements = Vec::new();
         for part in split_outside_parentheses(text).map(str::trim) {
             if requirements.len() == REQUIREMENTS_MAX {
-                return Err(malformed(part, format!("{REQUIREMENTS_MAX} requirements stand before it, which is as many as are taken")));
+                return Err(malformed(part, format!("it is behind {REQUIREMENTS_MAX} requirements, which is the limit")));
             }
             requirements.push(Requirement::parse(part).map_err(|reason| malformed(part, reason))?);
         }
@@ -98,7 +98,7 @@ impl LabelSelector {
 impl Requirement {
     fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
-            return Err("nothing stands there: is there a comma too many?".to_owned());
+            return Err("it is empty: remove the extra comma".to_owned());
         }
         if let Some(key) = text.strip_prefix('!') {
             return Self::new(key, Test::Missing);
@@ -126,10 +126,10 @@ impl Requirement {
     /// Parses `key in (values)` or `key notin (values)`, given the parts before and inside the
     /// parentheses.
     fn of_set(before: &str, list: &str) -> Result<Self, String> {
-        let operator = || format!("{:?} stands before the values, expected a key and in or notin", before.trim());
+        let operator = || format!("{:?} is before the values, expected a key and in or notin", before.trim());
         let (key, word) = before.trim().rsplit_once(char::is_whitespace).ok_or_else(operator)?;
         if list.trim().is_empty() {
-            return Err(format!("{word} needs a value, which may be empty: write (,) for that"));
+            return Err(format!("{word} needs at least one value; write (,) for an empty value"));
         }
         let values = list.split(',').map(checked_value).collect::<Result<_, _>>()?;
         match word {
@@ -163,7 +163,7 @@ impl Requirement {
 fn check_key(key: &str) -> Result<(), String> {
     let qualified = match key.split_once(':') {
         Some((source, rest)) if is_word(source) => rest,
-        Some((source, _)) => return Err(format!("{source:?} before the colon is not the source of a label")),
+        Some((source, _)) => return Err(format!("{source:?} before the colon is not a label source")),
         None => key,
     };
     let (prefix, name) = qualified.split_once('/').map_or((None, qualified), |(prefix, name)| (Some(prefix), name));
@@ -178,7 +178,7 @@ fn check_key(key: &str) -> Result<(), String> {
         return Err("the name of the key is empty".to_owned());
     }
     if name.len() > NAME_LENGTH_MAX || !is_word(name) {
-        return Err(format!("{name:?} is not the name of a key: {WORD}"));
+        return Err(format!("{name:?} is not a valid key name: {WORD}"));
     }
     Ok(())
 }
@@ -189,14 +189,14 @@ fn checked_value(text: &str) -> Result<String, String> {
     if value.is_empty() || (value.len() <= NAME_LENGTH_MAX && is_word(value)) {
         return Ok(value.to_owned());
     }
-    Err(format!("{value:?} is not a value: {WORD}"))
+    Err(format!("{value:?} is not a valid value: {WORD}"))
 }
 
 /// Parses the number that `>` and `<` compare with. It must also be a valid value, so it has no
 /// sign.
 fn whole_number(text: &str) -> Result<i64, String> {
     let value = checked_value(text)?;
-    value.parse().map_err(|_| format!("{value:?} is not a whole number, which > and < compare with"))
+    value.parse().map_err(|_| format!("{value:?} is not a whole number, which > and < need"))
 }
 
 /// Returns whether a text consists of letters and digits, with `-`, `_` and `.` between them, and
@@ -326,38 +326,38 @@ mod tests {
             (">1", "the name of the key is empty"),
             ("example.com/=b", "the name of the key is empty"),
             ("k8s:=b", "the name of the key is empty"),
-            ("a in", r#""a in" is not the name of a key"#),
-            ("a in x", r#""a in x" is not the name of a key"#),
-            ("a b", r#""a b" is not the name of a key"#),
-            ("-a=b", r#""-a" is not the name of a key"#),
-            ("a.=b", r#""a." is not the name of a key"#),
-            ("ä=b", r#""ä" is not the name of a key"#),
-            ("!a=b", r#""a=b" is not the name of a key"#),
-            (&long, "is not the name of a key"),
-            ("a/b/c", r#""b/c" is not the name of a key"#),
+            ("a in", r#""a in" is not a valid key name"#),
+            ("a in x", r#""a in x" is not a valid key name"#),
+            ("a b", r#""a b" is not a valid key name"#),
+            ("-a=b", r#""-a" is not a valid key name"#),
+            ("a.=b", r#""a." is not a valid key name"#),
+            ("ä=b", r#""ä" is not a valid key name"#),
+            ("!a=b", r#""a=b" is not a valid key name"#),
+            (&long, "is not a valid key name"),
+            ("a/b/c", r#""b/c" is not a valid key name"#),
             ("A.example/b", r#""A.example" before the slash of a key is not a DNS subdomain"#),
             ("/b", r#""" before the slash of a key is not a DNS subdomain"#),
             ("a_b/c=d", r#""a_b" before the slash of a key is not a DNS subdomain"#),
             ("a..b/c=d", r#""a..b" before the slash of a key is not a DNS subdomain"#),
-            (":a=b", r#""" before the colon is not the source of a label"#),
-            ("k8s:a:b", r#""a:b" is not the name of a key"#),
-            ("a=b c", r#""b c" is not a value"#),
-            ("a=-b", r#""-b" is not a value"#),
-            ("a=b/c", r#""b/c" is not a value"#),
-            ("a=b=c", r#""b=c" is not a value"#),
-            ("a=>1", r#"">1" is not a value"#),
-            ("a in (b c)", r#""b c" is not a value"#),
+            (":a=b", r#""" before the colon is not a label source"#),
+            ("k8s:a:b", r#""a:b" is not a valid key name"#),
+            ("a=b c", r#""b c" is not a valid value"#),
+            ("a=-b", r#""-b" is not a valid value"#),
+            ("a=b/c", r#""b/c" is not a valid value"#),
+            ("a=b=c", r#""b=c" is not a valid value"#),
+            ("a=>1", r#"">1" is not a valid value"#),
+            ("a in (b c)", r#""b c" is not a valid value"#),
             ("a in (b", "its parenthesis is not closed"),
-            ("a=(b)", r#""a=" stands before the values, expected a key and in or notin"#),
-            ("a like (b)", r#""a like" stands before the values, expected a key and in or notin"#),
-            ("in (b)", r#""in" stands before the values, expected a key and in or notin"#),
-            ("a in ()", "in needs a value, which may be empty: write (,) for that"),
-            ("a notin ( )", "notin needs a value, which may be empty: write (,) for that"),
-            ("a>b", r#""b" is not a whole number, which > and < compare with"#),
-            ("a>", r#""" is not a whole number, which > and < compare with"#),
-            ("a<1.5", r#""1.5" is not a whole number, which > and < compare with"#),
-            ("a<-1", r#""-1" is not a value"#),
-            ("a>9223372036854775808", r#""9223372036854775808" is not a whole number, which > and < compare with"#),
+            ("a=(b)", r#""a=" is before the values, expected a key and in or notin"#),
+            ("a like (b)", r#""a like" is before the values, expected a key and in or notin"#),
+            ("in (b)", r#""in" is before the values, expected a key and in or notin"#),
+            ("a in ()", "in needs at least one value; write (,) for an empty value"),
+            ("a notin ( )", "notin needs at least one value; write (,) for an empty value"),
+            ("a>b", r#""b" is not a whole number, which > and < need"#),
+            ("a>", r#""" is not a whole number, which > and < need"#),
+            ("a<1.5", r#""1.5" is not a whole number, which > and < need"#),
+            ("a<-1", r#""-1" is not a valid value"#),
+            ("a>9223372036854775808", r#""9223372036854775808" is not a whole number, which > and < need"#),
         ];
         for (text, reason) in cases {
             let error = LabelSelector::parse(text).unwrap_err();
@@ -371,6 +371,6 @@ mod tests {
         assert!(LabelSelector::parse(&many).is_ok() && LabelSelector::parse(&(many + ",a")).is_err());
         let error = LabelSelector::parse("app=cart,a=b c").unwrap_err().to_string();
         let word = "at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit";
-        assert_eq!(error, format!(r#""a=b c" is not of a label selector: "b c" is not a value: {word}"#));
+        assert_eq!(error, format!(r#""a=b c" is not a valid requirement of a label selector: "b c" is not a valid value: {word}"#));
     }
 }

@@ -36,10 +36,10 @@ impl MissingConfig {
         let key = format!("cilium/cluster-config/{cluster}");
         let denied = if self.denied { format!(" (permission denied on {key})") } else { String::new() };
         match self.others.as_slice() {
-            [other] if !self.has_more => format!("this etcd describes {other}, not {cluster}{denied}"),
-            [] if self.denied => format!("permission denied on {key}, and no other cluster is seen in this etcd"),
+            [other] if !self.has_more => format!("this etcd belongs to cluster {other}, not {cluster}{denied}"),
+            [] if self.denied => format!("permission denied on {key}, and this etcd has no other cluster"),
             [] if self.has_own_nodes => format!("{key} does not exist, although this etcd has nodes of {cluster}"),
-            [] => format!("{key} does not exist, and no other cluster is seen in this etcd"),
+            [] => format!("{key} does not exist, and this etcd has no other cluster"),
             others => {
                 let names: Vec<&str> = others.iter().map(ClusterName::as_str).collect();
                 let more = if self.has_more { " and more" } else { "" };
@@ -53,19 +53,19 @@ impl MissingConfig {
     pub fn advice(&self, cluster: &ClusterName) -> String {
         if !self.others.is_empty() {
             return format!(
-                "correct the endpoints in the file of {cluster}; or, if this is the right etcd, name the file as the cluster names itself (cluster.name)"
+                "correct the endpoints in the client file of {cluster}; or, if this is the right etcd, rename the file to the name of the cluster (cluster.name)"
             );
         }
         if self.denied {
             return format!(
-                "are the endpoints those of {cluster}, and is the file named as the cluster names itself (cluster.name)? The user needs the role `remote` of its clustermesh-apiserver's etcd (or `local` of a KVStoreMesh's)"
+                "check that the endpoints are those of {cluster}, and that the file has the name of the cluster (cluster.name); the user needs the role `remote` in the etcd of its clustermesh-apiserver (or `local` in that of a KVStoreMesh)"
             );
         }
-        let legacy = format!("a release too old to write a cluster config is read with --legacy-clusters {cluster}");
+        let legacy = format!("if its Cilium is too old to write a cluster config, use --legacy-clusters {cluster}");
         if self.has_own_nodes {
-            return format!("see whether its clustermesh-apiserver runs; {legacy}");
+            return format!("check that its clustermesh-apiserver runs; {legacy}");
         }
-        format!("see whether its clustermesh-apiserver has written it, and whether the endpoints are those of {cluster}; {legacy}")
+        format!("check that its clustermesh-apiserver has written it, and that the endpoints are those of {cluster}; {legacy}")
     }
 }
 
@@ -83,12 +83,12 @@ mod tests {
             |others: &[&str]| MissingConfig { others: others.iter().map(|other| name(other)).collect(), ..MissingConfig::default() };
         let denied = |others: &[&str]| MissingConfig { denied: true, ..missing(others) };
         for (missing, expected) in [
-            (missing(&["paris"]), "this etcd describes paris, not rome"),
+            (missing(&["paris"]), "this etcd belongs to cluster paris, not rome"),
             (missing(&["paris", "oslo"]), "no config of rome; it has paris, oslo"),
             (MissingConfig { has_more: true, ..missing(&["paris"]) }, "no config of rome; it has paris and more"),
-            (denied(&["paris"]), "this etcd describes paris, not rome (permission denied on cilium/cluster-config/rome)"),
-            (denied(&[]), "permission denied on cilium/cluster-config/rome, and no other cluster is seen in this etcd"),
-            (missing(&[]), "cilium/cluster-config/rome does not exist, and no other cluster is seen in this etcd"),
+            (denied(&["paris"]), "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)"),
+            (denied(&[]), "permission denied on cilium/cluster-config/rome, and this etcd has no other cluster"),
+            (missing(&[]), "cilium/cluster-config/rome does not exist, and this etcd has no other cluster"),
             (
                 MissingConfig { has_own_nodes: true, ..missing(&[]) },
                 "cilium/cluster-config/rome does not exist, although this etcd has nodes of rome",

@@ -77,7 +77,7 @@ pub(in crate::store) fn open_file(path: &Path, options: &OpenOptions) -> io::Res
 
 /// Returns why the engine's directory cannot be used: the first foreign entry among the engine's files, in words.
 pub(in crate::store) fn in_engine_directory(directory: &Path) -> io::Result<Option<String>> {
-    let says = |path: &Path, found| format!("{} is {found}, and meshkeep writes none there", path.display());
+    let says = |path: &Path, found| format!("{} is {found}, which meshkeep does not write there", path.display());
     if let Some(found) = foreign_type(directory, Expected::Directory)? {
         return Ok(Some(says(directory, found)));
     }

@@ -55,7 +55,7 @@ impl DirectoryLock {
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
                     if !std::mem::replace(&mut told, true) {
                         let holder = read_holder(&mut file);
-                        tracing::warn!(directory = %directory.display(), holder, wait_s = wait.as_secs(), "the data directory is in use: waiting for its holder to end");
+                        tracing::warn!(directory = %directory.display(), holder, wait_s = wait.as_secs(), "the data directory is in use by {holder}: waiting until that process ends");
                     }
                     std::thread::sleep(LOCK_POLL.min(deadline.saturating_duration_since(Instant::now())));
                 }
@@ -88,6 +88,6 @@ fn read_holder(file: &mut File) -> String {
     let text = String::from_utf8_lossy(&bytes).replace(char::is_control, " ");
     match outcome {
         Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
-        Ok(_) | Err(_) => "a process that has not written its name".to_owned(),
+        Ok(_) | Err(_) => "an unknown process".to_owned(),
     }
 }

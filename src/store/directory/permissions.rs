@@ -17,7 +17,7 @@ const STICKY: u32 = 0o1000;
 pub(in crate::store) fn narrow(data_directory: &Path) {
     if let Err(error) = narrow_all(data_directory) {
         let directory = data_directory.display();
-        tracing::warn!(%directory, %error, "the data directory cannot be made private: other users may read what is mirrored");
+        tracing::warn!(%directory, %error, "cannot make the data directory private: other users may be able to read the mirrored data");
     }
 }
 

@@ -147,7 +147,7 @@ impl Files for Directory {
                 Some(number) if entry.file_type()?.is_file() => numbers.push(number),
                 Some(_) | None => {
                     if let Some(Due { more }) = FOREIGN.due("entry") {
-                        tracing::warn!(path = %entry.path().display(), more, "not a file of the log: it is ignored");
+                        tracing::warn!(path = %entry.path().display(), more, "ignoring a file in the log's directory that is not a log file");
                     }
                 }
             }

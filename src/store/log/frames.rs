@@ -152,7 +152,7 @@ pub(in crate::store) fn read_all(files: &dyn Files) -> io::Result<LogRead> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if is_exhausted(&error) => return Err(error),
             Err(error) => {
-                tracing::error!(file, %error, "a file of the log cannot be read");
+                tracing::error!(file, %error, "cannot read a file of the log");
                 read.push(FileRead { error: Some(error), ..read_file(file, &[]) });
             }
         }

@@ -17,12 +17,12 @@ pub(in crate::store) fn losses(found: &DamageReport, damaged_count: u64) -> Vec<
     }
     let unnamed = found.lost.len().saturating_sub(RANGES_NAMED_MAX);
     if unnamed > 0 {
-        losses.push(format!("nor from {unnamed} more ranges"));
+        losses.push(format!("and from {unnamed} more ranges"));
     }
     if found.suspect_everywhere {
-        losses.push("changes may be missing anywhere: all clusters are listed anew".to_owned());
+        losses.push("changes may be missing anywhere: meshkeep lists all clusters again".to_owned());
     }
-    losses.extend(found.doubts.iter().map(|doubt| format!("{doubt}: all clusters are listed anew")));
+    losses.extend(found.doubts.iter().map(|doubt| format!("{doubt}: meshkeep lists all clusters again")));
     if damaged_count > 0 {
         losses.push(format!("{damaged_count} values cannot be read"));
     }

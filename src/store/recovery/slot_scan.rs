@@ -242,15 +242,15 @@ impl<S: Slots> SlotScan<S> {
         self.chunk_store.marked(id, folded);
         let doubts = &mut self.found.doubts;
         if id == 0 {
-            doubts.push("its mark is missing or damaged, or a repair was broken off".to_owned());
+            doubts.push("its mark is missing or damaged, or a repair was aborted".to_owned());
         } else if run.is_missing() {
-            doubts.push("its log is missing, or is that of another store".to_owned());
+            doubts.push("its log is missing, or belongs to another store".to_owned());
         } else if run.folded > folded {
-            doubts.push(format!("it went back from group {} to {folded}: its end is lost", run.folded));
+            doubts.push(format!("it went back from group {} to {folded}: the newest groups are lost", run.folded));
         } else if run.first > folded + 1 {
-            doubts.push(format!("its log begins with group {}: those from {} on are lost", run.first, folded + 1));
+            doubts.push(format!("its log starts with group {}: the groups from {} on are lost", run.first, folded + 1));
         } else if run.last < folded {
-            doubts.push(format!("its log ends with group {}: those up to {folded} are lost", run.last));
+            doubts.push(format!("its log ends with group {}: the groups up to {folded} are lost", run.last));
         }
         doubts.extend(run.damage(upto));
         let (log, unreadable) = run.changes(folded, upto)?;
@@ -276,7 +276,7 @@ impl<S: Slots> SlotScan<S> {
             }
             Some(Err(error)) => {
                 if let Some(Due { more }) = DAMAGED.due("unreadable") {
-                    tracing::warn!(%slot, %error, more, "a slot of the store cannot be read");
+                    tracing::warn!(%slot, %error, more, "cannot read a slot of the store");
                 }
                 self.found.damaged_count += u64::from(counts);
                 self.found.suspect_everywhere |= counts;
@@ -316,11 +316,11 @@ impl<S: Slots> SlotScan<S> {
             object.take(slot, part);
         }
         if self.chunks.is_empty() {
-            return Err(EngineError::Damaged("its content is gone".to_owned()));
+            return Err(EngineError::Damaged("it is empty".to_owned()));
         }
         let highest = self.restore_chunks()?;
         if self.last < highest && self.found.doubts.is_empty() {
-            self.found.doubts.push(format!("its log ends with group {}: those up to {highest} are lost", self.last));
+            self.found.doubts.push(format!("its log ends with group {}: the groups up to {highest} are lost", self.last));
         }
         self.restore_log()?;
         let folded = self.mark.map_or(0, |mark| mark.group);
@@ -468,7 +468,7 @@ fn read_values(pairs: &Pairs) -> (Vec<(Key, Option<Value>)>, u64) {
         Ok(value) => Some((key.into(), value)),
         Err(_) => {
             if let Some(Due { more }) = DAMAGED.due("change") {
-                tracing::warn!(key = %key.escape_ascii(), more, "a change in the log cannot be read");
+                tracing::warn!(key = %key.escape_ascii(), more, "cannot read a change in the log");
             }
             damaged_count += 1;
             None

@@ -66,9 +66,9 @@ fn a_store_that_went_back_is_found() {
     store.close().unwrap();
     copy_directory(&directory.path().join("log"), &older.path().join("log"));
     let findings = |directory: &Path| inspect(directory, &|_| ()).unwrap().findings;
-    assert_eq!(findings(older.path()), ["it went back from group 2 to 1: its end is lost: all clusters are listed anew"]);
+    assert_eq!(findings(older.path()), ["it went back from group 2 to 1: the newest groups are lost: meshkeep lists all clusters again"]);
     fs::remove_dir_all(older.path().join("log")).unwrap();
-    assert_eq!(findings(older.path()), ["its log is missing, or is that of another store: all clusters are listed anew"]);
+    assert_eq!(findings(older.path()), ["its log is missing, or belongs to another store: meshkeep lists all clusters again"]);
 }
 
 #[test]

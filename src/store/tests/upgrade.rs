@@ -63,7 +63,7 @@ fn an_older_store_without_a_step_is_set_aside_intact() {
     assert_eq!(upgraded(directory.path(), &[]).1, OLDER);
     let (store, opened) = open(directory.path());
     let set_aside = opened.set_aside.unwrap();
-    assert_eq!(set_aside.reason, "it has format 2 of an older version, which this one does not read");
+    assert_eq!(set_aside.reason, "it has format 2 of an older version, which this version cannot read");
     assert!(set_aside.path.file_name().unwrap().to_str().unwrap().starts_with("set-aside-older-version-"));
     assert!(opened.created && set_aside.path.join("log").exists());
     assert_eq!(read(&store), Loaded::default());

@@ -123,13 +123,13 @@ fn merge_ports(exports: &[Exported<'_>]) -> (Vec<ExportPort>, Option<ExportConfl
             let at = merged.iter().find(|(known, _)| similar(known, port));
             let conflict = match (named, at) {
                 (Some((known, older)), _) => {
-                    Some(format!("two ports have the name {:?}: {} of {older} holds, the oldest export with it", port.name, form(known)))
+                    Some(format!("two ports have the name {:?}: {} of {older}, the oldest export with it, is used", port.name, form(known)))
                 }
                 (None, Some((known, older))) if known.name != port.name => {
-                    Some(format!("port {} has two names: {:?} of {older} holds, the oldest export with it", form(port), known.name))
+                    Some(format!("port {} has two names: {:?} of {older}, the oldest export with it, is used", form(port), known.name))
                 }
                 (None, Some((known, older))) if known.app_protocol != port.app_protocol => Some(format!(
-                    "port {} has two application protocols: {:?} of {older} holds, the oldest export with it",
+                    "port {} has two application protocols: {:?} of {older}, the oldest export with it, is used",
                     form(port),
                     known.app_protocol
                 )),
@@ -152,9 +152,9 @@ fn merge_ports(exports: &[Exported<'_>]) -> (Vec<ExportPort>, Option<ExportConfl
         let oldest = exports.first().map(|one| one.cluster);
         message = clusters.first().zip(oldest).map(|(first, oldest)| {
             if first == oldest {
-                format!("the ports of {oldest}, the oldest export, are not those of all together")
+                format!("{oldest}, the oldest export, does not have the ports of all exports")
             } else {
-                format!("the ports of {first} are not those of {oldest}, the oldest export")
+                format!("{first} does not have the ports of {oldest}, the oldest export")
             }
         });
     }
@@ -171,7 +171,7 @@ fn intersect_families(exports: &[Exported<'_>]) -> (Vec<String>, Option<ExportCo
         if common.is_empty() { clusters.push(one.cluster.clone()) } else { families = common }
     }
     let conflict = clusters.first().map(|first| {
-        let message = format!("{first} has no IP family in common with older exports: {} holds", families.join(" and "));
+        let message = format!("{first} has no IP family in common with older exports: {} is used", families.join(" and "));
         ExportConflict { reason: "IPFamilyConflict", clusters: clusters.clone(), message }
     });
     (families, conflict)
@@ -191,7 +191,7 @@ fn compare_fields(oldest: Exported<'_>, exports: &[Exported<'_>]) -> Vec<ExportC
                 None => conflicts.push(ExportConflict {
                     reason: field.reason,
                     clusters: vec![one.cluster.clone()],
-                    message: format!("{}: {held:?} of {} holds, the oldest export", field.name, oldest.cluster),
+                    message: format!("{}: {held:?} of {}, the oldest export, is used", field.name, oldest.cluster),
                 }),
             }
         }

@@ -110,18 +110,16 @@ impl SelectionRule {
     pub const fn text(self) -> &'static str {
         match self {
             Self::NoLocalService => {
-                "the cluster announces no such service: if it has none, or one that is not global, nothing is used; whether it has a global one that it does not share cannot be seen here"
+                "the cluster announces no such service: if its service does not exist or is not global, no backend is used; a global service that it does not share is not visible here"
             }
-            Self::NotGlobal => "the service is not global in the cluster: its own backends alone are used",
-            Self::NoAffinity => "without an affinity local and remote backends are used alike",
-            Self::LocalActive => "the affinity is local and a local backend is active: the local ones alone are used",
-            Self::LocalInactive => "the affinity is local, but no local backend is active: remote ones are used too",
-            Self::LocalInactiveRemoteUnhealthy => {
-                "the affinity is local, and no remote backend is healthy either: the local ones alone are used"
-            }
-            Self::RemoteHealthy => "the affinity is remote and a remote backend is healthy: the remote ones alone are used",
-            Self::RemoteUnhealthy => "the affinity is remote, but no remote backend is healthy: local ones are used too",
-            Self::NoneHealthy => "the affinity is remote, and no local backend is healthy either: the remote ones alone are used",
+            Self::NotGlobal => "the service is not global in the cluster: only its own backends are used",
+            Self::NoAffinity => "without an affinity, local and remote backends are used equally",
+            Self::LocalActive => "the affinity is local and a local backend is active: only local backends are used",
+            Self::LocalInactive => "the affinity is local, but no local backend is active: remote backends are used too",
+            Self::LocalInactiveRemoteUnhealthy => "the affinity is local, but no backend is healthy: only local backends are used",
+            Self::RemoteHealthy => "the affinity is remote and a remote backend is healthy: only remote backends are used",
+            Self::RemoteUnhealthy => "the affinity is remote, but no remote backend is healthy: local backends are used too",
+            Self::NoneHealthy => "the affinity is remote, but no backend is healthy: only remote backends are used",
         }
     }
 

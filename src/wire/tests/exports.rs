@@ -50,7 +50,7 @@ fn exports_are_refused() {
             r#"sessionAffinity is "Cookie", expected one of"#,
         ),
         (r#","namespace":"""#, "namespace is empty"),
-        (r#","name":"m""#, r#"namespace and name are "s" and "m", but the key says "s/n""#),
+        (r#","name":"m""#, r#"namespace and name are "s" and "m", but the key has "s/n""#),
         (r#","cluster":"tokyo""#, r#"cluster is "tokyo", expected "paris""#),
     ] {
         let refused = export(fields).unwrap_err();
@@ -185,14 +185,14 @@ fn slices_are_refused() {
     assert_eq!(refused(&[ipv4(), field(1, b"tokyo")].concat()), r#"cluster is "tokyo", expected "paris""#);
     assert_eq!(refused(&[ipv4(), field(1, b"paris"), field(3, b"s")].concat()), "name is empty");
     let other = [ipv4(), field(1, b"paris"), field(3, b"s"), field(4, b"n-2")].concat();
-    assert_eq!(refused(&other), r#"namespace and name are "s" and "n-2", but the key says "s/n-1""#);
+    assert_eq!(refused(&other), r#"namespace and name are "s" and "n-2", but the key has "s/n-1""#);
     assert_eq!(refused(&[named("IPv4"), varint(2, 9)].concat()), "clusterID is 9, expected 1, the id in the cluster config of paris");
     assert_eq!(refused(&named("FQDN")), r#"addressType is "FQDN", expected IPv4 or IPv6"#);
     let wrong_family = [named("IPv4"), endpoint("fd00::1")].concat();
     assert_eq!(refused(&wrong_family), "endpoints: fd00::1 is not an address of the slice's family, IPv4");
     assert_eq!(refused(&[named("IPv6"), endpoint("x")].concat()), r#"endpoints: "x" is not an IP address"#);
     assert_eq!(refused(&[named("IPv4"), varint(8, 1)].concat()), "endpoints has the wrong wire type");
-    assert_eq!(refused(&[named("IPv4"), vec![0x42, 0x09]].concat()), "the protobuf message is cut off");
+    assert_eq!(refused(&[named("IPv4"), vec![0x42, 0x09]].concat()), "the protobuf message is incomplete");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn what_is_not_one_whole_frame_of_zstd_is_refused() {
 fn a_bomb_is_refused_before_it_grows() {
     let refused = |message: &[u8]| decode_paris(Kind::EndpointSlice, "s/n-1", &packed(message), 1).unwrap_err();
     // 64 MiB in a few kilobytes
-    assert_eq!(refused(&vec![0; 64 << 20]), "value is more than 16777216 bytes once unpacked");
+    assert_eq!(refused(&vec![0; 64 << 20]), "value has more than 16777216 bytes when decompressed");
     // millions of empty endpoints
     assert_eq!(refused(&b"\x42\x00".repeat(1 << 20)), "more than 100000 elements");
     // a frame that asks for a window of 2 GiB

@@ -29,7 +29,7 @@ fn nodes_are_refused() {
             ("a", "null", 1, r#"Cluster is "", expected "paris""#),
             ("a", r#"{"Name":"a","Cluster":"tokyo","ClusterID":1}"#, 1, r#"Cluster is "tokyo", expected "paris""#),
             ("a", r#"{"Name":"","Cluster":"paris","ClusterID":1}"#, 1, "Name is empty"),
-            ("a", r#"{"Name":"b","Cluster":"paris","ClusterID":1}"#, 1, r#"Name is "b", but the key says "a""#),
+            ("a", r#"{"Name":"b","Cluster":"paris","ClusterID":1}"#, 1, r#"Name is "b", but the key has "a""#),
             (
                 "a",
                 r#"{"Name":"a","Cluster":"paris","ClusterID":2}"#,
@@ -67,7 +67,9 @@ fn a_node_has_so_many_addresses_and_pod_cidrs_at_most() {
         assert_eq!(count, made);
         match decode_paris(Kind::Node, "a", &value, 1) {
             Ok(object) => assert_eq!(object.as_node().unwrap().entry_count_max(), count),
-            Err(reason) => assert_eq!((count, reason.as_str()), (0, "100001 addresses and pod CIDRs, and a node may have 100000")),
+            Err(reason) => {
+                assert_eq!((count, reason.as_str()), (0, "100001 addresses and pod CIDRs are too many: a node may have at most 100000"))
+            }
         }
     }
 }
@@ -85,12 +87,7 @@ fn services_are_refused() {
             ("s/n", r#"{"cluster":"tokyo"}"#, 1, r#"cluster is "tokyo", expected "paris""#),
             ("s/n", r#"{"cluster":"paris","name":"n"}"#, 1, "namespace is empty"),
             ("s/n", r#"{"cluster":"paris","namespace":"s"}"#, 1, "name is empty"),
-            (
-                "s/n",
-                r#"{"cluster":"paris","namespace":"s","name":"m"}"#,
-                1,
-                r#"namespace and name are "s" and "m", but the key says "s/n""#,
-            ),
+            ("s/n", r#"{"cluster":"paris","namespace":"s","name":"m"}"#, 1, r#"namespace and name are "s" and "m", but the key has "s/n""#),
             ("s/n/m", r#"{"cluster":"paris","namespace":"s","name":"n/m"}"#, 1, "namespace and name are"),
             ("s", r#"{"cluster":"paris","namespace":"s","name":"n"}"#, 1, "namespace and name are"),
             ("s/n", r#"{"cluster":"paris","namespace":"s","name":"n","clusterID":2}"#, 1, "clusterID is 2, expected 1"),
@@ -130,7 +127,7 @@ fn identities_are_refused() {
             ("131072", GOOD, 1, "identity 131072 in the key is outside"),
             ("255", GOOD, 0, "identity 255 in the key is reserved"),
             ("0", GOOD, 0, "identity 0 in the key is reserved, no cluster may allocate it"),
-            ("", GOOD, 0, r#""" in the key is not an identity's number"#),
+            ("", GOOD, 0, r#""" in the key is not an identity number"#),
             ("065536", GOOD, 1, ""),
             ("00000000000000000000000065536", GOOD, 1, ""),
             ("00", GOOD, 0, "identity 0 in the key is reserved, no cluster may allocate it"),
@@ -191,10 +188,10 @@ fn ip_entries_are_refused() {
             ("10.0.0.1", "[]", 1, "value is not the JSON of an IP identity pair: invalid type"),
             ("10.0.0.1", r#"{"IP":"","ID":2}"#, 1, "IP is empty"),
             ("10.0.0.1", r#"{"ID":2}"#, 1, "IP is empty"),
-            ("10.0.0.1", r#"{"IP":"10.0.0.2","ID":2}"#, 1, r#"IP and Mask make "10.0.0.2", but the key says "10.0.0.1""#),
-            ("10.0.0.1", r#"{"IP":"10.0.0.1","Mask":"/////w==","ID":2}"#, 1, r#"IP and Mask make "10.0.0.1/32", but"#),
-            ("10.0.0.1/32", r#"{"IP":"10.0.0.1","ID":2}"#, 1, r#"IP and Mask make "10.0.0.1", but"#),
-            ("FD00::1", r#"{"IP":"fd00::1","ID":2}"#, 1, r#"IP and Mask make "fd00::1", but"#),
+            ("10.0.0.1", r#"{"IP":"10.0.0.2","ID":2}"#, 1, r#"IP and Mask give "10.0.0.2", but the key has "10.0.0.1""#),
+            ("10.0.0.1", r#"{"IP":"10.0.0.1","Mask":"/////w==","ID":2}"#, 1, r#"IP and Mask give "10.0.0.1/32", but"#),
+            ("10.0.0.1/32", r#"{"IP":"10.0.0.1","ID":2}"#, 1, r#"IP and Mask give "10.0.0.1", but"#),
+            ("FD00::1", r#"{"IP":"fd00::1","ID":2}"#, 1, r#"IP and Mask give "fd00::1", but"#),
             ("10.0.0.0/120", r#"{"IP":"10.0.0.0","Mask":"////////////////////AA==","ID":2}"#, 1, "Mask is too long for IP 10.0.0.0"),
             ("10.0.0.1", r#"{"IP":"10.0.0.1","ID":256}"#, 1, "ID 256 is neither reserved nor in 65536 to 131071 of cluster paris"),
             ("10.0.0.1", r#"{"IP":"10.0.0.1","ID":131072}"#, 1, "ID 131072 is neither reserved nor in"),

@@ -131,7 +131,7 @@ fn trap_11_cidrs_have_two_forms_and_canonical_masks() {
     assert_eq!(node(text), Ok(expected));
     assert!(node(r#""IPv4AllocCIDR":{"IP":"10.1.0.0","Mask":"/wD/AA=="}"#).is_err());
     let pair = decode_paris(Kind::Ip, "10.1.0.0/16", br#"{"IP":"10.1.0.0","Mask":"/wD/AA==","ID":2}"#, 0);
-    assert_eq!(pair, Err(r#"IP and Mask make "10.1.0.0/0", but the key says "10.1.0.0/16""#.into()));
+    assert_eq!(pair, Err(r#"IP and Mask give "10.1.0.0/0", but the key has "10.1.0.0/16""#.into()));
 }
 
 #[test]

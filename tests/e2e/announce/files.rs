@@ -112,8 +112,8 @@ async fn an_emptied_file_withdraws_nothing_before_sighup_says_so() {
     rack_file.is_withdrawn().await;
     rack_file.measures(&["meshkeep_announce_held_files{cluster=\"vms\"} 0".into()]).await;
     rack_file.announcer.terminate();
-    assert_eq!((rack_file.announcer.end().await, rack_file.place.said("log", "ended: all that was announced stays")), (0, 1));
-    assert_eq!(rack_file.place.said("log", "not all files are as announced"), 0);
+    assert_eq!((rack_file.announcer.end().await, rack_file.place.said("log", "stopped announcing cluster vms: its keys stay")), (0, 1));
+    assert_eq!(rack_file.place.said("log", "some changes of the files were not applied"), 0);
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn a_deleted_file_is_withdrawn_once_its_time_is_over() {
     rack_file.place.says("log", "would withdraw 20 of 20 workloads").await;
     assert_eq!(rack_file.addresses().await, before);
     rack_file.is_withdrawn().await;
-    rack_file.place.says("log", "no change of the file is held back any more").await;
+    rack_file.place.says("log", "no change to the file is held back any more").await;
     // adding as many workloads again is no withdrawal
     fs::write(rack_file.file(), rack(WORKLOADS)).unwrap();
     eventually("the file's addresses", async || (rack_file.addresses().await.len() == 20).then_some(())).await;

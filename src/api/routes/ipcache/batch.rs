@@ -72,7 +72,10 @@ pub(crate) async fn lookup_ips(
 ) -> Result<Response, Problem> {
     let Json(LookupRequest { ips }) = body.map_err(|rejection| bad_body(&rejection))?;
     if ips.len() > BATCH_LENGTH_MAX {
-        return Err(Problem::parameter("ips", format!("{} addresses are too many: ask for at most {BATCH_LENGTH_MAX} at once", ips.len())));
+        return Err(Problem::parameter(
+            "ips",
+            format!("{} addresses are too many: send at most {BATCH_LENGTH_MAX} in one request", ips.len()),
+        ));
     }
     let terms = query.values.terms()?;
     let (reading, ips) = (state.handle.reading().await?, Arc::<[String]>::from(ips));
@@ -176,19 +179,22 @@ impl Sending {
 fn bad_body(rejection: &JsonRejection) -> Problem {
     const EXAMPLE: &str = r#"{"ips":["10.1.2.40","fd00::1"]}"#;
     let (code, detail) = match rejection {
-        JsonRejection::MissingJsonContentType(_) => {
-            (Code::UnsupportedMediaType, format!("say what the body is with Content-Type: application/json, and send {EXAMPLE}"))
-        }
-        JsonRejection::JsonSyntaxError(_) => (Code::BadRequest, format!("the body is no JSON: send {EXAMPLE}")),
+        JsonRejection::MissingJsonContentType(_) => (
+            Code::UnsupportedMediaType,
+            format!("the content type must be application/json: send Content-Type: application/json and a body such as {EXAMPLE}"),
+        ),
+        JsonRejection::JsonSyntaxError(_) => (Code::BadRequest, format!("the body is not JSON: send a body such as {EXAMPLE}")),
         JsonRejection::JsonDataError(_) => (
             Code::BadRequest,
-            format!("the body is JSON of another shape: send {EXAMPLE}, one member ips with a list of texts and nothing else"),
+            format!(
+                "the body is not the expected JSON: send a body such as {EXAMPLE}, with the member ips (a list of strings) and no other"
+            ),
         ),
         other if other.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            (Code::TooLarge, format!("a body may have {BODY_BYTES_MAX} bytes at most: ask in several requests"))
+            (Code::TooLarge, format!("a body may have at most {BODY_BYTES_MAX} bytes: send several requests"))
         }
-        other if BodyOverdue::caused(other) => (Code::BodyTimeout, format!("the body did not come in time: send {EXAMPLE} again")),
-        _ => (Code::BadRequest, format!("the body did not come whole: send {EXAMPLE} again")),
+        other if BodyOverdue::caused(other) => (Code::BodyTimeout, format!("the body did not arrive in time: send {EXAMPLE} again")),
+        _ => (Code::BadRequest, format!("the body is incomplete: send {EXAMPLE} again")),
     };
     Problem::new(code, detail)
 }

@@ -91,7 +91,7 @@ fn explained(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Optio
     let entry = IpcacheEntry::joined(found)?;
     let (verdict, reason) = match verdict {
         Verdict::Wins(merit) => ("wins", merit_of(merit)),
-        Verdict::Shadowed => ("shadowed", "a host entry for the address stands before a CIDR of full length".to_owned()),
+        Verdict::Shadowed => ("shadowed", "a host entry for the address takes precedence over a CIDR of full length".to_owned()),
         Verdict::LessSpecific(winner) => ("lessSpecific", format!("{winner} is more specific")),
         Verdict::Outranked(cluster, weakness) => ("outranked", told(cluster, *weakness)),
     };
@@ -104,12 +104,14 @@ fn merit_of(merit: &Merit) -> String {
     match merit {
         Merit::Only => "the only entry that covers the address".to_owned(),
         Merit::MostSpecific => "the most specific entry that covers the address".to_owned(),
-        Merit::Host => "a host entry stands before a CIDR of full length".to_owned(),
+        Merit::Host => "a host entry takes precedence over a CIDR of full length".to_owned(),
         Merit::Stronger(cluster, weakness) => match weakness {
-            Weakness::Remote => format!("of the own cluster: what agents know of it, {cluster} does not overwrite"),
-            Weakness::Derived => format!("announced by its cluster itself, while that of {cluster} is derived from a node"),
-            Weakness::Refused => format!("{cluster} has the same prefix, but its newest bytes could not be used: see /v1/rejected"),
-            Weakness::Older => format!("the newest for its prefix: {cluster} wrote it earlier"),
+            Weakness::Remote => {
+                format!("it belongs to the own cluster: agents keep their own cluster's entries, and {cluster} does not overwrite them")
+            }
+            Weakness::Derived => format!("its cluster announces it, and the entry of {cluster} is derived from a node"),
+            Weakness::Refused => format!("{cluster} has the same prefix, but its newest value was rejected: see /v1/rejected"),
+            Weakness::Older => format!("the newest entry for its prefix: {cluster} wrote its entry earlier"),
         },
     }
 }
@@ -117,9 +119,11 @@ fn merit_of(merit: &Merit) -> String {
 /// Returns the reason why the entry of a cluster takes precedence over another one of its prefix.
 fn told(cluster: &ClusterName, weakness: Weakness) -> String {
     match weakness {
-        Weakness::Remote => format!("{cluster} is the own cluster: what agents know of it, no other cluster overwrites"),
-        Weakness::Derived => "what a cluster announces itself stands before what is derived from a node".to_owned(),
-        Weakness::Refused => format!("its newest bytes could not be used, and {cluster} has the same prefix: see /v1/rejected"),
+        Weakness::Remote => {
+            format!("{cluster} is the own cluster: agents keep their own cluster's entries, and no other cluster overwrites them")
+        }
+        Weakness::Derived => "an entry that a cluster announces takes precedence over one that is derived from a node".to_owned(),
+        Weakness::Refused => format!("its newest value was rejected, and {cluster} has the same prefix: see /v1/rejected"),
         Weakness::Older => format!("{cluster} wrote the same prefix later"),
     }
 }

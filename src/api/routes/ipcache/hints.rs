@@ -24,9 +24,9 @@ pub(super) fn hints(miss: &Miss, is_rejected: bool) -> Vec<Hint> {
     let mut hints: Vec<Hint> = miss.rejected_nodes.iter().map(|(count, first)| of_rejected_nodes(*count, first)).collect();
     hints.extend(miss.pod_cidrs.iter().map(|(net, node)| of_pod_cidr(&net.to_string(), node, is_rejected)));
     hints.extend(miss.gone.iter().take(GONE_MAX).map(of_tombstone));
-    let never_read = |names: &str| format!("{names}: never read, so whether the address belongs there is not known; see /v1/clusters");
+    let never_read = |names: &str| format!("{names}: never read, so the address may belong there; see /v1/clusters");
     hints.extend(of_clusters("neverRead", &miss.never_read, never_read));
-    let restored = |names: &str| format!("{names}: known from the store only, as it was before the start; see /v1/clusters");
+    let restored = |names: &str| format!("{names}: restored from the store and not confirmed since the start; see /v1/clusters");
     hints.extend(of_clusters("restored", &miss.restored, restored));
     hints.extend(miss.nearest.iter().map(|(prefix, record)| of_nearest(*prefix, record)));
     hints
@@ -36,7 +36,7 @@ pub(super) fn hints(miss: &Miss, is_rejected: bool) -> Vec<Hint> {
 pub(super) fn of_rejected(ip: IpAddr, record: &Record) -> Option<Hint> {
     let rejection = record.rejection.as_ref()?;
     let (cluster, name) = (&record.key.cluster, &record.key.name);
-    let what = if is_for(ip, record) { "it".to_owned() } else { format!("the range {name} around it") };
+    let what = if is_for(ip, record) { "it".to_owned() } else { format!("the range {name}, which contains it") };
     let outcome = if record.object.is_some() { "the last good value stays in use" } else { "it is not used" };
     Some(Hint {
         kind: "rejected".into(),
@@ -72,10 +72,10 @@ fn of_rejected_nodes(count: usize, first: &Record) -> Hint {
 }
 
 fn of_pod_cidr(net: &str, node: &EntryKey, is_rejected: bool) -> Hint {
-    let why = if is_rejected { "" } else { ", and none announces it; see whether its endpoint is ready" };
+    let why = if is_rejected { "" } else { ", but no cluster announces it; check that its endpoint is ready" };
     Hint {
         kind: "podCIDR".into(),
-        detail: format!("in pod CIDR {net} of node {}/{}: a pod would have it there{why}", node.cluster, node.name),
+        detail: format!("in pod CIDR {net} of node {}/{}: a pod of that node could have it{why}", node.cluster, node.name),
         clusters: vec![node.cluster.to_string()],
         prefix: Some(net.to_owned()),
         node: Some(node.name.to_string()),
@@ -119,7 +119,7 @@ fn of_nearest(prefix: ObjectPrefix, record: &Arc<Record>) -> Hint {
     let node_said = node.map(|node| format!(" (node {node})"));
     Hint {
         kind: "nearest".into(),
-        detail: format!("the nearest that is known: {shown} of {cluster}{}", pod.or(node_said).unwrap_or_default()),
+        detail: format!("the nearest known entry: {shown} of {cluster}{}", pod.or(node_said).unwrap_or_default()),
         clusters: vec![cluster.to_string()],
         prefix: Some(prefix.net.to_string()),
         node: node.map(str::to_owned),

@@ -68,8 +68,12 @@ pub(crate) async fn get_ipcache_entry(
     let sources: Vec<_> = entries.iter().map(|(record, _)| reading.source_of(record)).collect();
     terms.check(&sources)?;
     let mut entries = entries.into_iter();
-    let missing =
-        || Problem::new(Code::NotFound, format!("no cluster has an entry {net}: /v1/ipcache/lookup?ip= finds what covers an address"));
+    let missing = || {
+        Problem::new(
+            Code::NotFound,
+            format!("no cluster has an entry {net}: /v1/ipcache/lookup?ip= returns the entry that covers an address"),
+        )
+    };
     let (record, entry) = entries.next().ok_or_else(missing)?;
     let meta = ItemMeta::of_record(&reading, &record, terms)?;
     Ok(Json(IpcacheAnswer { entry, others: entries.map(|(_, entry)| entry).collect(), meta }))

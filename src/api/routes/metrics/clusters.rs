@@ -27,14 +27,14 @@ fn phases(page: &mut Page, all: &[ClusterReading]) {
     for (phase, count) in counts {
         clusters.sample(&[("phase", phase)], count);
     }
-    let mut now = page.gauge("meshkeep_cluster_phase", "1 for the phase that the cluster is in.");
+    let mut now = page.gauge("meshkeep_cluster_phase", "1 for the current phase of the cluster.");
     for cluster in all {
         for phase in Phase::ALL {
             let labels = [("target_cluster", cluster.name.as_str()), ("phase", phase.api_name())];
             now.sample(&labels, u8::from(cluster.phase == Some(phase)));
         }
     }
-    let mut since = page.gauge("meshkeep_cluster_phase_seconds", "How long the cluster has been in its phase.");
+    let mut since = page.gauge("meshkeep_cluster_phase_seconds", "Time in the current phase.");
     for (name, status) in with_file(all) {
         since.sample(&[("target_cluster", name)], status.phase_since.elapsed().as_secs_f64());
     }
@@ -49,14 +49,14 @@ fn resources(page: &mut Page, all: &[ClusterReading]) {
             }
         }
     };
-    each("meshkeep_cluster_entries", "Keys that are held.", &|resource| Some(float(resource.entry_count)));
-    let restored = "Keys from the store that the source has not confirmed yet.";
+    each("meshkeep_cluster_entries", "Entries of the mirror.", &|resource| Some(float(resource.entry_count)));
+    let restored = "Entries from the store that the source has not confirmed yet.";
     each("meshkeep_cluster_restored_entries", restored, &|resource| Some(float(resource.restored_count)));
-    let live = "Whether everything was confirmed by the source since the start.";
+    let live = "1 once the source has confirmed every entry since the start.";
     each("meshkeep_cluster_confirmed", live, &|resource| Some(float(u64::from(resource.source.origin == Origin::Live))));
-    let age = "How long ago the source last said anything; +Inf where it never has.";
+    let age = "Age of the data; +Inf if the kind was never read.";
     each("meshkeep_cluster_age_seconds", age, &|resource| Some(resource.source.age.map_or(f64::INFINITY, |age| age.as_secs_f64())));
-    let held = "Keys that stay although the source has lost them.";
+    let held = "Entries that are kept although the source lost their keys.";
     let mut family = page.gauge("meshkeep_cluster_held_entries", held);
     for (name, status) in with_file(all) {
         for kind in Kind::ALL {
@@ -64,7 +64,7 @@ fn resources(page: &mut Page, all: &[ClusterReading]) {
             family.sample(&[("target_cluster", name), ("kind", kind.api_name())], count);
         }
     }
-    let help = "1 once the kind was listed in full and is watched over the present connection.";
+    let help = "1 once the kind was listed completely and is watched over the current connection.";
     let mut synced = page.gauge("meshkeep_kvstore_initial_sync_completed", help);
     for (name, status) in with_file(all) {
         for kind in Kind::ALL {
@@ -80,7 +80,7 @@ fn with_file(all: &[ClusterReading]) -> impl Iterator<Item = (&str, &ClusterStat
 }
 
 fn remotes(page: &mut Page, all: &[ClusterReading]) {
-    page.gauge("meshkeep_remote_clusters", "Clusters that have a file.").sample(&[], with_file(all).count());
+    page.gauge("meshkeep_remote_clusters", "Clusters with a client file.").sample(&[], with_file(all).count());
     let mut each = |name, help, value: &dyn Fn(&ClusterStatus) -> Option<f64>| {
         let mut family = page.gauge(name, help);
         for (cluster, status) in with_file(all) {
@@ -89,21 +89,21 @@ fn remotes(page: &mut Page, all: &[ClusterReading]) {
             }
         }
     };
-    let ready = "Whether its cluster config and every kind were read over the present connection.";
+    let ready = "1 once the config and every kind were read over the current connection.";
     each("meshkeep_remote_cluster_readiness_status", ready, &|status| {
         let is_ready = status.connected && status.config_retrieved && status.resources.iter().all(|resource| resource.synced);
         Some(f64::from(u8::from(is_ready)))
     });
-    each("meshkeep_remote_cluster_failures", "Attempts that failed since the start.", &|status| Some(float(status.failure_count)));
-    each("meshkeep_remote_cluster_last_failure_ts", "When the last attempt failed.", &|status| status.last_error_time.map(timestamp));
-    let revoked = "How often what traffic is sent by was given up because the cluster was away (--cache-ttl).";
+    each("meshkeep_remote_cluster_failures", "Failed attempts since the start.", &|status| Some(float(status.failure_count)));
+    each("meshkeep_remote_cluster_last_failure_ts", "Time of the last failed attempt.", &|status| status.last_error_time.map(timestamp));
+    let revoked = "Number of times that services and endpoints were removed because the cluster could not be read (--cache-ttl).";
     each("meshkeep_remote_cluster_cache_revocations", revoked, &|status| Some(float(status.revocation_count)));
-    let help = "When the first of the client certificate and its CA runs out.";
+    let help = "Expiry of the client certificate or of its CA, whichever is first.";
     each("meshkeep_cluster_certificate_expiry_timestamp_seconds", help, &|status| status.certificate_expiry.map(timestamp));
-    each("meshkeep_cluster_too_large", "1 while the cluster has more than it may have and is not read on.", &|status| {
+    each("meshkeep_cluster_too_large", "1 while the cluster exceeds its bounds and is not read.", &|status| {
         Some(f64::from(u8::from(status.too_large.is_some())))
     });
-    let mut unknown = page.gauge("meshkeep_cluster_unknown_keys", "Keys at the source that this version does not know, by prefix.");
+    let mut unknown = page.gauge("meshkeep_cluster_unknown_keys", "Keys of the source that this version does not know, by prefix.");
     for (name, status) in with_file(all) {
         for found in &status.unknown_prefixes {
             unknown.sample(&[("target_cluster", name), ("prefix", &found.prefix)], found.key_count);
@@ -112,7 +112,7 @@ fn remotes(page: &mut Page, all: &[ClusterReading]) {
 }
 
 fn changes(page: &mut Page, handle: &Handle, all: &[ClusterReading]) {
-    let mut changes = page.counter("meshkeep_cluster_changes_total", "Changes that were announced since the start.");
+    let mut changes = page.counter("meshkeep_cluster_changes_total", "Changes since the start.");
     // removed clusters are no longer exposed
     let is_there = |scope: &Scope| all.iter().any(|cluster| cluster.name == scope.cluster);
     for (scope, counts) in handle.changes_counted().into_iter().filter(|(scope, _)| is_there(scope)) {

@@ -23,19 +23,19 @@ pub(super) fn add(page: &mut Page) {
     let ticks = |place: usize| fields.get(place).and_then(|text| text.parse::<f64>().ok());
     let seconds = |ticks: f64| ticks / TICKS_PER_SECOND;
     let cpu = ticks(USER_TIME).zip(ticks(SYSTEM_TIME)).map(|(user, system)| seconds(user + system));
-    let mut total = page.counter("process_cpu_seconds_total", "Time that its threads worked.");
+    let mut total = page.counter("process_cpu_seconds_total", "Processor time of all threads.");
     cpu.into_iter().for_each(|cpu| total.sample(&[], cpu));
     let booted = number_behind(&read("/proc/stat"), "btime");
     let status = read("/proc/self/status");
     let bytes = |name| number_behind(&status, name).map(|kibibytes| kibibytes * 1024.0);
     let open = fs::read_dir("/proc/self/fd").ok().map(|entries| u32::try_from(entries.count()).unwrap_or(u32::MAX)).map(f64::from);
     for (name, help, value) in [
-        ("process_start_time_seconds", "When it was started.", booted.zip(ticks(START)).map(|(booted, start)| booted + seconds(start))),
+        ("process_start_time_seconds", "Time of the start.", booted.zip(ticks(START)).map(|(booted, start)| booted + seconds(start))),
         ("process_threads", "Threads.", ticks(THREADS)),
-        ("process_resident_memory_bytes", "Memory that it has.", bytes("VmRSS:")),
-        ("process_virtual_memory_bytes", "Addresses that it has.", bytes("VmSize:")),
+        ("process_resident_memory_bytes", "Resident memory.", bytes("VmRSS:")),
+        ("process_virtual_memory_bytes", "Virtual memory.", bytes("VmSize:")),
         ("process_open_fds", "Open file descriptors.", open),
-        ("process_max_fds", "How many may be open.", number_behind(&read("/proc/self/limits"), "Max open files")),
+        ("process_max_fds", "Maximum number of file descriptors.", number_behind(&read("/proc/self/limits"), "Max open files")),
     ] {
         let mut gauge = page.gauge(name, help);
         value.into_iter().for_each(|value| gauge.sample(&[], value));

@@ -8,18 +8,17 @@ use crate::handle::Reflection;
 
 /// Adds all metrics of a reflection.
 pub(super) fn add(page: &mut Page, reflection: &Reflection) {
-    page.gauge("meshkeep_reflect_leader", "Whether this meshkeep is the one that writes into the etcd of reflect.")
-        .sample(&[], u8::from(reflection.is_leader));
-    page.gauge("meshkeep_reflect_clusters", "Clusters that it writes there.").sample(&[], reflection.clusters);
-    page.gauge("meshkeep_reflect_waiting_keys", "Keys that wait to be written or deleted there.").sample(&[], reflection.waiting);
-    page.gauge("meshkeep_reflect_lag_seconds", "How long the first of them has waited.").sample(&[], reflection.lag.as_secs_f64());
-    let mut keys = page.counter("meshkeep_reflect_keys_total", "What became of keys there; what failed is tried again.");
+    page.gauge("meshkeep_reflect_leader", "1 if this meshkeep writes into the etcd of --to.").sample(&[], u8::from(reflection.is_leader));
+    page.gauge("meshkeep_reflect_clusters", "Clusters that it writes.").sample(&[], reflection.clusters);
+    page.gauge("meshkeep_reflect_waiting_keys", "Keys that wait to be written or deleted.").sample(&[], reflection.waiting);
+    page.gauge("meshkeep_reflect_lag_seconds", "Age of the oldest waiting key.").sample(&[], reflection.lag.as_secs_f64());
+    let mut keys = page.counter("meshkeep_reflect_keys_total", "Keys by outcome; failed ones are tried again.");
     for (outcome, count) in [("written", reflection.written), ("deleted", reflection.deleted), ("failed", reflection.failed)] {
         keys.sample(&[("outcome", outcome)], count);
     }
-    page.gauge("meshkeep_reflect_failing", "Whether that etcd cannot be locked, compared or written to; /v1/status says why.")
+    page.gauge("meshkeep_reflect_failing", "1 if that etcd cannot be locked, compared or written; /v1/status has the reason.")
         .sample(&[], u8::from(reflection.error.is_some()));
-    let mut last = page.gauge("meshkeep_reflect_last_error_timestamp_seconds", "When that was so last; nothing where it never was.");
+    let mut last = page.gauge("meshkeep_reflect_last_error_timestamp_seconds", "Time of the last such error; missing if there was none.");
     let time: Option<SystemTime> = reflection.last_error.as_ref().map(|(_, time)| *time);
     time.into_iter().for_each(|time| last.sample(&[], timestamp(time)));
 }

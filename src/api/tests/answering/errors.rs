@@ -23,53 +23,56 @@ async fn a_bad_parameter_is_named() {
     let cases = [
         (
             "/v1/nodes?colour=red",
-            "colour: is not known here: this path takes labelSelector, name, ip, cluster, limit, fields, pageToken, maxAge, neverRead and meta",
+            "colour: is not a parameter of this path: this path has labelSelector, name, ip, cluster, limit, fields, pageToken, maxAge, neverRead and meta",
         ),
         (
             "/v1/nodes?clusters=paris",
-            "clusters: is not known here, did you mean cluster? this path takes labelSelector, name, ip, cluster, limit, fields, pageToken, maxAge, neverRead and meta",
+            "clusters: is not a parameter of this path, did you mean cluster? this path has labelSelector, name, ip, cluster, limit, fields, pageToken, maxAge, neverRead and meta",
         ),
-        ("/v1/status?colour=red", "colour: is not known here: this path takes maxAge, neverRead and meta"),
-        ("/v1/nodes?cluster=", "cluster: has no value: give it one or leave it out"),
+        ("/v1/status?colour=red", "colour: is not a parameter of this path: this path has maxAge, neverRead and meta"),
+        ("/v1/nodes?cluster=", "cluster: has no value: add one, or omit the parameter"),
         (
             "/v1/nodes?cluster=Paris",
             "cluster: \"Paris\" is not a valid cluster name: it must be 1 to 32 characters of a-z, 0-9 and '-', begin and end with a letter or digit",
         ),
         ("/v1/nodes?limit=0", "limit: 0 is not between 1 and 10000"),
         ("/v1/nodes?limit=10001", "limit: 10001 is not between 1 and 10000"),
-        ("/v1/nodes?limit=many", "limit: \"many\" is not a whole number: give one like limit=500"),
-        ("/v1/nodes?limit=1&limit=2", "limit: was given twice: give it once"),
+        ("/v1/nodes?limit=many", "limit: \"many\" is not a whole number: use one, such as limit=500"),
+        ("/v1/nodes?limit=1&limit=2", "limit: is repeated: use it once"),
         ("/v1/nodes?ip=10.0.0", "ip: \"10.0.0\" is not an IP address"),
         (
             "/v1/nodes?labelSelector=a%20b",
-            "labelSelector: \"a b\" is not of a label selector: \"a b\" is not the name of a key: at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit",
+            "labelSelector: \"a b\" is not a valid requirement of a label selector: \"a b\" is not a valid key name: at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit",
         ),
-        ("/v1/nodes?pageToken=zzz", "pageToken: is not of this list (other filter, or meshkeep started anew): begin again without it"),
-        ("/v1/nodes?maxAge=-1", "maxAge: \"-1\" is not a whole number: give one like maxAge=60"),
-        ("/v1/nodes?limit=99999999999", "limit: 99999999999 is too much: 10000 at most, like limit=500"),
-        ("/v1/ipcache?identity=4294967296", "identity: 4294967296 is too much: 4294967295 at most, like identity=131331"),
-        ("/v1/changes?waitSeconds=a", "waitSeconds: \"a\" is not a whole number: give one like waitSeconds=30"),
-        ("/v1/events?snapshot=yes", "snapshot: \"yes\" is neither true nor false: give one, like snapshot=true"),
+        (
+            "/v1/nodes?pageToken=zzz",
+            "pageToken: does not belong to this list (another filter, or meshkeep restarted): start again without it",
+        ),
+        ("/v1/nodes?maxAge=-1", "maxAge: \"-1\" is not a whole number: use one, such as maxAge=60"),
+        ("/v1/nodes?limit=99999999999", "limit: 99999999999 is too large: use at most 10000, such as limit=500"),
+        ("/v1/ipcache?identity=4294967296", "identity: 4294967296 is too large: use at most 4294967295, such as identity=131331"),
+        ("/v1/changes?waitSeconds=a", "waitSeconds: \"a\" is not a whole number: use one, such as waitSeconds=30"),
+        ("/v1/events?snapshot=yes", "snapshot: \"yes\" is not a boolean: use true or false, such as snapshot=true"),
         (
             "/v1/entries?prefix=cilium/state/",
-            "prefix: no key begins with \"cilium/state/\": keys are in cache form, like cilium/cache/nodes/v1/paris/",
+            "prefix: no key starts with \"cilium/state/\": keys are in cache form, such as cilium/cache/nodes/v1/paris/",
         ),
-        ("/v1/services?shared=maybe", "shared: \"maybe\" is neither true nor false: give one, like shared=true"),
-        ("/v1/identities?scope=wide", "scope: \"wide\" is none of global, local, remoteNode and unknown"),
-        ("/v1/identities/abc", "id: \"abc\" is not a numeric identity, 0 to 4294967295"),
+        ("/v1/services?shared=maybe", "shared: \"maybe\" is not a boolean: use true or false, such as shared=true"),
+        ("/v1/identities?scope=wide", "scope: \"wide\" is not one of global, local, remoteNode and unknown"),
+        ("/v1/identities/abc", "id: \"abc\" is not a numeric identity from 0 to 4294967295"),
         ("/v1/ipcache?cidr=10.0.0.0/33", "cidr: \"10.0.0.0/33\" is not an address or CIDR"),
         ("/v1/ipcache/10.0.0.0/33", "prefix: \"10.0.0.0/33\" is not an address or CIDR"),
         ("/v1/ipcache/lookup?ip=x", "ip: \"x\" is not an IP address"),
-        ("/v1/ipcache/lookup", "ip: is missing: give it, like ip=10.1.2.40"),
+        ("/v1/ipcache/lookup", "ip: is missing: add it, such as ip=10.1.2.40"),
         (
             "/v1/events?kind=pod",
-            "kind: \"pod\" is none of node, service, identity, ipcache, serviceExport, endpointSlice, cluster and problem",
+            "kind: \"pod\" is not one of node, service, identity, ipcache, serviceExport, endpointSlice, cluster and problem",
         ),
-        ("/v1/events?node=paris-worker-1", "node: is not a host address: a stream cannot follow a node's name, give one of its addresses"),
-        ("/v1/events?onExpired=cry", "onExpired: \"cry\" is neither reset nor fail"),
+        ("/v1/events?node=paris-worker-1", "node: is not a host address: a stream cannot follow a node's name, use one of its addresses"),
+        ("/v1/events?onExpired=cry", "onExpired: \"cry\" is not supported: use reset or fail"),
         (
             "/v1/services?name=car*",
-            "name: \"car*\" is a pattern ('*' is in no name), and names are exact: give the whole name, or select by labels",
+            "name: \"car*\" is a pattern (names have no '*'), but names must be exact: use the full name, or a label selector",
         ),
     ];
     for (uri, detail) in cases {
@@ -111,19 +114,19 @@ async fn a_path_that_does_not_exist_says_which_was_meant() {
             "type": "/problems/unknownRoute",
             "title": "There is no such path",
             "status": 404,
-            "detail": "there is no such path: / lists what there is, /openapi.json describes it",
+            "detail": "there is no such path: / lists all paths, /openapi.json describes them",
             "instance": "/v1/nothing",
             "code": "unknownRoute",
         })
     );
-    let detail = "there is no such path, you may mean /v1/nodes?cluster=paris: / lists what there is, /openapi.json describes it";
+    let detail = "there is no such path, perhaps /v1/nodes?cluster=paris: / lists all paths, /openapi.json describes them";
     assert_eq!(summary(&fixture.get("/v1/nodes/paris").await), (404, "unknownRoute".to_owned(), detail.to_owned()));
 }
 
 #[tokio::test]
 async fn wrong_methods_paths_and_forms_are_problems() {
     let fixture = Fixture::new();
-    let detail = "/v1/ipcache/lookup takes GET, HEAD and POST, not PUT";
+    let detail = "/v1/ipcache/lookup supports GET, HEAD and POST, not PUT";
     let put = fixture.send(Request::put("/v1/ipcache/lookup").body(Body::empty()).unwrap()).await;
     assert_eq!(summary(&put), (405, "methodNotAllowed".to_owned(), detail.to_owned()));
     let document: serde_json::Value = serde_json::from_str(crate::api::openapi_json(crate::api::OpenapiForm::New)).unwrap();
@@ -131,9 +134,9 @@ async fn wrong_methods_paths_and_forms_are_problems() {
         let path = path.replace("{id}", "5").replace("{ip}", "10.0.0.1").replace(['{', '}'], "");
         let answer = fixture.send(Request::delete(&path).body(Body::empty()).unwrap()).await;
         let allowed = and(&answer.header("allow").split(',').collect::<Vec<_>>());
-        assert_eq!(summary(&answer), (405, "methodNotAllowed".to_owned(), format!("{path} takes {allowed}, not DELETE")));
+        assert_eq!(summary(&answer), (405, "methodNotAllowed".to_owned(), format!("{path} supports {allowed}, not DELETE")));
     }
-    let detail = "the path has an escape that is no UTF-8: write %C3%A9 for é, %2F for a slash in a name";
+    let detail = "the path has an escape that is not UTF-8: write %C3%A9 for é, and %2F for a slash in a name";
     assert_eq!(summary(&fixture.get("/v1/nodes/paris/%FF").await), (400, "badRequest".to_owned(), detail.to_owned()));
     let pick = Request::get("/v1/events").header("accept", "text/html").body(Body::empty()).unwrap();
     let detail = "this path answers in text/event-stream or application/x-ndjson: accept one of them";
@@ -145,16 +148,25 @@ async fn a_batch_that_cannot_be_read_is_a_problem() {
     let fixture = Fixture::new();
     let post = |kind: &str, body: String| Request::post("/v1/ipcache/lookup").header("content-type", kind).body(Body::from(body)).unwrap();
     let many = |count: usize| format!(r#"{{"ips":[{}]}}"#, vec![r#""10.0.0.1""#; count].join(","));
-    let another =
-        r#"the body is JSON of another shape: send {"ips":["10.1.2.40","fd00::1"]}, one member ips with a list of texts and nothing else"#;
-    let unmarked = r#"say what the body is with Content-Type: application/json, and send {"ips":["10.1.2.40","fd00::1"]}"#;
+    let another = r#"the body is not the expected JSON: send a body such as {"ips":["10.1.2.40","fd00::1"]}, with the member ips (a list of strings) and no other"#;
+    let unmarked = r#"the content type must be application/json: send Content-Type: application/json and a body such as {"ips":["10.1.2.40","fd00::1"]}"#;
     let cases = [
         (post("text/plain", many(1)), 415, "unsupportedMediaType", unmarked),
-        (post("application/json", "{".to_owned()), 400, "badRequest", r#"the body is no JSON: send {"ips":["10.1.2.40","fd00::1"]}"#),
+        (
+            post("application/json", "{".to_owned()),
+            400,
+            "badRequest",
+            r#"the body is not JSON: send a body such as {"ips":["10.1.2.40","fd00::1"]}"#,
+        ),
         (post("application/json", r#"{"ip":[]}"#.to_owned()), 400, "badRequest", another),
         (post("application/json", r#"{"ips":[7]}"#.to_owned()), 400, "badRequest", another),
-        (post("application/json", many(10_001)), 400, "badParameter", "ips: 10001 addresses are too many: ask for at most 10000 at once"),
-        (post("application/json", many(200_000)), 413, "tooLarge", "a body may have 1048576 bytes at most: ask in several requests"),
+        (
+            post("application/json", many(10_001)),
+            400,
+            "badParameter",
+            "ips: 10001 addresses are too many: send at most 10000 in one request",
+        ),
+        (post("application/json", many(200_000)), 413, "tooLarge", "a body may have at most 1048576 bytes: send several requests"),
     ];
     for (request, status, code, detail) in cases {
         assert_eq!(summary(&fixture.send(request).await), (status, code.to_owned(), detail.to_owned()));
@@ -167,9 +179,9 @@ async fn a_batch_that_cannot_be_read_is_a_problem() {
 async fn a_filter_that_finds_nothing_because_of_its_name_is_told() {
     let fixture = Fixture::new();
     for (uri, warning) in [
-        ("/v1/nodes?cluster=elsewhere", "cluster: no cluster elsewhere is known, /v1/clusters lists those that are"),
-        ("/v1/problems?cluster=elsewhere", "cluster: no cluster elsewhere is known, /v1/clusters lists those that are"),
-        ("/v1/ipcache?node=nobody", "node: no node of that name is known, /v1/nodes lists those that are"),
+        ("/v1/nodes?cluster=elsewhere", "cluster: there is no cluster elsewhere, /v1/clusters lists all clusters"),
+        ("/v1/problems?cluster=elsewhere", "cluster: there is no cluster elsewhere, /v1/clusters lists all clusters"),
+        ("/v1/ipcache?node=nobody", "node: there is no node of that name, /v1/nodes lists all nodes"),
     ] {
         assert_eq!(fixture.json(uri).await["warnings"], json!([warning]), "{uri}");
     }
@@ -189,7 +201,7 @@ async fn each_type_of_problem_is_a_page() {
         assert!(text.contains(&format!("<h1>{}</h1>\n<p><code>{}</code>, HTTP status", code.title(), code.name())), "{text}");
         assert!(index.contains(&format!("<a href=\"/problems/{}\">", code.name())), "{index}");
     }
-    let detail = "there is no problem of that name, you may mean /problems/tooOld: /problems lists what there is";
+    let detail = "there is no problem of that name, perhaps /problems/tooOld: /problems lists all";
     assert_eq!(summary(&fixture.get("/problems/toOld").await), (404, "notFound".to_owned(), detail.to_owned()));
 }
 

@@ -30,13 +30,25 @@ async fn an_explanation_has_every_entry_and_says_why_one_wins() {
     assert_eq!(
         Value::from(entries),
         json!([
-            ["10.1.2.40/32", true, "paris", "wins", "the newest for its prefix: tokyo wrote it earlier"],
+            ["10.1.2.40/32", true, "paris", "wins", "the newest entry for its prefix: tokyo wrote its entry earlier"],
             ["10.1.2.40/32", true, "tokyo", "outranked", "paris wrote the same prefix later"],
-            ["10.1.2.40/32", false, "paris", "shadowed", "a host entry for the address stands before a CIDR of full length"],
+            ["10.1.2.40/32", false, "paris", "shadowed", "a host entry for the address takes precedence over a CIDR of full length"],
             ["10.1.2.0/24", false, "paris", "lessSpecific", "10.1.2.40/32 is more specific"],
             // the entries derived from the nodes' pod CIDRs, the newest first
-            ["10.1.2.0/24", false, "tokyo", "outranked", "what a cluster announces itself stands before what is derived from a node"],
-            ["10.1.2.0/24", false, "paris", "outranked", "what a cluster announces itself stands before what is derived from a node"],
+            [
+                "10.1.2.0/24",
+                false,
+                "tokyo",
+                "outranked",
+                "an entry that a cluster announces takes precedence over one that is derived from a node"
+            ],
+            [
+                "10.1.2.0/24",
+                false,
+                "paris",
+                "outranked",
+                "an entry that a cluster announces takes precedence over one that is derived from a node"
+            ],
         ])
     );
     assert_eq!((&story["match"]["identity"], &story["match"]["labels"]["k8s:app"]), (&json!(68_352), &json!("cart")));
@@ -74,8 +86,16 @@ async fn verdicts(fixture: &Fixture) -> (Value, [Value; 2]) {
 async fn no_other_cluster_takes_an_address_from_the_own_one() {
     let own = put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 131_073, "172.18.2.2"), 1);
     let later = put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 2);
-    let won = json!(["tokyo", "wins", "of the own cluster: what agents know of it, paris does not overwrite"]);
-    let lost = json!(["paris", "outranked", "tokyo is the own cluster: what agents know of it, no other cluster overwrites"]);
+    let won = json!([
+        "tokyo",
+        "wins",
+        "it belongs to the own cluster: agents keep their own cluster's entries, and paris does not overwrite them"
+    ]);
+    let lost = json!([
+        "paris",
+        "outranked",
+        "tokyo is the own cluster: agents keep their own cluster's entries, and no other cluster overwrites them"
+    ]);
     let fixture = Fixture::of_own(view(std::slice::from_ref(&own)), Some(cluster("tokyo")));
     fixture.change(later.clone()).await;
     assert_eq!(verdicts(&fixture).await, (json!([won, lost]), [json!("tokyo"), json!("tokyo")]));
@@ -101,8 +121,8 @@ async fn bytes_that_cannot_be_used_win_no_address() {
     let Change::Put { key, source, .. } = pod_of("paris", "172.18.1.2", 2) else { panic!("a put is a put") };
     let refused = Change::Put { key, source, value: b"{".as_slice().into(), decoded: Err("not JSON".into()) };
     fixture.change(refused).await;
-    let why = "its newest bytes could not be used, and tokyo has the same prefix: see /v1/rejected";
-    let merit = "paris has the same prefix, but its newest bytes could not be used: see /v1/rejected";
+    let why = "its newest value was rejected, and tokyo has the same prefix: see /v1/rejected";
+    let merit = "paris has the same prefix, but its newest value was rejected: see /v1/rejected";
     let expected = json!([["tokyo", "wins", merit], ["paris", "outranked", why]]);
     assert_eq!(verdicts(&fixture).await, (expected, [json!("tokyo"), json!("tokyo")]));
     fixture.change(pod_of("paris", "172.18.1.2", 3)).await;
@@ -137,14 +157,17 @@ async fn an_explanation_says_that_a_value_was_rejected_and_why() {
     let story = fixture.json("/v1/explain/10.1.2.40").await;
     let why = "paris announces it, but the value was rejected, it is not used: ID 7 is out of range";
     assert_eq!((&story["match"]["prefix"], hint_details(&story, "rejected")), (&json!("10.1.2.0/24"), vec![why]));
-    assert_eq!(hint_details(&story, "podCIDR"), ["in pod CIDR 10.1.2.0/24 of node paris/worker: a pod would have it there"]);
+    assert_eq!(hint_details(&story, "podCIDR"), ["in pod CIDR 10.1.2.0/24 of node paris/worker: a pod of that node could have it"]);
     assert_eq!(story["hints"][0]["key"], "cilium/cache/ip/v1/paris/10.1.2.40");
     // no cluster announces another address of the range
     let other = fixture.json("/v1/explain/10.1.2.42").await;
-    assert!(hint_details(&other, "rejected").is_empty() && hint_details(&other, "podCIDR")[0].contains("none announces it"), "{other}");
+    assert!(
+        hint_details(&other, "rejected").is_empty() && hint_details(&other, "podCIDR")[0].contains("no cluster announces it"),
+        "{other}"
+    );
     // no entry that covers it is valid
     let range = fixture.json("/v1/explain/10.7.9.9").await;
-    let why = "tokyo announces the range 10.7.0.0/16 around it, but the value was rejected, it is not used: ID 7 is out of range";
+    let why = "tokyo announces the range 10.7.0.0/16, which contains it, but the value was rejected, it is not used: ID 7 is out of range";
     assert_eq!((&range["match"], hint_details(&range, "rejected")), (&Value::Null, vec![why]));
     assert_eq!(hint_details(&fixture.json("/v1/explain/fd00::1").await, "rejected").len(), 1);
     // if the key had a good value, that one stays in use, and the hint says that it is old

@@ -157,16 +157,16 @@ async fn what_was_never_read_is_too_old_unless_it_does_not_count() {
     for uri in ["/v1/nodes?maxAge=600", "/v1/ipcache/lookup?ip=192.0.2.1&maxAge=600", "/v1/events?maxAge=600"] {
         let answer = fixture.get(uri).await;
         let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
-        let told = "data of cluster never was never read: ask later, or leave such clusters out with neverRead=ignore";
+        let told = "data of cluster never was never read: try again later, or omit such clusters with neverRead=ignore";
         assert!(answer.status.as_u16() == 503 && detail.ends_with(told), "{uri}: {detail}");
     }
     for uri in ["/v1/nodes?maxAge=600&neverRead=ignore", "/v1/ipcache/lookup?ip=192.0.2.1&maxAge=600&neverRead=ignore"] {
         assert_eq!(fixture.get(uri).await.status.as_u16(), 200, "{uri}");
     }
     for (uri, detail) in [
-        ("/v1/nodes?neverRead=ignore", "neverRead: says what maxAge leaves out: give maxAge=SECONDS with it"),
-        ("/v1/nodes?maxAge=1&neverRead=no", "neverRead: \"no\" is not known: the only choice is ignore"),
-        ("/v1/nodes?meta=all", "meta: \"all\" is neither full nor none"),
+        ("/v1/nodes?neverRead=ignore", "neverRead: only works together with maxAge: add maxAge=SECONDS"),
+        ("/v1/nodes?maxAge=1&neverRead=no", "neverRead: \"no\" is not supported: the only value is ignore"),
+        ("/v1/nodes?meta=all", "meta: \"all\" is not supported: use full or none"),
     ] {
         assert_eq!(fixture.json(uri).await["detail"], json!(detail), "{uri}");
     }

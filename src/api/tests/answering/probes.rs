@@ -51,7 +51,7 @@ async fn a_file_that_cannot_be_used_is_a_cluster_that_is_not_synced() {
     fixture.directory.send_replace(DirectoryState { readable: true, error: None, invalid });
     let (status, told) = asked(&fixture, "/readyz?synced").await;
     assert!(
-        status == 503 && told.contains("[-]cluster/lisbon failed: its file is not used: denied: by whom\n[+]cluster/paris ok\n"),
+        status == 503 && told.contains("[-]cluster/lisbon failed: its file cannot be used: denied: by whom\n[+]cluster/paris ok\n"),
         "{told}"
     );
     assert_eq!(asked(&fixture, "/readyz?synced&exclude=cluster/lisbon").await, (200, "ok".to_owned()));
@@ -62,7 +62,7 @@ async fn a_check_that_is_excluded_does_not_count() {
     let fixture = with_a_cluster_out_of_reach().await;
     assert_eq!(asked(&fixture, "/readyz?synced&exclude=cluster/osaka").await, (200, "ok".to_owned()));
     let all = "[+]store ok\n[+]storing excluded: ok\n[+]shutdown ok\n[+]directory ok\n[+]clusters ok\n[+]cluster/osaka excluded: ok\n[+]cluster/paris ok\n\
-               warn: some checks cannot be excluded: there are none of these names\nreadyz check passed\n";
+               warn: there are no checks with some of the excluded names\nreadyz check passed\n";
     let uri = "/readyz?synced&verbose&exclude=cluster%2Fosaka&exclude=storing&exclude=cluster/kyoto";
     assert_eq!(asked(&fixture, uri).await, (200, all.to_owned()));
     let (status, told) = asked(&fixture, "/readyz?synced&exclude=cluster/paris").await;
@@ -78,7 +78,7 @@ async fn without_any_cluster_nothing_is_synced_and_no_pod_is_restarted() {
     for told in [vec![], vec![("paris", paris_status())]] {
         fixture.tell(told);
         let (status, report) = asked(&fixture, "/readyz?synced").await;
-        let reason = "[-]clusters failed: /etc/clustermesh has no client file of a cluster beside that of paris, the own cluster, which does not count\n";
+        let reason = "[-]clusters failed: /etc/clustermesh has no client file of a cluster except that of paris, the own cluster, which is not mirrored\n";
         assert!(status == 503 && report.contains(reason), "{report}");
         for probe in ["/readyz", "/livez"] {
             assert_eq!(asked(&fixture, probe).await, (200, "ok".to_owned()));

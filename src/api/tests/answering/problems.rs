@@ -100,7 +100,7 @@ async fn a_host_that_is_a_node_of_another_cluster_is_not_dangling() {
     fixture.change(Change::Delete { key: key(Kind::Node, "tokyo", "worker") }).await;
     let dangling = fixture.json("/v1/problems").await;
     assert_eq!(ids(&dangling), ["danglingHostIP/paris/172.18.2.2"]);
-    let detail = "paris has addresses behind host 172.18.2.2, which is no node of any cluster: traffic to them has no tunnel";
+    let detail = "paris has addresses on host 172.18.2.2, which is not a node of any cluster: traffic to them has no tunnel";
     assert_eq!(dangling["items"][0]["detail"], detail);
     fixture.change(host("other")).await;
     assert_eq!(ids(&fixture.json("/v1/problems").await), Vec::<&str>::new());
@@ -188,10 +188,7 @@ async fn made_up_pod_cidrs_of_many_nodes_are_one_finding_of_their_cluster() {
     let finding = &found["items"][0];
     assert_eq!((&finding["clusters"], &finding["count"]), (&json!(["paris"]), &json!(256)));
     let detail = finding["detail"].as_str().unwrap();
-    assert!(
-        detail.starts_with("pod CIDRs of paris belong to several of its nodes, or overlap another's: 10.0.0.0/16 (40 nodes), "),
-        "{detail}"
-    );
+    assert!(detail.starts_with("pod CIDRs of paris are shared by several of its nodes, or overlap: 10.0.0.0/16 (40 nodes), "), "{detail}");
     assert!(detail.contains(" and 251 more; ") && finding["advice"].as_str().unwrap().contains("cilium/cilium#46179"), "{finding}");
 }
 
@@ -293,7 +290,7 @@ async fn a_cluster_without_a_config_names_whose_etcd_it_is_and_one_that_had_a_co
     assert_eq!(told(0, true, false, &["rome"]).await, lost);
     assert_eq!(told(61, true, false, &["rome"]).await, missing);
     let finding = fixture.json("/v1/problems").await["items"][0].clone();
-    assert_eq!(finding["detail"], "paris is not read: this etcd describes rome, not paris; what is held of it stays as it is");
+    assert_eq!(finding["detail"], "paris is not read: this etcd belongs to cluster rome, not paris; meshkeep keeps the last known state");
 }
 
 #[tokio::test]

@@ -71,13 +71,13 @@ async fn every_field_of_every_list_can_be_asked_for_and_all_of_them_are_the_item
 async fn a_field_that_is_not_known_is_told_with_the_nearest_one() {
     let fixture = Fixture::new();
     let told = detail(&fixture, "/v1/identities?fields=id,lables").await;
-    assert!(told.starts_with("fields: \"lables\" is no field of these items, did you mean labels? They have cluster, "), "{told}");
+    assert!(told.starts_with("fields: these items have no field \"lables\", did you mean labels? They have cluster, "), "{told}");
     let told = detail(&fixture, "/v1/services?fields=backends.colour").await;
-    assert!(told.starts_with("fields: \"colour\" is no field of these items: they have hintZones, "), "{told}");
+    assert!(told.starts_with("fields: these items have no field \"colour\": they have hintZones, "), "{told}");
     let told = detail(&fixture, "/v1/nodes?fields=name.first").await;
-    assert_eq!(told, "fields: there is nothing below it that could be called \"first\"");
-    assert!(detail(&fixture, "/v1/nodes?fields=name,").await.starts_with("fields: \"\" is no field"));
-    assert_eq!(detail(&fixture, "/v1/nodes?fields=name&fields=labels").await, "fields: was given twice: give it once");
+    assert_eq!(told, "fields: the field has no member \"first\"");
+    assert!(detail(&fixture, "/v1/nodes?fields=name,").await.starts_with("fields: these items have no field \"\""));
+    assert_eq!(detail(&fixture, "/v1/nodes?fields=name&fields=labels").await, "fields: is repeated: use it once");
     assert!(detail(&fixture, "/v1/nodes/paris/paris-worker-1?fields=name").await.starts_with("fields: is not known here"));
 }
 

@@ -31,7 +31,7 @@ fn the_document_names_the_forms_that_are_offered() {
 #[tokio::test]
 async fn what_is_not_accepted_is_told_what_there_is() {
     let fixture = Fixture::new();
-    let only = |form: &str| format!("this path answers in {form}: accept that, or send no Accept");
+    let only = |form: &str| format!("this path answers in {form}: accept it, or send no Accept header");
     let list = "this path answers in application/json or application/x-ndjson: accept one of them".to_owned();
     for (uri, accept, detail) in [
         ("/v1/nodes", "text/html", list.clone()),

@@ -130,7 +130,7 @@ async fn a_service_is_merged_over_its_clusters() {
             "sessionAffinity": "None",
             "ipFamilies": ["IPv4"],
         },
-        "conflicts": [{ "reason": "TypeConflict", "clusters": ["paris"], "message": "type: \"Headless\" of tokyo holds, the oldest export" }],
+        "conflicts": [{ "reason": "TypeConflict", "clusters": ["paris"], "message": "type: \"Headless\" of tokyo, the oldest export, is used" }],
     });
     assert_eq!(found, expected);
     let sources: Vec<String> =
@@ -173,7 +173,7 @@ async fn exports_that_disagree_are_a_finding_and_a_filter() {
     assert_eq!((found["items"].as_array().unwrap().len(), &finding["id"]), (1, &json!("exportConflict/shop/cart")));
     assert_eq!((&finding["severity"], &finding["clusters"]), (&json!("warning"), &json!(["paris", "tokyo"])));
     assert_eq!(finding["key"], "cilium/cache/serviceexports/v1/paris/shop/cart");
-    let detail = "the exports of service shop/cart disagree: TypeConflict of paris (type: \"Headless\" of tokyo holds, the oldest export); what the oldest export says is used";
+    let detail = "the exports of service shop/cart conflict: TypeConflict of paris (type: \"Headless\" of tokyo, the oldest export, is used); the oldest export is used";
     assert_eq!(finding["detail"], detail);
     assert_eq!(fixture.json("/v1/problems?cluster=tokyo").await["items"][0]["id"], "exportConflict/shop/cart");
     for (query, expected) in [

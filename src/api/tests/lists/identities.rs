@@ -46,11 +46,11 @@ async fn a_scope_names_the_identities_of_its_bits() {
 async fn a_number_that_nobody_has_says_whose_it_would_be() {
     let fixture = mesh();
     for (id, expected) in [
-        (65_537_u32, "one of cluster paris (id 1)"),
-        (131_072, "a cluster of id 2, which is not known here"),
-        (0x0100_0002, "valid on one node alone"),
+        (65_537_u32, "in the range of cluster paris (id 1)"),
+        (131_072, "a cluster with id 2, which is unknown here"),
+        (0x0100_0002, "only valid on one node"),
         (0x0200_0002, "a remote node"),
-        (0x0300_0002, "of no scope that is known"),
+        (0x0300_0002, "of an unknown scope"),
         (300, "no cluster has an identity 300: "),
         (130, "no cluster has an identity 130: "),
     ] {

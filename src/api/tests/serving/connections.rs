@@ -335,6 +335,6 @@ async fn a_body_that_comes_too_late_is_told_so() {
     let mut asking = TcpStream::connect(&address).await.unwrap();
     asking.write_all(head.as_bytes()).await.unwrap();
     let answer = read_until(&mut asking, "}").await;
-    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("bodyTimeout") && answer.contains("did not come in time"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("bodyTimeout") && answer.contains("did not arrive in time"), "{answer}");
     running.stopped().await;
 }

@@ -45,7 +45,7 @@ async fn probes_and_metrics_alone_have_an_address_without_tls_or_token() {
     assert!(status == 200 && text.contains("meshkeep_loaded 1"), "{text}");
     for path in ["/v1/nodes", "/v1/config", "/openapi.json", "/", "/v1/events"] {
         let (status, text) = ask(&url, path, None).await;
-        assert!(status == 404 && text.contains("this is --health-listen, which serves /livez"), "{path}: {text}");
+        assert!(status == 404 && text.contains("this is the address of --health-listen, which only serves /livez"), "{path}: {text}");
     }
     stop.cancel();
     tokio::time::timeout(Duration::from_secs(5), tasks.join_next()).await.expect("must end in time");

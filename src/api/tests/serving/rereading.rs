@@ -99,7 +99,7 @@ async fn our_own_certificate_is_told_a_month_and_a_week_before_it_ends_until_a_n
             Some(severity) => {
                 let [(id, told_severity, detail)] = told.as_slice() else { panic!("{left:?}: {told:?}") };
                 assert_eq!((id.as_str(), told_severity.as_str()), ("certificateExpiring/TLS certificate", severity), "{left:?}");
-                let said = detail.starts_with("the certificate that the API is served with ends at 20") && detail.ends_with(text);
+                let said = detail.starts_with("the certificate of the API expires at 20") && detail.ends_with(text);
                 assert!(said, "{left:?}: {detail}");
             }
         }

@@ -148,12 +148,12 @@ async fn a_unix_socket_serves_takes_over_a_stale_file_and_is_removed_at_the_end(
     let answer = ask_unix(&path, "GET /v1/identities/2 HTTP/1.1\r\nHost: anything.example\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\"reserved\":\"world\""), "{answer}");
     let busy = Bound::bind(std::slice::from_ref(&listen), &ApiOptions::default()).await.unwrap_err();
-    assert_eq!(busy.to_string(), format!("cannot listen on unix://{}: another process answers there", path.display()));
+    assert_eq!(busy.to_string(), format!("cannot listen on unix://{}: another process uses it", path.display()));
     running.stopped().await;
     assert!(!path.exists());
     std::fs::write(&path, "precious").unwrap();
     let other = Bound::bind(&[listen], &ApiOptions::default()).await.unwrap_err();
-    assert!(other.to_string().ends_with("there is a file of another kind, remove it or choose another path"), "{other}");
+    assert!(other.to_string().ends_with("the file is not a socket; remove it or choose another path"), "{other}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }
 
@@ -173,7 +173,7 @@ async fn a_busy_socket_is_in_use_and_another_s_file_is_not_removed() {
     let options = ApiOptions::default();
     let bind = Bound::bind(std::slice::from_ref(&listen), &options);
     let error = tokio::time::timeout(Duration::from_secs(5), bind).await.expect("must not wait").unwrap_err();
-    assert!(error.to_string().ends_with("another process answers there"), "{error}");
+    assert!(error.to_string().ends_with("another process uses it"), "{error}");
     drop((busy, waiting));
 
     let running = Running::start(std::slice::from_ref(&listen), &ApiOptions::default()).await;

@@ -46,7 +46,7 @@ async fn whoever_has_no_token_is_told_what_to_do_in_a_form_that_they_read() {
             assert_eq!((problem.status().as_u16(), header(&problem, "www-authenticate")), (401, "Bearer"), "{path}");
             assert_eq!(header(&problem, "content-type"), "application/problem+json", "{path} {accept}");
             let problem: serde_json::Value = problem.json().await.unwrap();
-            assert_eq!(problem["detail"], "send the token of --token-file as `Authorization: Bearer …`");
+            assert_eq!(problem["detail"], "send the token in the file of --token-file as `Authorization: Bearer …`");
             assert_eq!(problem["type"], "/problems/unauthorized");
         }
     }

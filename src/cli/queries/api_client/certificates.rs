@@ -24,7 +24,7 @@ pub(super) fn authorities(ca_file: Option<&Path>) -> Result<Vec<Certificate>, Fa
         let bytes = read("--ca-file", path)?;
         let mine = Certificate::from_pem_bundle(&bytes).map_err(|error| unusable("--ca-file", path, &error))?;
         if mine.is_empty() {
-            return Err(unusable("--ca-file", path, &"holds no certificate"));
+            return Err(unusable("--ca-file", path, &"contains no certificate"));
         }
         found.extend(mine);
     }
@@ -37,30 +37,30 @@ pub(super) fn identity(certificate: Option<&Path>, key: Option<&Path>) -> Result
     let (certificate, key) = match (certificate, key) {
         (None, None) => return Ok(None),
         (Some(certificate), Some(key)) => (certificate, key),
-        (Some(_), None) => return Err(Failure::usage(format!("{CERTIFICATE_FLAG} needs the file with its private key too: {KEY_FLAG}"))),
-        (None, Some(_)) => return Err(Failure::usage(format!("{KEY_FLAG} needs the file with its certificate too: {CERTIFICATE_FLAG}"))),
+        (Some(_), None) => return Err(Failure::usage(format!("{CERTIFICATE_FLAG} needs {KEY_FLAG}, the file with the private key"))),
+        (None, Some(_)) => return Err(Failure::usage(format!("{KEY_FLAG} needs {CERTIFICATE_FLAG}, the file with the certificate"))),
     };
     let (mut pem, key_pem) = (read(CERTIFICATE_FLAG, certificate)?, read(KEY_FLAG, key)?);
     // the parser's own messages may quote a line, and a key without line breaks is one line
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let chain = chain.map_err(|_| unusable(CERTIFICATE_FLAG, certificate, &"is not in PEM form, or cut off"))?;
+    let chain = chain.map_err(|_| unusable(CERTIFICATE_FLAG, certificate, &"is not in PEM form, or incomplete"))?;
     if chain.is_empty() {
-        return Err(unusable(CERTIFICATE_FLAG, certificate, &"holds no certificate in PEM form"));
+        return Err(unusable(CERTIFICATE_FLAG, certificate, &"contains no certificate in PEM form"));
     }
     let private = PrivateKeyDer::from_pem_slice(&key_pem)
-        .map_err(|_| unusable(KEY_FLAG, key, &"holds no private key in PEM form; one with a passphrase must be decrypted first"))?;
+        .map_err(|_| unusable(KEY_FLAG, key, &"contains no private key in PEM form; decrypt a key that has a passphrase first"))?;
     if let Some(provider) = CryptoProvider::get_default() {
         CertifiedKey::from_der(chain, private, provider).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
                 unusable(KEY_FLAG, key, &format!("is not the key of the certificate in {}", certificate.display()))
             }
-            rustls::Error::InvalidCertificate(_) => unusable(CERTIFICATE_FLAG, certificate, &"holds no certificate that can be read"),
+            rustls::Error::InvalidCertificate(_) => unusable(CERTIFICATE_FLAG, certificate, &"contains no valid certificate"),
             error => unusable(KEY_FLAG, key, &error),
         })?;
     }
     pem.push(b'\n');
     pem.extend(key_pem);
-    Identity::from_pem(&pem).map(Some).map_err(|_| unusable(CERTIFICATE_FLAG, certificate, &"holds something beside certificates"))
+    Identity::from_pem(&pem).map(Some).map_err(|_| unusable(CERTIFICATE_FLAG, certificate, &"contains something that is not a certificate"))
 }
 
 fn read(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {

@@ -27,32 +27,32 @@ pub(super) fn describe(server: &str, reason: &CertificateError) -> String {
     use CertificateError as Reason;
     match reason {
         Reason::UnknownIssuer => format!(
-            "{server} shows a certificate that cannot be trusted: no trusted authority signed it; name the file of its authority with --ca-file"
+            "the certificate of {server} is not trusted: no trusted authority signed it; give the certificate of its authority with --ca-file"
         ),
         Reason::BadSignature => format!(
-            "{server} shows a certificate that cannot be trusted: the authority of that name in --ca-file has another key and did not sign it; name the file of the authority that did"
+            "the certificate of {server} is not trusted: the authority of that name in --ca-file has another key and did not sign it; give the certificate of the authority that did"
         ),
         Reason::NotValidForNameContext { expected, presented } => {
             let names = if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") };
             let expected = expected.to_str();
             format!(
-                "the certificate of {server} is not for {expected} but for {names}: name the server with --server as its certificate does, or give it a certificate for {expected}"
+                "the certificate of {server} is not for {expected} but for {names}: use one of these names in --server, or issue a certificate for {expected}"
             )
         }
         Reason::ExpiredContext { not_after, .. } => {
-            format!("the certificate of {server} ended at {}: give that meshkeep a new one", time(*not_after))
+            format!("the certificate of {server} expired at {}: renew it", time(*not_after))
         }
         Reason::NotValidYetContext { time: now, not_before } => {
             let (now, begin) = (time(*now), time(*not_before));
-            format!("the certificate of {server} is valid from {begin} on, and it is {now} here: see whether both clocks are right")
+            format!("the certificate of {server} is not valid before {begin}, and it is {now} here: check both clocks")
         }
         Reason::InvalidPurposeContext { .. } | Reason::InvalidPurpose => {
-            format!("the certificate of {server} is not one for servers: give it one with the extended key usage serverAuth")
+            format!("the certificate of {server} is not for servers: issue one with the extended key usage serverAuth")
         }
         other if other.to_string().contains("CaUsedAsEndEntity") => {
-            format!("{server} shows the certificate of an authority (CA:TRUE) as its own: give it one that this authority has signed")
+            format!("{server} uses the certificate of an authority (CA:TRUE) as its own: issue one that this authority signs")
         }
-        other => format!("{server} shows a certificate that cannot be used: {other}; give it another one"),
+        other => format!("the certificate of {server} cannot be used: {other}; issue another one"),
     }
 }
 

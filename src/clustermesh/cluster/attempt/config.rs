@@ -78,7 +78,7 @@ impl Attempt<'_> {
                 () = sleep_until(deadline.into()) => {
                     if is_there {
                         let (key, wait) = (keys::cluster_config_key(&self.task.name), self.task.options.timing.cluster.legacy_wait);
-                        let text = format!("{key} could not be used for {wait:?}: what is held of the cluster stays as it is");
+                        let text = format!("{key} could not be used for {wait:?}: meshkeep keeps the last known state of the cluster");
                         return Err(AttemptError::Cluster(text));
                     }
                     return if is_legacy { Ok(ReadConfig { config: None, follow }) } else { Err(AttemptError::ConfigMissing) };
@@ -110,7 +110,7 @@ impl Attempt<'_> {
         });
         if is_legacy {
             let key = keys::cluster_config_key(&self.task.name);
-            let reason = format!("waiting for {key}: without one it is read as a legacy cluster in a while, as --legacy-clusters says");
+            let reason = format!("waiting for {key}; the cluster is in --legacy-clusters, so meshkeep will read it without a config");
             reporter.waiting(Phase::ReadingConfig, &reason);
         }
     }
@@ -153,11 +153,12 @@ impl Attempt<'_> {
                 status.config_gone = false;
             });
             let validate = if options.local.as_ref() == Some(&self.task.name) { validate_own_config } else { validate_cluster_config };
-            validate(config, options.own_id, options.max_connected_clusters)
-                .map_err(|reason| AttemptError::Cluster(format!("cluster config of {} refused: {}", self.task.name, refuse(reason))))?;
+            validate(config, options.own_id, options.max_connected_clusters).map_err(|reason| {
+                AttemptError::Cluster(format!("the config of cluster {} is refused: {}", self.task.name, refuse(reason)))
+            })?;
             let old_id = memory.record.config.as_ref().map(|config| config.id);
             if let Some(old_id) = old_id.filter(|old_id| *old_id != config.id) {
-                tracing::warn!(cluster = %self.task.name, %old_id, new_id = %config.id, "the cluster id changed: removing what was held");
+                tracing::warn!(cluster = %self.task.name, %old_id, new_id = %config.id, "the id of cluster {} changed: removing its entries", self.task.name);
                 reporter.phase(Phase::Draining);
                 self.remove_stored(memory).await?;
                 self.task.ids.release(&self.task.name);

@@ -78,7 +78,7 @@ impl<'a> MissingConfigCheck<'a> {
             self.other = self.find_other(others).await?;
         } else if known.since.elapsed() >= self.attempt.task.options.timing.cluster.legacy_wait {
             let (cluster, other) = (&self.attempt.task.name, &known.cluster);
-            tracing::warn!(%cluster, %other, "removing what an earlier start stored of the cluster without a cluster config: its etcd describes another cluster");
+            tracing::warn!(%cluster, %other, "removing the stored entries of cluster {cluster}: they were read without a cluster config from an etcd that belongs to cluster {other}");
             self.attempt.remove_stored(memory).await?;
             self.other = None;
         }

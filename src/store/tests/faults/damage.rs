@@ -243,7 +243,7 @@ fn an_older_log_beside_a_newer_store_is_noticed() {
     fs::remove_dir_all(directory.path().join("log")).unwrap();
     copy_directory(older.path(), &directory.path().join("log"));
     let (store, opened) = open(directory.path());
-    assert_eq!(opened.losses, ["its log is damaged, and changes of group 2 are lost: all clusters are listed anew"]);
+    assert_eq!(opened.losses, ["its log is damaged, and changes of group 2 are lost: meshkeep lists all clusters again"]);
     check(&read(&store), &without_cursors());
 }
 
@@ -272,16 +272,16 @@ fn a_log_that_does_not_go_with_the_store_costs_every_cursor() {
     };
     type Damage<'a> = &'a dyn Fn(&Path);
     let cases: [(&str, Damage<'_>); 4] = [
-        ("its log is missing, or is that of another store", &without),
-        ("its log is missing, or is that of another store", &|directory| with_log_of(directory, other.path())),
-        ("its log ends with group 1: those up to 3 are lost", &|directory| with_log_of(directory, older.path())),
-        ("it went back from group 3 to 1: its end is lost", &|directory| with_store_of(directory, older.path())),
+        ("its log is missing, or belongs to another store", &without),
+        ("its log is missing, or belongs to another store", &|directory| with_log_of(directory, other.path())),
+        ("its log ends with group 1: the groups up to 3 are lost", &|directory| with_log_of(directory, older.path())),
+        ("it went back from group 3 to 1: the newest groups are lost", &|directory| with_store_of(directory, older.path())),
     ];
     for (reason, damage) in cases {
         let directory = newer();
         damage(directory.path());
         let (store, opened) = open(directory.path());
-        assert_eq!(opened.losses, [format!("{reason}: all clusters are listed anew")]);
+        assert_eq!(opened.losses, [format!("{reason}: meshkeep lists all clusters again")]);
         check(&read(&store), &without_cursors());
         drop(store);
         let (store, opened) = open(directory.path());

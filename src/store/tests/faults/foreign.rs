@@ -123,7 +123,7 @@ fn what_is_no_file_in_the_place_of_the_lock_is_refused_and_named() {
             inspect(directory.path(), &|_| ()).unwrap_err(),
         ] {
             assert!(matches!(error, StoreError::Foreign { .. }), "{error}");
-            let expected = format!("{} is {found}, which meshkeep neither follows nor overwrites: remove it", lock.display());
+            let expected = format!("{} is {found}, which meshkeep does not follow or overwrite: remove it", lock.display());
             assert!(error.to_string().starts_with(&expected), "{error}");
         }
         outside.is_untouched();
@@ -159,7 +159,7 @@ fn links_and_fifos_in_the_place_of_files_are_set_aside_and_never_followed() {
             assert_eq!(opened.set_aside.is_some(), loses_all, "{name}");
             if let Some(set_aside) = opened.set_aside {
                 let found = if is_link { "a symbolic link" } else { "a FIFO" };
-                assert_eq!(set_aside.reason, format!("{} is {found}, and meshkeep writes none there", path.display()));
+                assert_eq!(set_aside.reason, format!("{} is {found}, which meshkeep does not write there", path.display()));
             }
             assert_eq!(opened.losses.is_empty(), name != "log", "{name}: {:?}", opened.losses);
             assert_eq!(read(&store).records.len(), if loses_all { 0 } else { 400 }, "{name}");

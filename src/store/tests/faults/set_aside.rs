@@ -30,7 +30,7 @@ fn a_store_of_a_newer_version_is_set_aside_intact() {
     let before = files(&directory.path().join("store"));
     let (store, opened) = open(directory.path());
     let set_aside = opened.set_aside.unwrap();
-    assert_eq!(set_aside.reason, "it has format 4 of a newer version; this one reads up to 3");
+    assert_eq!(set_aside.reason, "it has format 4 of a newer version; this version reads formats up to 3");
     assert!(set_aside.path.file_name().unwrap().to_str().unwrap().starts_with("set-aside-newer-version-"));
     let mut kept = files(&set_aside.path);
     kept.retain(|path, _| !path.starts_with("log"));
