@@ -26,7 +26,7 @@ const ALLOWED: [(&str, &str); 20] = [
     ("src/demo/source.rs", "how that changes"),
     ("src/handle/selection/facet.rs", "what of an object filters ask for"),
     ("src/handle/selection/filter.rs", "which filters are about which kinds"),
-    ("src/handle/reading.rs", "the counts, each with its name"),
+    ("src/api/dto/status.rs", "the counts, each with its name"),
     ("src/handle/survey/look.rs", "the exports, whose conflicts are findings"),
     ("src/model/key.rs", "the rows"),
     ("src/pack/chunk.rs", "what a row means by its kind"),
