@@ -9,7 +9,7 @@ use meshkeep::internals::model::{
     Change, ClusterId, ClusterName, Command, EntryKey, IpEntry, Kind, LeaseId, MaxConnectedClusters, Object, Record, Revision, Scope,
     Sequence, SourceStamp,
 };
-use meshkeep::internals::view::entries_of;
+use meshkeep::internals::view::derive_entries;
 use meshkeep::internals::wire::{self, Context};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -186,7 +186,7 @@ pub(crate) fn derived(record: &Record) -> Vec<Record> {
         source: SourceStamp { mod_revision: record.source.mod_revision, ..SourceStamp::default() },
         ..record.clone()
     };
-    entries_of(node).into_iter().map(made).collect()
+    derive_entries(node).into_iter().map(made).collect()
 }
 
 /// Returns the numbers of the clusters in key order.

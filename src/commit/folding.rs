@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::feed::Feed;
 use crate::model::{Announcement, Sequence};
-use crate::view::{FoldJob, Folded, View};
+use crate::view::{FoldJob, FoldResult, View};
 
 /// Number of unpacked records above which folding continues without rest. A record uses about 1 KB,
 /// including objects that the ring shares.
@@ -56,7 +56,7 @@ struct Job {
 #[derive(Debug)]
 pub struct Folder {
     jobs: SyncSender<Job>,
-    results: Receiver<(Vec<Folded>, Duration)>,
+    results: Receiver<(Vec<FoldResult>, Duration)>,
     /// Sequence up to which announcements were handed out.
     announced: Sequence,
     /// True while a job is being packed.
@@ -71,7 +71,7 @@ pub struct Folder {
 pub struct FoldWorker {
     jobs: Receiver<Job>,
     /// Results with the duration of each job.
-    results: SyncSender<(Vec<Folded>, Duration)>,
+    results: SyncSender<(Vec<FoldResult>, Duration)>,
 }
 
 /// Creates both ends of folding.
@@ -111,7 +111,7 @@ impl Folder {
         let mut taken_in = self.collect(view, false);
         loop {
             let before = view.unpacked_count();
-            let is_urgent = before > self.unpacked_max || view.restamped_count() > RESTAMPED_MAX;
+            let is_urgent = before > self.unpacked_max || view.restamped_row_count() > RESTAMPED_MAX;
             if !self.busy && (is_urgent || (self.is_worthwhile(view) && Instant::now() >= self.rested_at)) {
                 taken_in |= self.hand_out(view, feed, if is_urgent { URGENT_FOLDS_MAX } else { 1 });
             }
@@ -128,7 +128,7 @@ impl Folder {
     /// Returns whether folding is worth its cost. Deleted records count only here: they use about
     /// 60 B each, so the committer need not wait for them.
     fn is_worthwhile(&self, view: &View) -> bool {
-        view.unpacked_count() + view.gone_count() > self.unpacked_min
+        view.unpacked_count() + view.deleted_row_count() > self.unpacked_min
     }
 
     fn collect(&mut self, view: &mut View, wait: bool) -> bool {
@@ -165,7 +165,7 @@ impl Folder {
         true
     }
 
-    fn take_in(&mut self, view: &mut View, folded: Vec<Folded>, took: Duration) {
+    fn take_in(&mut self, view: &mut View, folded: Vec<FoldResult>, took: Duration) {
         let mut gained = false;
         for folded in folded {
             gained |= view.fold(folded);
@@ -190,7 +190,7 @@ impl FoldWorker {
 }
 
 /// Runs a job and measures its duration.
-fn timed(job: Job) -> (Vec<Folded>, Duration) {
+fn timed(job: Job) -> (Vec<FoldResult>, Duration) {
     let begun = Instant::now();
     job.announced.iter().for_each(|announcement| announcement.let_rows_go());
     (job.folds.into_iter().map(FoldJob::run).collect(), begun.elapsed())
@@ -310,11 +310,11 @@ mod tests {
         assert_eq!((view.packed_size().0, folder.due_in(&view)), (1, None));
         let cluster = ClusterName::parse("paris").unwrap();
         view.apply(Command::Remove { cluster, reason: DeleteReason::ClusterRemoved }, SystemTime::UNIX_EPOCH);
-        assert_eq!((view.gone_count(), view.packed_size().0, folder.due_in(&view)), (400, 1, None), "that is little");
+        assert_eq!((view.deleted_row_count(), view.packed_size().0, folder.due_in(&view)), (400, 1, None), "that is little");
         folder.unpacked_min = 10;
         assert!(folder.due_in(&view).is_some());
         folder.attend(&mut view, &no_feed());
-        assert_eq!((view.gone_count(), view.packed_size().0, folder.due_in(&view)), (0, 0, None));
+        assert_eq!((view.deleted_row_count(), view.packed_size().0, folder.due_in(&view)), (0, 0, None));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use crate::feed::Feed;
 use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Kind, Position, Sequence, Tombstone};
 use crate::store::{Group, Log};
-use crate::view::{Effects, Live, View};
+use crate::view::{ChangeSet, LiveKey, View};
 
 pub use decoded::{DecodedBudget, DecodedRoom, NoDecodedRoom};
 pub use folding::{Folder, folder};
@@ -73,7 +73,7 @@ impl Published {
     #[must_use]
     pub fn changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<EntryKey>)> {
         let named = |changed| match changed {
-            Changed::Live(live) => Changed::Live(Live::key(&live)),
+            Changed::Live(live) => Changed::Live(LiveKey::key(&live)),
             Changed::Gone(key, reason) => Changed::Gone(key, reason),
         };
         self.lacked_after(position, count).into_iter().map(|(sequence, changed)| (sequence, named(changed))).collect()
@@ -82,8 +82,8 @@ impl Published {
     /// Returns the entries that changed after a position, like [`Published::changes_after`], but
     /// with indices into this view instead of keys.
     #[must_use]
-    pub fn lacked_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<Live>)> {
-        let live = self.view.live_after(position, count).into_iter().map(|(sequence, live)| (sequence, Changed::Live(live)));
+    pub fn lacked_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<LiveKey>)> {
+        let live = self.view.live_keys_after(position, count).into_iter().map(|(sequence, live)| (sequence, Changed::Live(live)));
         let mut gone = self.feed.gone_after(position).take(count).peekable();
         let mut changes = Vec::new();
         for (sequence, live) in live {
@@ -270,7 +270,7 @@ impl Committer {
     /// to `persist`, in this order.
     fn commit(&mut self, batch: Vec<Command>) {
         let now = SystemTime::now();
-        let Effects { announcements, records, cursors, clusters } = self.state.view.apply_all(batch, now);
+        let ChangeSet { announcements, records, cursors, clusters } = self.state.view.apply_all(batch, now);
         let mut group = Group { records: records.into_iter().collect(), cursors, clusters, ..Group::default() };
         // notices are not changes of the mirror
         self.publisher.marks.count(announcements.iter().filter(|announcement| announcement.key.kind != Kind::Notice));

@@ -3,7 +3,7 @@
 //! A [`Feed`] has a short ring of recent announcements for subscribers that keep up, and tombstones
 //! for subscribers that do not. The committer adds changes; a clone is a snapshot for readers. The
 //! feed does no IO. It has no list of the existing keys in the order of their last change, which
-//! the view has (`View::live_after`).
+//! the view has (`View::live_keys_after`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -35,8 +35,8 @@ use crate::model::{ClusterName, ClusterStatus, DirectoryState, EtcdCounts, LogTa
 pub use crate::commit::{ChangeCounts, NoDecodedRoom};
 pub use crate::model::IdentityScope;
 pub use crate::view::{
-    Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RawPlace,
-    SelectionRule, ServiceShare, Weakness,
+    Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RankReason, RawKey,
+    SelectionRule, ServiceShare,
 };
 pub use answers::explain::{Merit, Verdict};
 pub use answers::global_services::{LargeService, Selected, ServiceEntry};

@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use super::{Reading, Slice};
 use crate::commit::Changed;
 use crate::model::{Announcement, RawRecord, Sequence, Version};
-use crate::view::RawPlace;
+use crate::view::RawKey;
 
 /// Newest change of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,19 +60,19 @@ impl Reading {
 
     /// Returns the current value of a key.
     #[must_use]
-    pub fn raw(&self, key: &str) -> Option<RawPlace<'_>> {
-        self.published().view.raw(key)
+    pub fn raw(&self, key: &str) -> Option<RawKey<'_>> {
+        self.published().view.raw_key(key)
     }
 
     /// Returns every key from `start` on, in order.
-    pub fn raw_from(&self, start: &[u8]) -> impl Iterator<Item = RawPlace<'_>> {
-        self.published().view.raw_from(start)
+    pub fn raw_from(&self, start: &[u8]) -> impl Iterator<Item = RawKey<'_>> {
+        self.published().view.raw_keys_from(start)
     }
 
     /// Returns the number of keys from `start` on and below `end`.
     #[must_use]
     pub fn raw_count(&self, start: &[u8], end: Option<&[u8]>) -> usize {
-        self.published().view.raw_count(start, end)
+        self.published().view.raw_key_count(start, end)
     }
 
     /// Returns the newest change of each key after a position, in order of sequence. Reads `count`
@@ -81,7 +81,7 @@ impl Reading {
     pub fn raw_changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, RawChange)> {
         let published = self.published();
         let change = |changed| match changed {
-            Changed::Live(live) => published.view.raw_of(&live).map_or(RawChange::Nothing, RawChange::Put),
+            Changed::Live(live) => published.view.raw_record_of(&live).map_or(RawChange::Nothing, RawChange::Put),
             Changed::Gone(key, _) => key.etcd_key().map_or(RawChange::Nothing, RawChange::Delete),
         };
         published.lacked_after(position, count).into_iter().map(|(sequence, changed)| (sequence, change(changed))).collect()

@@ -13,7 +13,7 @@ use crate::model::{
     ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, PackedSlice, Phase, Position,
     Record, RefusedKey, Revision, Scope, Sequence,
 };
-use crate::view::{LookupMatch, Rank};
+use crate::view::{EntryRank, LookupMatch};
 
 /// Maximum number of rejected keys that are counted per kind and cluster. Higher counts say nothing
 /// more, and each key takes about 50 ns.
@@ -181,8 +181,8 @@ impl Reading {
     /// It covers objects, their sources and the phases. Within one process a number never comes
     /// back.
     #[must_use]
-    pub fn moved(&self, clusters: &[ClusterName], kinds: &[Kind]) -> u64 {
-        self.published.view.moved(clusters, kinds)
+    pub fn content_version(&self, clusters: &[ClusterName], kinds: &[Kind]) -> u64 {
+        self.published.view.content_version(clusters, kinds)
     }
 
     /// Returns the record of a key, usable or not.
@@ -208,8 +208,8 @@ impl Reading {
 
     /// Returns the strength of an ipcache entry among those for its prefix.
     #[must_use]
-    pub fn rank(&self, record: &Record) -> Rank {
-        Rank::of(record, self.own_cluster.as_ref())
+    pub fn rank(&self, record: &Record) -> EntryRank {
+        EntryRank::of(record, self.own_cluster.as_ref())
     }
 
     /// Returns the ipcache entries for exactly this prefix, host entries first.

@@ -123,7 +123,7 @@ fn scan_runs(
     let hosts: Vec<IpAddr> = seek.filter.hosts.iter().flatten().map(|(_, ip)| *ip).collect();
     for run in runs {
         let Some(from) = run.from(start) else { continue };
-        for live in view.live_on(&from, &hosts) {
+        for live in view.live_keys_on(&from, &hosts) {
             let key = live.key();
             if !run.holds(&key) {
                 break;
@@ -133,7 +133,7 @@ fn scan_runs(
             }
             slice.look();
             if test(&key)
-                && let Some(record) = view.record_passing(&live, |_| true)
+                && let Some(record) = view.record_if(&live, |_| true)
                 && !take(&record)
             {
                 return Scanned::Full(key);

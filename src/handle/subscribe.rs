@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::{Filter, Reading};
 use crate::commit::Changed;
 use crate::model::{Announcement, DeleteReason, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
-use crate::view::{Live, View};
+use crate::view::{LiveKey, View};
 
 pub use patch::BackendsPatch;
 pub use place::{Place, Stage};
@@ -259,12 +259,12 @@ impl Subscription {
             return self.scan_made(reading, &start, telling);
         }
         let view = &reading.published().view;
-        let mut keys = view.live_from(&start);
+        let mut keys = view.live_keys_from(&start);
         let mut looked_at = 0;
         let mut left = None;
         while looked_at < LOOKED_AT_MAX && telling.room() > 0 && left.is_none() {
             // at most what the bounds allow, in case all keys match
-            let piece: Vec<Live> = keys.by_ref().take(telling.room().min(LOOKED_AT_MAX - looked_at).min(self.pace)).collect();
+            let piece: Vec<LiveKey> = keys.by_ref().take(telling.room().min(LOOKED_AT_MAX - looked_at).min(self.pace)).collect();
             if piece.is_empty() {
                 break;
             }
@@ -280,8 +280,8 @@ impl Subscription {
         }
     }
 
-    fn scanned(&self, live: &Live, view: &View) -> Option<Item> {
-        let record = view.record_passing(live, |key| self.filter.may_match(key))?;
+    fn scanned(&self, live: &LiveKey, view: &View) -> Option<Item> {
+        let record = view.record_if(live, |key| self.filter.may_match(key))?;
         let object = matching(&self.filter, &record)?;
         Some(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
     }
@@ -290,7 +290,7 @@ impl Subscription {
     fn scan_made<T: Send>(&mut self, reading: &Reading, start: &EntryKey, telling: &mut Telling<T, impl Tell<T>>) {
         let view = &reading.published().view;
         let findings = self.filter.asks_for_problems();
-        let mut made = view.made_from(start).take_while(|(key, _)| findings || key.kind == Kind::Cluster);
+        let mut made = view.own_objects_from(start).take_while(|(key, _)| findings || key.kind == Kind::Cluster);
         let mut left = None;
         while telling.room() > 0 && left.is_none() {
             let piece: Vec<(&EntryKey, &Arc<Object>)> = made.by_ref().take(telling.room().min(self.pace)).collect();
@@ -343,7 +343,7 @@ impl Subscription {
         }
     }
 
-    fn replayed(&self, (sequence, changed): &(Sequence, Changed<Live>), reading: &Reading) -> Option<Item> {
+    fn replayed(&self, (sequence, changed): &(Sequence, Changed<LiveKey>), reading: &Reading) -> Option<Item> {
         let position = self.position_at(reading, *sequence);
         match changed {
             Changed::Gone(key, reason) => {
@@ -351,7 +351,7 @@ impl Subscription {
             }
             Changed::Live(live) if live.kind() >= Kind::Cluster => self.replayed_made(live.key(), position, reading),
             Changed::Live(live) => {
-                let record = reading.published().view.record_passing(live, |key| self.filter.may_match(key))?;
+                let record = reading.published().view.record_if(live, |key| self.filter.may_match(key))?;
                 let (key, revision) = (record.key.clone(), Some(record.source.mod_revision));
                 match matching(&self.filter, &record) {
                     Some(object) => Some(Item::Upsert { key, object, revision, position }),
@@ -363,7 +363,7 @@ impl Subscription {
 
     /// Returns the event for a cluster, or for a finding, whose clusters may have changed.
     fn replayed_made(&self, key: EntryKey, position: Option<ReaderPosition>, reading: &Reading) -> Option<Item> {
-        let object = reading.published().view.made_here(&key)?;
+        let object = reading.published().view.own_object(&key)?;
         if self.filter.matches(&key, object) {
             return Some(Item::Upsert { key, object: Arc::clone(object), revision: None, position });
         }

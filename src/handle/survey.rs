@@ -2,7 +2,7 @@
 //! clusters, and services by backend address.
 //!
 //! A [`Survey`] reads a snapshot once and then the changes from one snapshot to the next, piece by
-//! piece ([`Look`]). It keeps only the part of each object that other keys depend on ([`Gist`]). It
+//! piece ([`Look`]). It keeps only the part of each object that other keys depend on ([`RecordReferences`]). It
 //! has counts and sets of [`Finding`]s without their texts, for which a caller queries the
 //! [`Reading`]. Problems of a single cluster are not found here but from its status. Pure.
 
@@ -23,7 +23,7 @@ use smol_str::SmolStr;
 
 use super::{IdentityScope, Reading};
 use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterName, EntryKey, Kind, ObjectPrefix, Sequence};
-use crate::view::Gist;
+use crate::view::RecordReferences;
 
 pub use finding::Finding;
 pub use look::Look;
@@ -137,9 +137,9 @@ impl Survey {
 
     /// Returns the prefix of an ipcache entry that was added or deleted, except for a pod CIDR,
     /// which the nodes announce.
-    fn prefix_that_came_or_went(key: &EntryKey, old: Option<&Gist>, new: Option<&Gist>) -> Option<ObjectPrefix> {
+    fn prefix_that_came_or_went(key: &EntryKey, old: Option<&RecordReferences>, new: Option<&RecordReferences>) -> Option<ObjectPrefix> {
         match (old, new) {
-            (Some(Gist::Ip { prefix, .. }), None) | (None, Some(Gist::Ip { prefix, .. })) => {
+            (Some(RecordReferences::Ip { prefix, .. }), None) | (None, Some(RecordReferences::Ip { prefix, .. })) => {
                 Some(*prefix).filter(|prefix| prefix.host || key.kind == Kind::Ip)
             }
             _ => None,
@@ -150,22 +150,32 @@ impl Survey {
     fn touched_by<'a>(
         &'a self,
         key: &'a EntryKey,
-        old: Option<&'a Gist>,
-        new: Option<&'a Gist>,
+        old: Option<&'a RecordReferences>,
+        new: Option<&'a RecordReferences>,
     ) -> impl Iterator<Item = Finding> + use<'a> {
         let cluster = &key.cluster;
-        let identities = [old, new].into_iter().flatten().filter_map(|gist| match gist {
-            Gist::Ip { identity, .. } => Some(*identity).filter(|identity| is_allocated(*identity)),
-            Gist::Identity(identity) => Some(*identity),
-            Gist::Node { .. } | Gist::Backends(_) | Gist::Slice { .. } | Gist::Export => None,
+        let identities = [old, new].into_iter().flatten().filter_map(|references| match references {
+            RecordReferences::Ip { identity, .. } => Some(*identity).filter(|identity| is_allocated(*identity)),
+            RecordReferences::Identity(identity) => Some(*identity),
+            RecordReferences::Node { .. } | RecordReferences::Backends(_) | RecordReferences::Slice { .. } | RecordReferences::Export => {
+                None
+            }
         });
-        let hosts = [old, new].into_iter().flatten().flat_map(|gist| match gist {
-            Gist::Ip { host_ip, .. } => host_ip.as_slice(),
-            Gist::Node { .. } | Gist::Identity(_) | Gist::Backends(_) | Gist::Slice { .. } | Gist::Export => &[],
+        let hosts = [old, new].into_iter().flatten().flat_map(|references| match references {
+            RecordReferences::Ip { host_ip, .. } => host_ip.as_slice(),
+            RecordReferences::Node { .. }
+            | RecordReferences::Identity(_)
+            | RecordReferences::Backends(_)
+            | RecordReferences::Slice { .. }
+            | RecordReferences::Export => &[],
         });
-        let of_nodes = [old, new].into_iter().flatten().flat_map(|gist| match gist {
-            Gist::Node { addresses, .. } => addresses.as_slice(),
-            Gist::Ip { .. } | Gist::Identity(_) | Gist::Backends(_) | Gist::Slice { .. } | Gist::Export => &[],
+        let of_nodes = [old, new].into_iter().flatten().flat_map(|references| match references {
+            RecordReferences::Node { addresses, .. } => addresses.as_slice(),
+            RecordReferences::Ip { .. }
+            | RecordReferences::Identity(_)
+            | RecordReferences::Backends(_)
+            | RecordReferences::Slice { .. }
+            | RecordReferences::Export => &[],
         });
         let services = [old, new].into_iter().filter_map(slice_of).map(|(service, _)| Finding::ServiceTooLarge(service.clone()));
         let identities = identities.map(|identity| Finding::DanglingIdentity(cluster.clone(), identity));
@@ -181,8 +191,8 @@ impl Survey {
         self.hosted.range(start..).take_while(move |((at, _), _)| *at == ip).map(|((_, cluster), _)| cluster)
     }
 
-    /// Replaces the old by the new gist of a key.
-    fn replace(&mut self, key: &EntryKey, old: Option<&Gist>, new: Option<&Gist>) {
+    /// Replaces the old by the new references of a key.
+    fn replace(&mut self, key: &EntryKey, old: Option<&RecordReferences>, new: Option<&RecordReferences>) {
         let cluster = &key.cluster;
         old.into_iter().for_each(|old| self.count(cluster, old, false));
         new.into_iter().for_each(|new| self.count(cluster, new, true));
@@ -195,8 +205,8 @@ impl Survey {
     }
 
     /// Counts the references of an ipcache entry, adding or subtracting them.
-    fn count(&mut self, cluster: &ClusterName, gist: &Gist, is_in: bool) {
-        let Gist::Ip { identity, host_ip, .. } = gist else { return };
+    fn count(&mut self, cluster: &ClusterName, references: &RecordReferences, is_in: bool) {
+        let RecordReferences::Ip { identity, host_ip, .. } = references else { return };
         if is_allocated(*identity) {
             recount(&mut self.naming, (*identity, cluster.clone()), is_in);
         }
@@ -254,24 +264,24 @@ impl Survey {
 }
 
 /// Returns the backend addresses of a service or endpoint slice.
-fn addresses_behind(gist: Option<&Gist>) -> Cow<'_, BTreeSet<IpAddr>> {
-    match gist {
-        Some(Gist::Backends(addresses) | Gist::Slice { addresses, .. }) => Cow::Borrowed(addresses),
+fn addresses_behind(references: Option<&RecordReferences>) -> Cow<'_, BTreeSet<IpAddr>> {
+    match references {
+        Some(RecordReferences::Backends(addresses) | RecordReferences::Slice { addresses, .. }) => Cow::Borrowed(addresses),
         _ => Cow::default(),
     }
 }
 
 /// Returns the service of an endpoint slice, and the slice's decoded size.
-fn slice_of(gist: Option<&Gist>) -> Option<(&SmolStr, u64)> {
-    match gist {
-        Some(Gist::Slice { service: Some(service), decoded_bytes, .. }) => Some((service, *decoded_bytes)),
+fn slice_of(references: Option<&RecordReferences>) -> Option<(&SmolStr, u64)> {
+    match references {
+        Some(RecordReferences::Slice { service: Some(service), decoded_bytes, .. }) => Some((service, *decoded_bytes)),
         _ => None,
     }
 }
 
-fn pod_cidrs_of(gist: Option<&Gist>) -> Cow<'_, BTreeSet<IpNet>> {
-    match gist {
-        Some(Gist::Node { pod_cidrs, .. }) => Cow::Borrowed(pod_cidrs),
+fn pod_cidrs_of(references: Option<&RecordReferences>) -> Cow<'_, BTreeSet<IpNet>> {
+    match references {
+        Some(RecordReferences::Node { pod_cidrs, .. }) => Cow::Borrowed(pod_cidrs),
         _ => Cow::default(),
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn restore(
     keep(store, group, &mut owed);
     let derived = loaded.derived == Some(DERIVATION);
     let mut published = publish(loaded, &plan, retention);
-    let reserved = if derived { reserved } else { derive_again(store, &mut published, &mut owed) };
+    let reserved = if derived { reserved } else { rederive(store, &mut published, &mut owed) };
     Ok(Restored { published, reserved, known, restored_count, damaged_count, owed })
 }
 
@@ -87,8 +87,8 @@ fn keep(store: &Store, mut group: Group, owed: &mut Option<(Group, StoreError)>)
 
 /// Updates the entries derived from nodes if the store has none (earlier versions), derived them by
 /// other rules, or lost some. The updates are ordinary changes. Returns the last reserved sequence.
-fn derive_again(store: &Store, published: &mut Published, owed: &mut Option<(Group, StoreError)>) -> Sequence {
-    let keys = published.view.nodes_to_derive();
+fn rederive(store: &Store, published: &mut Published, owed: &mut Option<(Group, StoreError)>) -> Sequence {
+    let keys = published.view.keys_to_rederive();
     if !keys.is_empty() {
         tracing::info!(nodes = keys.len(), "deriving ipcache entries from nodes");
     }
@@ -96,7 +96,7 @@ fn derive_again(store: &Store, published: &mut Published, owed: &mut Option<(Gro
     let mut pieces = keys.chunks(DERIVED_NODES_MAX).peekable();
     loop {
         let piece = pieces.next().unwrap_or_default();
-        let effects = published.view.derive_again(piece, now);
+        let effects = published.view.rederive(piece, now);
         let mut group = Group { records: effects.records.into_iter().collect(), ..Group::default() };
         for announcement in effects.announcements {
             let of_feed = published.feed.announce(announcement, now);

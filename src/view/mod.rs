@@ -1,18 +1,17 @@
-//! The mirror in memory, as indices that answer every lookup.
+//! The mirror in memory: records, indices over them, and the state of every scope.
 //!
-//! Owns: the newest [`Record`] of every key, the ipcache index, the reverse indices and the state of every scope. Receives
-//! [`crate::model::Command`]s from the one writer and says in [`Effects`] what changed. Deliberately lacks: IO, awaiting, locks. The maps are
-//! persistent: a clone costs a few pointers and is a snapshot that no later change touches, so readers never wait for the
-//! writer (ARCHITECTURE.md).
+//! The committer applies [`Command`](crate::model::Command)s, each batch of which yields a
+//! [`ChangeSet`] to announce and to store. All parts are persistent collections: a clone of the
+//! [`View`] is a snapshot in constant time, so readers never wait for the committer.
 //!
-//! Most records are packed in chunks (`base`), some 40 B each, and decoded when somebody asks for them. What changes stands beside its chunk
-//! (`side`), and what is new above them all (`overlay`), whole, until it is folded into new chunks (`fold`). The indices hold addresses, numbers and names, no records.
+//! The methods of [`View`] are grouped by topic: `changes` has the commands and what follows from
+//! them, `lookups` has the queries, and `services` merges global services.
 
-mod base;
 mod changes;
 mod collections;
 mod index;
 mod lookups;
+mod records;
 mod scopes;
 mod services;
 #[cfg(test)]
@@ -23,116 +22,155 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use self::base::Base;
-use self::base::location::RecordLocation;
-use self::base::overlay::Overlay;
-use self::index::Indices;
+use self::changes::notices::Notices;
+use self::changes::own_objects::OwnObjects;
+use self::index::SecondaryIndices;
+use self::records::RecordStore;
+use self::records::location::RecordLocation;
 use self::scopes::Scopes;
 use crate::model::{Announcement, Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
+#[cfg(any(test, feature = "internals"))]
+use crate::pack::Chunk;
 use crate::pack::Meaning;
 
 pub use changes::derived::DERIVATION;
 #[cfg(any(test, feature = "internals"))]
-pub use changes::derived::entries_of;
-pub use changes::fold::{FoldJob, Folded};
-pub use index::Within;
-pub use lookups::gist::Gist;
-pub use lookups::lookup::{Live, LookupMatch};
-pub use lookups::rank::{Rank, Weakness};
-pub use lookups::raw::RawPlace;
+pub use changes::derived::derive_entries;
+pub use index::NetworkEntries;
+pub use lookups::entry_rank::{EntryRank, RankReason};
+pub use lookups::lookup::{LiveKey, LookupMatch};
+pub use lookups::raw_keys::RawKey;
+pub use lookups::references::RecordReferences;
+pub use records::folding::{FoldJob, FoldResult};
 pub use scopes::ScopeState;
 pub use services::{
     Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection,
-    SelectionRule, ServiceShare, select,
+    SelectionRule, ServiceShare, select_backends,
 };
 
-/// The mirror in memory. Cloning makes a snapshot.
+/// The mirror in memory. Cloning makes a snapshot in constant time.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// Most records, packed.
-    base: Base,
-    /// Records of keys that no chunk has a row of.
-    overlay: Overlay,
-    indices: Indices,
+    records: RecordStore,
+    indices: SecondaryIndices,
     scopes: Scopes,
     clusters: OrdMap<ClusterName, ClusterRecord>,
-    made: changes::own_objects::OwnObjects,
-    notices: changes::notices::Notices,
+    own_objects: OwnObjects,
+    notices: Notices,
+    /// Number of mirrored keys, without derived entries.
     entry_count: usize,
+    /// Sequence of the newest change.
     sequence: Sequence,
 }
 
-/// What one command did, or several: what to announce and what to store. Everything in it belongs into one atomic batch.
+/// Result of one or more commands: changes to announce and to store. All of it belongs in one
+/// atomic group.
 #[derive(Debug, Default, PartialEq)]
-pub struct Effects {
-    /// In order of sequence.
+pub struct ChangeSet {
+    /// Announcements, in order of sequence.
     pub announcements: Vec<Announcement>,
-    /// Keys to be stored anew (`Some`) or removed (`None`), silent updates included, in the order in which that happened: of a key that is
-    /// named twice the last counts.
+    /// New records by key, or `None` for a removed key, in the order of the changes. Includes
+    /// changes that are not announced. If a key occurs twice, its last record counts.
     pub records: Vec<(EntryKey, Option<Arc<Record>>)>,
-    /// Cursors to be stored or cleared.
+    /// New cursors by scope, or `None` for a cleared cursor.
     pub cursors: BTreeMap<Scope, Option<Cursor>>,
-    /// Cluster records to be stored or removed.
+    /// New cluster records by cluster, or `None` for a removed one.
     pub clusters: BTreeMap<ClusterName, Option<ClusterRecord>>,
 }
 
 impl View {
-    /// An empty mirror whose first change gets the sequence after `sequence`.
+    /// Creates an empty mirror whose first change gets the sequence after `sequence`.
     #[must_use]
     pub fn starting_at(sequence: Sequence) -> Self {
         Self { sequence, ..Self::default() }
     }
 
-    /// The sequence of the newest change.
+    /// Returns the sequence of the newest change.
     #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn sequence(&self) -> Sequence {
         self.sequence
     }
 
-    /// Holds a record of a key that nothing is held of.
-    fn hold(&mut self, record: Arc<Record>) {
+    /// Inserts a record of a key that has none.
+    fn insert_record(&mut self, record: Arc<Record>) {
         self.entry_count += usize::from(record.key.kind.is_mirrored());
         self.indices.add(&record.key, &Meaning::of(&record), record.rejection.is_some());
-        match self.base.row_of(&record.key) {
-            Some(at) => self.base.put(&at, Some(record)),
-            None => {
-                self.base.count_insert(&record.key);
-                self.overlay.insert(record);
-            }
-        }
+        self.records.insert(record);
     }
 
-    /// Holds a record in place of another one of its key. An index is touched only where it would see a difference: as a rule none does.
-    fn exchange(&mut self, place: &RecordLocation, record: Arc<Record>) {
+    /// Replaces the record at a location. Updates the indices only if their content changes, which
+    /// is rare.
+    fn replace_record(&mut self, location: &RecordLocation, record: Arc<Record>) {
         let after = Meaning::of(&record);
-        let (was_rejected, is_rejected) = (place.is_rejected(), record.rejection.is_some());
-        if was_rejected != is_rejected || !place.means_the_same(&after) {
-            self.indices.remove(&record.key, &place.meaning(), was_rejected);
+        let (was_rejected, is_rejected) = (location.is_rejected(), record.rejection.is_some());
+        if was_rejected != is_rejected || !location.is_indexed_alike(&after) {
+            self.indices.remove(&record.key, &location.meaning(), was_rejected);
             self.indices.add(&record.key, &after, is_rejected);
         } else if let Meaning::Identity(id) = after {
             self.indices.forget_labels(id, &record.key.cluster);
         }
-        self.put_at(place, record);
+        self.records.replace(location, record);
     }
 
-    /// Lets go of a record; its scope still counts it.
-    fn release(&mut self, place: &RecordLocation, key: &EntryKey) {
+    /// Removes a record. The caller updates the counts of its scope.
+    fn remove_record(&mut self, location: &RecordLocation, key: &EntryKey) {
         self.entry_count -= usize::from(key.kind.is_mirrored());
-        self.indices.remove(key, &place.meaning(), place.is_rejected());
-        match place {
-            RecordLocation::Fresh(_) => drop(self.overlay.remove(key)),
-            RecordLocation::Replaced(at, _) | RecordLocation::Packed(at) => self.base.put(at, None),
-        }
+        self.indices.remove(key, &location.meaning(), location.is_rejected());
+        self.records.remove(location, key);
+    }
+
+    /// Returns up to `count` jobs that fold the chunks with the most changes. None of their ranges
+    /// overlap. Empty if everything is packed.
+    #[must_use]
+    pub fn fold_jobs(&self, count: usize) -> Vec<FoldJob> {
+        self.records.fold_jobs(count)
+    }
+
+    /// Replaces chunks with folded ones. Changes since the job was made stay in effect, and no
+    /// query returns anything else than before. Returns whether fewer changes are unpacked than
+    /// before.
+    pub fn fold(&mut self, folded: FoldResult) -> bool {
+        self.records.fold(folded)
+    }
+
+    /// Returns the number of records that are not packed.
+    #[must_use]
+    pub fn unpacked_count(&self) -> usize {
+        self.records.unpacked_count()
+    }
+
+    /// Returns the number of packed rows whose keys were deleted. They use memory until their
+    /// chunks are folded.
+    #[must_use]
+    pub fn deleted_row_count(&self) -> usize {
+        self.records.deleted_row_count()
+    }
+
+    /// Returns the number of packed rows with a newer revision and lease in their chunk's delta.
+    #[must_use]
+    pub fn restamped_row_count(&self) -> usize {
+        self.records.restamped_row_count()
+    }
+
+    /// Returns the number of chunks, and their total size in bytes.
+    #[cfg(any(test, feature = "internals"))]
+    #[must_use]
+    pub fn packed_size(&self) -> (usize, usize) {
+        self.chunks().fold((0, 0), |(count, length), chunk| (count + 1, length + chunk.stored().len()))
+    }
+
+    /// Iterates over the chunks, in key order.
+    #[cfg(any(test, feature = "internals"))]
+    pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.records.chunks()
     }
 }
 
-/// The scope that a key belongs to.
 fn scope_of(key: &EntryKey) -> Scope {
     Scope { cluster: key.cluster.clone(), kind: key.kind }
 }
 
-/// The key of a change.
 fn key_of(change: &Change) -> &EntryKey {
     match change {
         Change::Put { key, .. } | Change::Delete { key } | Change::Hold { key } => key,

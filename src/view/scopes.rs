@@ -1,4 +1,5 @@
-//! The state of every scope, by a number that it keeps, so that a change of one costs the same whatever the others hold.
+//! State of every scope. A scope has a fixed number, so a change of its state costs the same for
+//! any number of scopes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,149 +7,152 @@ use std::sync::Arc;
 use super::collections::paged_vector::PagedVector;
 use crate::model::{ClusterName, Cursor, Kind, Scope};
 
-/// How many scopes a cluster may have: one for each kind.
+/// Number of scopes of a cluster: one per kind.
 const KINDS: usize = Kind::Cluster as usize + 1;
 
-/// Names a scope within a [`Scopes`].
+/// Number of a scope within [`Scopes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ScopeNumber(usize);
 
-/// What is known of one scope as a whole, beside its cursor.
+/// State of one scope, without its cursor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScopeState {
-    /// Whether everything of it was confirmed by the source since meshkeep started.
+    /// Whether the source has confirmed all entries since meshkeep started.
     pub confirmed: bool,
-    /// The number of the last list that began, from 2 on (1: changes before any list).
+    /// Number of the newest list, from 2 on. Changes before the first list have 1.
     pub generation: u32,
-    /// How many keys it holds. No etcd has 2^32 of them: that would be 2 B each (`--quota-backend-bytes`, at most 8 GiB).
+    /// Number of keys. No etcd has 2^32 of them: with a database of at most 8 GiB
+    /// (`--quota-backend-bytes`) that would be 2 bytes each.
     pub entry_count: u32,
-    /// How many of them come from the store and were not confirmed yet.
+    /// Number of restored keys that are not confirmed yet.
     pub restored_count: u32,
 }
 
-/// The states of scopes. Numbers are never given back: there are few hundred clusters, and few come and go.
+/// States of all scopes. Numbers are never reused, because there are only a few hundred clusters.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scopes {
-    /// The place of each cluster, whose scopes have [`KINDS`] numbers one after another. By hash: a search in order would compare a dozen names for
-    /// each change. Copied as a whole for each new cluster, seldom.
+    /// Index of each cluster, whose scopes have [`KINDS`] consecutive numbers. A hash map, because
+    /// an ordered one would compare a dozen names per change. A new cluster copies the whole map.
     clusters: Arc<HashMap<ClusterName, usize>>,
-    /// 16 B each.
+    /// States, 16 bytes each.
     states: PagedVector<Option<ScopeState>>,
-    /// How far each is mirrored: what has none is in a list, or was never complete.
+    /// Cursors. A scope without one is being listed, or was never complete.
     cursors: PagedVector<Option<Arc<Cursor>>>,
-    moves: Moves,
+    changes: ChangeCounters,
 }
 
-/// A clock of what answers contain: for each scope and kind the last change of an object, its stamp, its source or the phase of its cluster,
-/// counted in such changes of all scopes since the process began; what only says how far the source was read is none.
+/// Versions of the content of answers: for each scope and kind the number of the last change of an
+/// object, its origin, or its cluster's phase. All scopes share one counter. A change of a cursor's
+/// revision does not count.
 #[derive(Debug, Clone, Default)]
-struct Moves {
+struct ChangeCounters {
     count: u64,
-    /// By the scope's number. It outlives the scope, so that one that comes back is not taken for what it was.
+    /// Version by scope number. It stays when the scope is removed, so that a new scope of that
+    /// name has another version.
     scopes: PagedVector<u64>,
-    /// The newest of each kind, by its place; what is derived from nodes moves with them.
+    /// Version by the kind's index. Derived entries count as nodes.
     kinds: [u64; Kind::ALL.len()],
 }
 
 impl Scopes {
-    /// The number of a scope, a new one if it has none yet.
+    /// Returns the number of a scope. Assigns one if necessary.
     pub(super) fn number(&mut self, scope: Scope) -> ScopeNumber {
-        if let Some(number) = self.known(&scope) {
+        if let Some(number) = self.find_number(&scope) {
             return number;
         }
-        let place = self.clusters.len();
-        Arc::make_mut(&mut self.clusters).insert(scope.cluster, place);
-        ScopeNumber(place * KINDS + scope.kind as usize)
+        let index = self.clusters.len();
+        Arc::make_mut(&mut self.clusters).insert(scope.cluster, index);
+        ScopeNumber(index * KINDS + scope.kind as usize)
     }
 
-    /// The number of a scope whose cluster has one.
-    fn known(&self, scope: &Scope) -> Option<ScopeNumber> {
-        self.clusters.get(&scope.cluster).map(|place| ScopeNumber(place * KINDS + scope.kind as usize))
+    /// Returns the number of a scope whose cluster has numbers.
+    fn find_number(&self, scope: &Scope) -> Option<ScopeNumber> {
+        self.clusters.get(&scope.cluster).map(|index| ScopeNumber(index * KINDS + scope.kind as usize))
     }
 
-    /// The state of the scope of a number.
-    pub(super) fn at(&self, number: ScopeNumber) -> Option<ScopeState> {
+    /// Returns the state of a scope by number.
+    pub(super) fn state(&self, number: ScopeNumber) -> Option<ScopeState> {
         self.states.get(number.0).copied().flatten()
     }
 
-    /// The state of a scope, to be changed; a new one where there is none.
-    pub(super) fn change(&mut self, number: ScopeNumber) -> &mut ScopeState {
-        self.states.change(number.0).get_or_insert_default()
+    /// Returns the state of a scope for changes. Creates it if necessary.
+    pub(super) fn state_mut(&mut self, number: ScopeNumber) -> &mut ScopeState {
+        self.states.get_mut(number.0).get_or_insert_default()
     }
 
-    /// The state of a scope, if anything is known of it.
+    /// Returns the state of a scope.
     pub(super) fn get(&self, scope: &Scope) -> Option<ScopeState> {
-        self.at(self.known(scope)?)
+        self.state(self.find_number(scope)?)
     }
 
-    /// The state of a scope by its name, to be changed; a new one where there is none.
+    /// Returns the state of a scope for changes. Creates it if necessary.
     pub(super) fn entry(&mut self, scope: Scope) -> &mut ScopeState {
         let number = self.number(scope);
-        self.change(number)
+        self.state_mut(number)
     }
 
-    /// How far the source of a scope was read.
+    /// Returns the cursor of a scope.
     pub(super) fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
-        self.cursors.get(self.known(scope)?.0)?.as_deref()
+        self.cursors.get(self.find_number(scope)?.0)?.as_deref()
     }
 
-    /// Notes that something of a scope changed.
-    pub(super) fn moved(&mut self, number: ScopeNumber, kind: Kind) {
-        self.moves.count += 1;
-        *self.moves.scopes.change(number.0) = self.moves.count;
-        if let Some(newest) = self.moves.kinds.get_mut(kind.place()) {
-            *newest = self.moves.count;
+    /// Counts a change of a scope's content.
+    pub(super) fn count_change(&mut self, number: ScopeNumber, kind: Kind) {
+        self.changes.count += 1;
+        *self.changes.scopes.get_mut(number.0) = self.changes.count;
+        if let Some(newest) = self.changes.kinds.get_mut(kind.place()) {
+            *newest = self.changes.count;
         }
     }
 
-    /// Notes that something of a cluster as a whole changed.
-    pub(super) fn cluster_moved(&mut self, cluster: &ClusterName) {
+    /// Counts a change that affects all scopes of a cluster.
+    pub(super) fn count_cluster_change(&mut self, cluster: &ClusterName) {
         for kind in Kind::ALL {
             let number = self.number(Scope { cluster: cluster.clone(), kind });
-            self.moved(number, kind);
+            self.count_change(number, kind);
         }
     }
 
-    /// When something of a kind changed last.
-    pub(super) fn kind_move(&self, kind: Kind) -> u64 {
-        self.moves.kinds.get(kind.place()).copied().unwrap_or_default()
+    /// Returns the version of a kind: the number of its last change.
+    pub(super) fn kind_version(&self, kind: Kind) -> u64 {
+        self.changes.kinds.get(kind.place()).copied().unwrap_or_default()
     }
 
-    /// When something of a scope changed last.
-    pub(super) fn scope_move(&self, scope: &Scope) -> u64 {
-        self.known(scope).and_then(|number| self.moves.scopes.get(number.0)).copied().unwrap_or_default()
+    /// Returns the version of a scope: the number of its last change.
+    pub(super) fn scope_version(&self, scope: &Scope) -> u64 {
+        self.find_number(scope).and_then(|number| self.changes.scopes.get(number.0)).copied().unwrap_or_default()
     }
 
-    /// Sets how far a scope is mirrored.
+    /// Sets the cursor of a scope.
     pub(super) fn set_cursor(&mut self, scope: Scope, cursor: Cursor) {
         let kind = scope.kind;
         let number = self.number(scope);
-        self.change(number);
-        if self.cursors.change(number.0).replace(Arc::new(cursor)).is_none() {
-            self.moved(number, kind);
+        self.state_mut(number);
+        if self.cursors.get_mut(number.0).replace(Arc::new(cursor)).is_none() {
+            self.count_change(number, kind);
         }
     }
 
-    /// Forgets how far a scope is mirrored. Returns whether it had a cursor.
+    /// Removes the cursor of a scope. Returns whether it had one.
     pub(super) fn clear_cursor(&mut self, scope: &Scope) -> bool {
-        let cleared = self.known(scope).filter(|number| self.cursors.change(number.0).take().is_some());
+        let cleared = self.find_number(scope).filter(|number| self.cursors.get_mut(number.0).take().is_some());
         if let Some(number) = cleared {
-            self.moved(number, scope.kind);
+            self.count_change(number, scope.kind);
         }
         cleared.is_some()
     }
 
-    /// Forgets all of a scope. Returns whether it had a cursor.
+    /// Removes the state and the cursor of a scope. Returns whether it had a cursor.
     pub(super) fn remove(&mut self, scope: &Scope) -> bool {
-        if let Some(number) = self.known(scope) {
-            *self.states.change(number.0) = None;
+        if let Some(number) = self.find_number(scope) {
+            *self.states.get_mut(number.0) = None;
         }
         self.clear_cursor(scope)
     }
 
-    /// The clusters of which any scope has a state, in no particular order.
+    /// Iterates over the clusters with at least one scope, in no particular order.
     pub(super) fn clusters(&self) -> impl Iterator<Item = &ClusterName> {
-        let has_any = |place: usize| (place * KINDS..(place + 1) * KINDS).any(|number| self.at(ScopeNumber(number)).is_some());
-        self.clusters.iter().filter(move |(_, place)| has_any(**place)).map(|(cluster, _)| cluster)
+        let has_any = |index: usize| (index * KINDS..(index + 1) * KINDS).any(|number| self.state(ScopeNumber(number)).is_some());
+        self.clusters.iter().filter(move |(_, index)| has_any(**index)).map(|(cluster, _)| cluster)
     }
 }

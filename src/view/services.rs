@@ -1,8 +1,8 @@
-//! Global services: what several clusters share under one namespace and name, and which cluster has a share in which.
+//! Global services: services that several clusters share under one namespace and name.
 //!
-//! Owns: the index from a service to the keys that have a share in it, kept up by each change in the time of a tree lookup, and how the shares
-//! become one service ([`GlobalService`]), one set of exports ([`MergedExports`]) and a choice of backends ([`select`]). Deliberately lacks:
-//! the records themselves, which are read by their keys when somebody asks for a service.
+//! The index maps a service to the keys that contribute to it. On request, these become one
+//! [`GlobalService`], one set of [`MergedExports`], or a selection of backends
+//! ([`select_backends`]).
 
 mod exports;
 mod merge;
@@ -21,22 +21,22 @@ use crate::model::{ClusterName, EntryKey, Kind, Object, PackedSlice, Record};
 
 pub use exports::{CONFLICT_REASONS, ExportConflict, MergedExports};
 pub use merge::{BackendPort, BackendState, GlobalBackend, GlobalService, ServiceShare};
-pub use selection::{Affinity, LocalService, Selection, SelectionRule, select};
+pub use selection::{Affinity, LocalService, Selection, SelectionRule, select_backends};
 
-/// What a cluster has a share in a service by.
+/// Kinds of keys that contribute to a service.
 const SHARES: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
 
-/// Who has a share in which service.
+/// Index of the keys that contribute to each service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServiceIndex {
-    /// `<namespace>/<name>` of a service, and a key that has a share in it.
+    /// Service as `<namespace>/<name>`, with a key that contributes to it.
     shares: OrdSet<(SmolStr, EntryKey)>,
-    /// How many services have a share.
+    /// Number of services with at least one key.
     service_count: u64,
 }
 
 impl ServiceIndex {
-    /// Takes in a key that has a share in a service. Adding it twice changes nothing.
+    /// Adds a key that contributes to a service. Adding it twice changes nothing.
     pub(super) fn add(&mut self, key: &EntryKey, service: &SmolStr) {
         let is_first = self.shares_in(service).next().is_none();
         if self.shares.insert((service.clone(), key.clone())).is_none() && is_first {
@@ -44,7 +44,7 @@ impl ServiceIndex {
         }
     }
 
-    /// Takes out a key that had a share in a service. Removing one that is not there changes nothing.
+    /// Removes a key that contributes to a service. Removing a missing one changes nothing.
     pub(super) fn remove(&mut self, key: &EntryKey, service: &SmolStr) {
         let share = (service.clone(), key.clone());
         if self.shares.remove(&share).is_some() && self.shares_in(&share.0).next().is_none() {
@@ -52,7 +52,8 @@ impl ServiceIndex {
         }
     }
 
-    /// The keys that have a share in a service, in key order: endpoint slices, exports, services.
+    /// Iterates over the keys that contribute to a service, in key order: endpoint slices, exports,
+    /// services.
     fn shares_in<'a>(&'a self, service: &'a str) -> impl Iterator<Item = &'a EntryKey> {
         let start: (SmolStr, EntryKey) = (service.into(), EntryKey::lowest());
         self.shares.range(start..).take_while(move |(at, _)| **at == *service).map(|(_, key)| key)
@@ -60,13 +61,13 @@ impl ServiceIndex {
 }
 
 impl View {
-    /// How many global services there are.
+    /// Returns the number of global services.
     #[must_use]
     pub fn global_service_count(&self) -> u64 {
         self.indices.services.service_count
     }
 
-    /// `<namespace>/<name>` of every global service from a name on, that one included, in order.
+    /// Iterates over the global services from a name on, as `<namespace>/<name>`, in order.
     pub fn global_service_names(&self, start: &str) -> impl Iterator<Item = &SmolStr> {
         let start: (SmolStr, EntryKey) = (start.into(), EntryKey::lowest());
         let mut last: Option<&SmolStr> = None;
@@ -77,8 +78,8 @@ impl View {
         })
     }
 
-    /// Whether one of some clusters has a share in a global service. Looks at no record, and at one share for each cluster and kind of share,
-    /// however many other clusters have shares in it.
+    /// Returns whether one of some clusters contributes to a global service. Looks up one key per
+    /// cluster and kind, independent of the number of other clusters.
     #[must_use]
     pub fn has_share_of(&self, service: &SmolStr, clusters: &[ClusterName]) -> bool {
         let has = |kind, cluster: &ClusterName| {
@@ -89,22 +90,23 @@ impl View {
         SHARES.into_iter().any(|kind| clusters.iter().any(|cluster| has(kind, cluster)))
     }
 
-    /// A global service, by `<namespace>/<name>`: what is held of every cluster that has a share in it.
+    /// Returns a global service, by `<namespace>/<name>`.
     #[must_use]
     pub fn global_service(&self, service: &str) -> Option<GlobalService> {
         let records: Vec<Arc<Record>> = self.indices.services.shares_in(service).filter_map(|key| self.record(key)).collect();
         GlobalService::merge(service, &records)
     }
 
-    /// The exports of a global service, by `<namespace>/<name>`, merged; `None` where no cluster exports it. Unlike [`Self::global_service`] it
-    /// decodes no endpoint slices.
+    /// Returns the merged exports of a global service, by `<namespace>/<name>`; `None` if no
+    /// cluster exports it. Unlike [`Self::global_service`] it decodes no endpoint slices.
     #[must_use]
     pub fn merged_exports(&self, service: &str) -> Option<MergedExports> {
         let exports = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::ServiceExport);
-        MergedExports::of(exports.filter_map(|key| self.record(key)).collect())
+        MergedExports::merge(exports.filter_map(|key| self.record(key)).collect())
     }
 
-    /// About how many bytes the endpoint slices of a global service take while it is merged, by cluster.
+    /// Returns the approximate memory that merging uses for the endpoint slices of a global
+    /// service, in bytes per cluster.
     #[must_use]
     pub fn decoded_bytes_of(&self, service: &str) -> BTreeMap<ClusterName, u64> {
         let slices = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::EndpointSlice);
@@ -116,7 +118,7 @@ impl View {
         by_cluster
     }
 
-    /// The first endpoint slice that a cluster has of a global service.
+    /// Returns the first endpoint slice of a global service in a cluster.
     #[must_use]
     pub fn first_slice_of(&self, service: &str, cluster: &ClusterName) -> Option<&EntryKey> {
         let first = (SmolStr::from(service), EntryKey::new(Kind::EndpointSlice, cluster.clone(), ""));
@@ -124,8 +126,8 @@ impl View {
         (found == service && key.kind == Kind::EndpointSlice && key.cluster == *cluster).then_some(key)
     }
 
-    /// What one cluster has under a name, whether it shares it or not: what an agent of that cluster has as its local service. Without
-    /// a service and without slices there is none.
+    /// Returns the service of one cluster, shared or not: the local service of that cluster's
+    /// agents. `None` if the cluster has neither the service nor endpoint slices of it.
     #[must_use]
     pub fn local_share(&self, cluster: &ClusterName, service: &str) -> Option<ServiceShare> {
         let own = self.record(&EntryKey::new(Kind::Service, cluster.clone(), service));

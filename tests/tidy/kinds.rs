@@ -33,7 +33,7 @@ const ALLOWED: [(&str, &str); 20] = [
     ("src/pack/meaning.rs", "what of an object indices need, and the number of a kind in a chunk"),
     ("src/reflect/cluster.rs", "the order of a KVStoreMesh"),
     ("src/store/recovery/partial_store.rs", "where the log names what is asked for"),
-    ("src/view/lookups/gist.rs", "what of an object is looked at across keys"),
+    ("src/view/lookups/references.rs", "references between keys"),
     ("src/view/index.rs", "the indices"),
     ("src/wire/cluster_config.rs", "what a cluster config says is published"),
     ("src/wire/mod.rs", "which decoder reads it"),

@@ -2,7 +2,7 @@
 //! nothing while nothing changes.
 //!
 //! If an answer depends only on the mirror's data of some kinds and clusters, its tag is made of a
-//! counter that grows with their changes ([`Reading::moved`]). The counter is read before the
+//! counter that grows with their changes ([`Reading::content_version`]). The counter is read before the
 //! answer is made: `304` needs no lookup, and an answer that is newer than its tag is at worst sent
 //! once more. Answers about connections, times or findings are tagged by their content, and so are
 //! documents.

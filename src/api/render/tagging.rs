@@ -44,13 +44,13 @@ impl<'a> Tagging<'a> {
     /// Returns the mirror's change counter; `None` if the answer depends on more than the mirror.
     pub(super) fn moved(&self, query: &str, reading: &Reading) -> Option<u64> {
         match self {
-            Self::Listed(kinds) => Some(reading.moved(&named_clusters(query), kinds)),
+            Self::Listed(kinds) => Some(reading.content_version(&named_clusters(query), kinds)),
             Self::Of(cluster, kinds) => {
                 // an invalid name is answered without a lookup
                 let named: Vec<ClusterName> = ClusterName::parse(cluster).into_iter().collect();
-                Some(reading.moved(&named, kinds))
+                Some(reading.content_version(&named, kinds))
             }
-            Self::Joined(kinds) => Some(reading.moved(&[], kinds)),
+            Self::Joined(kinds) => Some(reading.content_version(&[], kinds)),
             Self::Said | Self::Document | Self::None => None,
         }
     }

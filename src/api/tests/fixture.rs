@@ -360,8 +360,8 @@ pub(in crate::api) fn mesh() -> View {
     view.restore(restored(key(Kind::Node, "tokyo", "tokyo-worker-1"), node("tokyo-worker-1", "172.18.2.2", "b"), 41));
     view.restore(restored(key(Kind::Identity, "tokyo", "68352"), identity(68352, "cart"), 42));
     view.restore(restored(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 68352, "172.18.2.2"), 43));
-    let nodes = view.nodes_to_derive();
-    view.derive_again(&nodes, SystemTime::now());
+    let nodes = view.keys_to_rederive();
+    view.rederive(&nodes, SystemTime::now());
     let puts = [
         put(key(Kind::Identity, "paris", "68352"), identity(68352, "basket"), 11),
         put(key(Kind::Identity, "paris", "68353"), identity(68353, "till"), 12),

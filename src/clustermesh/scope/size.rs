@@ -124,7 +124,7 @@ impl ScopeTask<'_> {
             Kind::ALL.map(|kind| {
                 let prefix = keys::watched_prefix(kind, &cluster, cached).len() as u64;
                 let with_prefix = |size: Size| Size { bytes: size.bytes + size.keys * prefix, ..size };
-                let size_of = |kind| mirror.view.size_of(&Scope { cluster: cluster.clone(), kind });
+                let size_of = |kind| mirror.view.scope_size(&Scope { cluster: cluster.clone(), kind });
                 let ScopeSize { confirmed, all } = size_of(kind);
                 // derived entries have no bytes at the source, and only their nodes are confirmed:
                 // all of them count

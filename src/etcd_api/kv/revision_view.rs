@@ -15,7 +15,7 @@ use crate::etcd_api::key_interval::KeyInterval;
 use crate::etcd_api::responses::ResponseMemory;
 use crate::etcd_api::revisions::{to_revision, to_sequence};
 use crate::etcd_api::state::EtcdApi;
-use crate::handle::{RawPast, RawPlace, Reading, Slice};
+use crate::handle::{RawPast, RawKey, Reading, Slice};
 use crate::model::{RawRecord, Sequence};
 
 /// Bytes of a reconstructed key in addition to its value. The value is shared with the feed.
@@ -205,7 +205,7 @@ impl RevisionView {
     }
 }
 
-fn record_without_value(place: &RawPlace<'_>) -> RawRecord {
+fn record_without_value(place: &RawKey<'_>) -> RawRecord {
     let (create_sequence, last_sequence, version) = place.history();
     RawRecord { key: place.key(), value: Arc::default(), create_sequence, last_sequence, version }
 }

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use crate::handle::{LookupMatch, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record};
-use crate::view::Weakness;
+use crate::view::RankReason;
 
 /// Role of an entry that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Verdict {
     /// This longer prefix covers the address.
     LessSpecific(IpNet),
     /// This cluster has the same prefix, and its entry takes precedence for this reason.
-    Outranked(ClusterName, Weakness),
+    Outranked(ClusterName, RankReason),
 }
 
 /// Reason why an agent uses an entry that covers an address.
@@ -36,12 +36,12 @@ pub enum Merit {
     Host,
     /// The entry is the strongest for its prefix. The next one is this cluster's, and weaker for
     /// this reason.
-    Stronger(ClusterName, Weakness),
+    Stronger(ClusterName, RankReason),
 }
 
 impl Reading {
     /// Returns every entry of every cluster that covers `ip`, strongest first, with its role.
-    /// [`Rank`](crate::view::Rank) orders the entries for one prefix.
+    /// [`EntryRank`](crate::view::EntryRank) orders the entries for one prefix.
     #[must_use]
     pub fn explain(&self, ip: IpAddr) -> Vec<(LookupMatch, Verdict)> {
         let view = &self.published().view;
@@ -64,7 +64,7 @@ impl Reading {
             }
             let verdict = match (stronger, winner) {
                 (Some(stronger), _) => {
-                    let weakness = self.rank(&found.record).weakness(&self.rank(&stronger));
+                    let weakness = self.rank(&found.record).reason_below(&self.rank(&stronger));
                     Verdict::Outranked(stronger.key.cluster.clone(), weakness)
                 }
                 (None, Some(winner)) if winner != prefix && winner.net == prefix.net => Verdict::Shadowed,
@@ -81,7 +81,7 @@ impl Reading {
     fn merit(&self, found: &[(ObjectPrefix, LookupMatch)]) -> Merit {
         let [(prefix, first), (other, next), ..] = found else { return Merit::Only };
         if prefix == other {
-            let weakness = self.rank(&next.record).weakness(&self.rank(&first.record));
+            let weakness = self.rank(&next.record).reason_below(&self.rank(&first.record));
             Merit::Stronger(next.record.key.cluster.clone(), weakness)
         } else if prefix.net == other.net {
             Merit::Host

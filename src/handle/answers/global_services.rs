@@ -5,7 +5,7 @@ use smol_str::SmolStr;
 use crate::commit::{DecodedRoom, NoDecodedRoom};
 use crate::handle::{Filter, Reading, Scanned, Slice};
 use crate::model::{ClusterName, EntryKey, Kind};
-use crate::view::{Affinity, GlobalService, LocalService, MergedExports, Selection, ServiceShare, select};
+use crate::view::{Affinity, GlobalService, LocalService, MergedExports, Selection, ServiceShare, select_backends};
 
 /// Backends of a global service that the agents of one cluster would use.
 #[derive(Debug, Clone, PartialEq)]
@@ -162,7 +162,7 @@ impl Reading {
             None => LocalService::Unknown,
         };
         let others = || service.shares.iter().filter(|share| share.cluster != *from);
-        let selection = select(affinity, local, others().flat_map(|share| &share.backends));
+        let selection = select_backends(affinity, local, others().flat_map(|share| &share.backends));
         let local = own.iter().filter(|_| selection.local).cloned();
         let remote = others().filter(|_| selection.remote).cloned();
         let mut shares: Vec<ServiceShare> = local.chain(remote).collect();

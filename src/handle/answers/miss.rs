@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use crate::handle::{LookupMatch, Origin, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record, Tombstone};
-use crate::view::Within;
+use crate::view::NetworkEntries;
 
 /// Shortest prefixes (IPv4 and IPv6) around an address that are searched for neighbours. The pod
 /// network of a cluster is seldom larger.
@@ -93,9 +93,9 @@ impl Reading {
         let least = if ip.is_ipv4() { NEAR_IPV4 } else { NEAR_IPV6 };
         let nets = (least..IpNet::from(ip).prefix_len()).rev().filter_map(|length| Some(IpNet::new(ip, length).ok()?.trunc()));
         let within = nets.map(|net| view.ips_within(net, NEAR_COUNT_MAX));
-        let keys = within.filter(|within| !matches!(within, Within::Few(keys) if keys.is_empty())).map(|within| match within {
-            Within::Few(keys) => keys,
-            Within::Many(_) | Within::Unknown => Vec::new(),
+        let keys = within.filter(|within| !matches!(within, NetworkEntries::Keys(keys) if keys.is_empty())).map(|within| match within {
+            NetworkEntries::Keys(keys) => keys,
+            NetworkEntries::Clusters(_) | NetworkEntries::Unknown => Vec::new(),
         });
         let records = keys.take(1).flatten().filter_map(|key| view.record(&key));
         let mut found: Vec<(ObjectPrefix, Arc<Record>)> = records.filter_map(|record| Some((prefix_of(&record)?, record))).collect();

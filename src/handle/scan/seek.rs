@@ -4,7 +4,7 @@
 
 use crate::handle::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind};
-use crate::view::Within;
+use crate::view::NetworkEntries;
 
 /// Maximum number of keys from an index: about 5 ms of work and 1 MB. If there are more, a scan
 /// finds enough matches quickly.
@@ -69,9 +69,9 @@ impl Reading {
         let plan = match (kind, filter) {
             (Kind::Ip, Filter { identity: Some(id), .. }) => Plan::Identity(*id),
             (Kind::Ip, Filter { cidr: Some(cidr), .. }) => match view.ips_within(*cidr, KEYS_MAX) {
-                Within::Few(keys) => Plan::Keys(keys),
-                Within::Many(clusters) => self.runs(kind, &common(clusters, filter), ""),
-                Within::Unknown => self.runs(kind, &filter.clusters, ""),
+                NetworkEntries::Keys(keys) => Plan::Keys(keys),
+                NetworkEntries::Clusters(clusters) => self.runs(kind, &common(clusters, filter), ""),
+                NetworkEntries::Unknown => self.runs(kind, &filter.clusters, ""),
             },
             (Kind::Ip, Filter { hosts: Some(hosts), .. }) => {
                 let clusters: Option<Vec<ClusterName>> = hosts.iter().map(|(cluster, _)| cluster.clone()).collect();

@@ -122,7 +122,7 @@ impl World {
             records.extend(record.object.clone().map(|object| (record.key.clone(), object)));
             true
         });
-        let made = self.published.view.made_from(&EntryKey::lowest_of(Kind::Cluster));
+        let made = self.published.view.own_objects_from(&EntryKey::lowest_of(Kind::Cluster));
         let made = made.filter(|(key, object)| filter.matches(key, object)).map(|(key, object)| (key.clone(), Arc::clone(object)));
         records.into_iter().chain(made).collect()
     }

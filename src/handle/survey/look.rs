@@ -117,13 +117,13 @@ impl Survey {
     fn take_in(&mut self, start: &EntryKey) -> Option<EntryKey> {
         let reading = self.reading.clone();
         let view = &reading.published().view;
-        let mut rest = view.live_from(start);
+        let mut rest = view.live_keys_from(start);
         for live in rest.by_ref().take(PIECE_KEYS) {
-            match (live.kind(), view.gist_of(&live)) {
+            match (live.kind(), view.references_of(&live)) {
                 // findings about these come from the indices of the view
                 (Kind::NodeIp | Kind::Identity, _) | (_, None) => {}
-                (Kind::Ip, Some(gist)) => self.count(live.cluster(), &gist, true),
-                (_, Some(gist)) => self.replace(&live.key(), None, Some(&gist)),
+                (Kind::Ip, Some(references)) => self.count(live.cluster(), &references, true),
+                (_, Some(references)) => self.replace(&live.key(), None, Some(&references)),
             }
         }
         rest.next().map(|live| live.key())
@@ -135,9 +135,9 @@ impl Survey {
         let identities = self.naming.keys().map(|(identity, cluster)| Finding::DanglingIdentity(cluster.clone(), *identity));
         let hosts = self.hosted.keys().map(|(ip, cluster)| Finding::DanglingHostIp(cluster.clone(), *ip));
         let refused = view.rejected_from(&EntryKey::lowest()).map(|key| Finding::IdentityOutOfRange(key.clone()));
-        let prefixes = view.prefixes_of_several().into_iter().map(Finding::DuplicateAddress);
+        let prefixes = view.duplicate_prefixes().into_iter().map(Finding::DuplicateAddress);
         let start = EntryKey::lowest_of(Kind::ServiceExport);
-        let exports = view.live_from(&start).take_while(|live| live.kind() == Kind::ServiceExport);
+        let exports = view.live_keys_from(&start).take_while(|live| live.kind() == Kind::ServiceExport);
         let exports = exports.map(|live| Finding::ExportConflict(live.key().name));
         let services = self.slice_bytes.larger_than(self.reading.service_bytes_max()).into_iter().map(Finding::ServiceTooLarge);
         identities.chain(hosts).chain(refused).chain(prefixes).chain(exports).chain(services).collect()
@@ -157,11 +157,11 @@ impl Survey {
             if old.is_rejected(key) || new.is_rejected(key) {
                 settled.insert(Finding::IdentityOutOfRange(key.clone()));
             }
-            // its gist does not include the exported service
+            // its references does not include the exported service
             if key.kind == Kind::ServiceExport {
                 touched.insert(Finding::ExportConflict(key.name.clone()));
             }
-            let (old, new) = (old.gist(key), new.gist(key));
+            let (old, new) = (old.references(key), new.references(key));
             if old != new {
                 settled.extend(Self::prefix_that_came_or_went(key, old.as_ref(), new.as_ref()).map(Finding::DuplicateAddress));
                 touched.extend(self.touched_by(key, old.as_ref(), new.as_ref()));

@@ -26,7 +26,7 @@ use crate::runtime::plan::StartSeed;
 use crate::runtime::restore::restore;
 use crate::runtime::wiring::Opening;
 use crate::store::{Group, Store};
-use crate::view::entries_of;
+use crate::view::derive_entries;
 use crate::wire::{self, Context};
 
 const MAX: MaxConnectedClusters = MaxConnectedClusters::Clusters255;
@@ -77,7 +77,7 @@ fn node(of: &str, name: &str, sequence: u64, address: &str) -> Vec<Record> {
     let value = format!(r#"{{"Name":"{name}","Cluster":"{of}","IPAddresses":[{{"Type":"InternalIP","IP":"{address}"}}],"ClusterID":0}}"#);
     let node = record(key(Kind::Node, of, name), sequence, &value);
     let Some(Object::Node(object)) = node.object.as_deref() else { panic!("{node:?}") };
-    let derived = entries_of(object).into_iter().enumerate().map(|(at, entry)| {
+    let derived = derive_entries(object).into_iter().enumerate().map(|(at, entry)| {
         let value = String::from_utf8(wire::derived_value(&entry)).unwrap();
         record(EntryKey::of_node_ip(&node.key, entry.prefix), sequence + 1 + at as u64, &value)
     });

@@ -1,4 +1,5 @@
-//! How commands change the mirror: one function for each, no IO, no clock but the one that is passed in.
+//! Commands: how each changes the mirror. No IO, and no clock except the time that the caller
+//! passes.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -7,245 +8,247 @@ use crate::model::{
     Announcement, Change, ClusterName, ClusterPhase, ClusterRecord, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record,
     Rejection, Scope, SourceStamp,
 };
-use crate::view::base::decoding::{object_of, version_of, whole};
-use crate::view::base::location::RecordLocation;
+use crate::view::records::decoding::{decode_object, version_from_record, with_object};
+use crate::view::records::location::RecordLocation;
 use crate::view::scopes::ScopeNumber;
-use crate::view::{Effects, ScopeState, View, key_of, scope_of};
+use crate::view::{ChangeSet, ScopeState, View, key_of, scope_of};
 
-/// The generation of changes that come before any list of this process: those of a resumed watch.
+/// Generation of changes before the first list of this process, as from a resumed watch.
 const FIRST_GENERATION: u32 = 1;
 
-/// A put taken apart, so that its parts have names.
-pub(in crate::view) struct Put {
+/// Fields of [`Change::Put`].
+pub(in crate::view) struct DecodedPut {
     pub(in crate::view) key: EntryKey,
     pub(in crate::view) value: Arc<[u8]>,
     pub(in crate::view) decoded: Result<Arc<Object>, Arc<str>>,
     pub(in crate::view) source: SourceStamp,
 }
 
-/// A put of bytes that are held already, or a mark that the source no longer has the key.
-struct Repeat {
+/// New origin of a key whose bytes did not change: a put of equal bytes, or the held mark.
+struct SourceUpdate {
     key: EntryKey,
     source: SourceStamp,
-    /// What they mean, where that is at hand.
+    /// Decoded object, if the caller has it.
     object: Option<Arc<Object>>,
 }
 
 impl View {
-    /// Applies one command. `now` is the wall clock, for the times of rejections.
+    /// Applies one command. `now` is the wall-clock time for rejections.
     #[cfg(any(test, feature = "internals"))]
-    pub fn apply(&mut self, command: Command, now: SystemTime) -> Effects {
+    pub fn apply(&mut self, command: Command, now: SystemTime) -> ChangeSet {
         self.apply_all(vec![command], now)
     }
 
-    /// Applies commands, one after another.
-    pub fn apply_all(&mut self, commands: Vec<Command>, now: SystemTime) -> Effects {
-        let mut effects = Effects::default();
+    /// Applies commands in order. `now` is the wall-clock time for rejections.
+    pub fn apply_all(&mut self, commands: Vec<Command>, now: SystemTime) -> ChangeSet {
+        let mut change_set = ChangeSet::default();
         for command in commands {
-            self.apply_one(command, now, &mut effects);
+            self.apply_one(command, now, &mut change_set);
         }
-        effects
+        change_set
     }
 
-    fn apply_one(&mut self, command: Command, now: SystemTime, effects: &mut Effects) {
+    fn apply_one(&mut self, command: Command, now: SystemTime, change_set: &mut ChangeSet) {
         match command {
-            Command::BeginList(scope) => self.begin_list(scope, effects),
+            Command::BeginList(scope) => self.begin_list(scope, change_set),
             Command::Apply { scope, changes, cursor } => {
                 for change in changes {
                     assert!(scope_of(key_of(&change)) == scope, "a change must belong to the scope of its command");
-                    self.change(change, now, effects);
+                    self.change(change, now, change_set);
                 }
                 if let Some(cursor) = cursor {
-                    self.set_cursor(scope, cursor, now, effects);
+                    self.set_cursor(scope, cursor, now, change_set);
                 }
             }
-            Command::Prune(scope) => self.prune(&scope, effects),
+            Command::Prune(scope) => self.prune(&scope, change_set),
             Command::Confirm(scope) => self.confirm(scope),
             Command::Remember { cluster, record } => {
                 let before = self.clusters.get(&cluster);
                 let notices = before.map(|before| before.notices.clone()).unwrap_or_default();
                 let record = ClusterRecord { notices, ..record };
                 if before.map(|before| &before.config) != Some(&record.config) {
-                    self.scopes.cluster_moved(&cluster);
+                    self.scopes.count_cluster_change(&cluster);
                 }
                 if self.clusters.get(&cluster) != Some(&record) {
-                    effects.clusters.insert(cluster.clone(), Some(record.clone()));
+                    change_set.clusters.insert(cluster.clone(), Some(record.clone()));
                     self.clusters.insert(cluster.clone(), record);
-                    self.notify_of(&cluster, now, effects);
+                    self.update_notices(&cluster, now, change_set);
                 }
             }
-            Command::Phase { cluster, phase, cause } => self.set_phase(cluster, ClusterPhase { phase: Some(phase), cause }, effects),
-            Command::Findings(changes) => self.set_findings(changes, effects),
-            Command::Beat => self.beat(now, effects),
-            Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, effects),
+            Command::Phase { cluster, phase, cause } => self.set_phase(cluster, ClusterPhase { phase: Some(phase), cause }, change_set),
+            Command::Findings(changes) => self.set_findings(changes, change_set),
+            Command::Beat => self.put_heartbeat(now, change_set),
+            Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, change_set),
         }
     }
 
-    fn begin_list(&mut self, scope: Scope, effects: &mut Effects) {
+    fn begin_list(&mut self, scope: Scope, change_set: &mut ChangeSet) {
         let state = self.scopes.entry(scope.clone());
         state.generation = state.generation.max(FIRST_GENERATION) + 1;
         if self.scopes.clear_cursor(&scope) {
-            effects.cursors.insert(scope, None);
+            change_set.cursors.insert(scope, None);
         }
     }
 
-    fn set_cursor(&mut self, scope: Scope, cursor: Cursor, now: SystemTime, effects: &mut Effects) {
+    fn set_cursor(&mut self, scope: Scope, cursor: Cursor, now: SystemTime, change_set: &mut ChangeSet) {
         self.scopes.set_cursor(scope.clone(), cursor.clone());
-        self.notify_of_scope(&scope, now, effects);
-        effects.cursors.insert(scope, Some(cursor));
+        self.update_scope_notices(&scope, now, change_set);
+        change_set.cursors.insert(scope, Some(cursor));
     }
 
     fn confirm(&mut self, scope: Scope) {
         let kind = scope.kind;
         let number = self.scopes.number(scope);
-        let state = self.scopes.change(number);
+        let state = self.scopes.state_mut(number);
         let was_open = !state.confirmed || state.restored_count > 0;
         state.confirmed = true;
         state.restored_count = 0;
         if was_open {
-            self.scopes.moved(number, kind);
+            self.scopes.count_change(number, kind);
         }
     }
 
-    /// Removes what the last list did not confirm. Only a complete list may lead here (invariant 3).
-    fn prune(&mut self, scope: &Scope, effects: &mut Effects) {
+    /// Deletes the keys that the last list did not contain. Must only follow a complete list
+    /// (invariant 3).
+    fn prune(&mut self, scope: &Scope, change_set: &mut ChangeSet) {
         let gone: Vec<EntryKey> = self.unconfirmed_in(scope).collect();
         for key in gone {
-            self.delete(&key, DeleteReason::Deleted, effects);
+            self.delete(&key, DeleteReason::Deleted, change_set);
         }
         self.confirm(scope.clone());
     }
 
-    fn remove_cluster(&mut self, cluster: &ClusterName, reason: DeleteReason, effects: &mut Effects) {
-        self.withdraw_notices(cluster, reason, effects);
+    fn remove_cluster(&mut self, cluster: &ClusterName, reason: DeleteReason, change_set: &mut ChangeSet) {
+        self.withdraw_notices(cluster, reason, change_set);
         for kind in Kind::ALL {
             let scope = Scope { cluster: cluster.clone(), kind };
             let gone: Vec<EntryKey> = self.keys_in_scope(&scope).collect();
             for key in gone {
-                self.delete(&key, reason, effects);
+                self.delete(&key, reason, change_set);
             }
             if self.scopes.remove(&scope) {
-                effects.cursors.insert(scope, None);
+                change_set.cursors.insert(scope, None);
             }
         }
-        self.scopes.cluster_moved(cluster);
+        self.scopes.count_cluster_change(cluster);
         if self.clusters.remove(cluster).is_some() {
-            effects.clusters.insert(cluster.clone(), None);
+            change_set.clusters.insert(cluster.clone(), None);
         }
-        // a cluster that is drained because its id changed stays one of the mesh
+        // a cluster whose id changed is drained but stays in the mesh
         if reason == DeleteReason::ClusterRemoved {
-            self.remove_phase(cluster, reason, effects);
+            self.remove_phase(cluster, reason, change_set);
         }
     }
 
-    fn change(&mut self, change: Change, now: SystemTime, effects: &mut Effects) {
-        let old = self.place(key_of(&change));
+    fn change(&mut self, change: Change, now: SystemTime, change_set: &mut ChangeSet) {
+        let old = self.records.locate(key_of(&change));
         match change {
-            Change::Put { key, value, decoded, source } => self.put(Put { key, value, decoded, source }, old, now, effects),
-            Change::Delete { key } => self.delete_at(old, &key, DeleteReason::Deleted, effects),
-            Change::Hold { key } => self.mark_held(old, key, effects),
+            Change::Put { key, value, decoded, source } => self.put(DecodedPut { key, value, decoded, source }, old, now, change_set),
+            Change::Delete { key } => self.delete_at(old, &key, DeleteReason::Deleted, change_set),
+            Change::Hold { key } => self.mark_held(old, key, change_set),
         }
     }
 
-    /// What the source has lost stays as it is, but for the mark (invariant 4).
-    fn mark_held(&mut self, old: Option<RecordLocation>, key: EntryKey, effects: &mut Effects) {
+    /// Marks a key that the source lost, without another change of its entry (invariant 4).
+    fn mark_held(&mut self, old: Option<RecordLocation>, key: EntryKey, change_set: &mut ChangeSet) {
         let Some(old) = old else { return };
-        let source = SourceStamp { held: true, ..self.source_at(&old) };
-        self.repeat(&old, Repeat { key, source, object: None }, effects);
+        let source = SourceStamp { held: true, ..self.records.source_at(&old) };
+        self.update_source(&old, SourceUpdate { key, source, object: None }, change_set);
     }
 
-    fn put(&mut self, put: Put, old: Option<RecordLocation>, now: SystemTime, effects: &mut Effects) {
+    fn put(&mut self, put: DecodedPut, old: Option<RecordLocation>, now: SystemTime, change_set: &mut ChangeSet) {
         let same = old.as_ref().filter(|old| old.is_rejected() == put.decoded.is_err() && old.has_value(&put.value));
         if let Some(same) = same {
-            self.repeat(same, Repeat { key: put.key, source: put.source, object: put.decoded.ok() }, effects);
+            self.update_source(same, SourceUpdate { key: put.key, source: put.source, object: put.decoded.ok() }, change_set);
             return;
         }
-        let record = self.put_changed(put, old, now, effects);
+        let record = self.put_changed(put, old, now, change_set);
         if record.key.kind == Kind::Node {
-            self.derive(&record, now, effects);
+            self.update_derived(&record, now, change_set);
         }
     }
 
-    /// A new key, or other bytes than those that are held at `old`.
+    /// Stores a new key, or new bytes of the key at `old`.
     pub(in crate::view) fn put_changed(
         &mut self,
-        put: Put,
+        put: DecodedPut,
         old: Option<RecordLocation>,
         now: SystemTime,
-        effects: &mut Effects,
+        change_set: &mut ChangeSet,
     ) -> Arc<Record> {
         self.sequence = self.sequence.next();
         let scope = self.scopes.number(scope_of(&put.key));
-        self.scopes.moved(scope, put.key.kind);
+        self.scopes.count_change(scope, put.key.kind);
         let generation = self.generation_of(scope);
         let record = Arc::new(self.successor(put, old.as_ref(), now, generation));
-        effects.announcements.push(Announcement {
+        change_set.announcements.push(Announcement {
             sequence: self.sequence,
             key: record.key.clone(),
             old: old.as_ref().map(|old| old.version(&record.key)),
-            new: Some(version_of(&record)),
+            new: Some(version_from_record(&record)),
             revision: Some(record.source.mod_revision),
             replaces: old.as_ref().map(|old| old.history().last),
             deleted: None,
         });
         match &old {
             Some(old) => {
-                self.count_confirmed(scope, self.generation_at(old));
-                self.exchange(old, Arc::clone(&record));
+                self.count_confirmed(scope, self.records.generation_at(old));
+                self.replace_record(old, Arc::clone(&record));
             }
             None => {
                 self.count_entry(&record.key, true);
-                self.hold(Arc::clone(&record));
+                self.insert_record(Arc::clone(&record));
             }
         }
-        effects.records.push((record.key.clone(), Some(Arc::clone(&record))));
+        change_set.records.push((record.key.clone(), Some(Arc::clone(&record))));
         record
     }
 
-    /// Equal bytes announce nothing, but their revision and lease are kept (invariant 4) and the key is confirmed.
-    fn repeat(&mut self, old: &RecordLocation, repeat: Repeat, effects: &mut Effects) {
-        let Repeat { key, source, object } = repeat;
+    /// Stores a new revision, lease or held mark of equal bytes without an announcement (invariant
+    /// 4), and confirms the key.
+    fn update_source(&mut self, old: &RecordLocation, update: SourceUpdate, change_set: &mut ChangeSet) {
+        let SourceUpdate { key, source, object } = update;
         let scope = self.scopes.number(scope_of(&key));
         let generation = self.generation_of(scope);
-        let before = self.generation_at(old);
-        let moved = self.source_at(old) != source;
+        let before = self.records.generation_at(old);
+        let moved = self.records.source_at(old) != source;
         if before == generation && !moved {
             return;
         }
         self.count_confirmed(scope, before);
-        // from the store until now
+        // answers also change when a restored record is confirmed
         if moved || before == 0 {
-            self.scopes.moved(scope, key.kind);
+            self.scopes.count_change(scope, key.kind);
         }
         let record = match old {
-            RecordLocation::Fresh(record) | RecordLocation::Replaced(_, record) => {
+            RecordLocation::Overlay(record) | RecordLocation::Replaced(_, record) => {
                 let record = Arc::new(Record { source, generation, ..(**record).clone() });
-                self.put_at(old, Arc::clone(&record));
-                whole(&record)
+                self.records.replace(old, Arc::clone(&record));
+                with_object(&record)
             }
             RecordLocation::Packed(at) => {
-                self.base.confirm(at, generation);
-                self.base.put_stamp(at, source);
+                self.records.confirm_row(at, generation, source);
                 if !moved {
                     return;
                 }
-                let bare = self.bare_record_at(at);
-                let object = object.or_else(|| object_of(&bare));
+                let bare = self.records.bare_record_at(at);
+                let object = object.or_else(|| decode_object(&bare));
                 Arc::new(Record { object, ..bare })
             }
         };
         if moved {
-            effects.records.push((key, Some(record)));
+            change_set.records.push((key, Some(record)));
         }
     }
 
-    /// The record that follows `old` when new bytes come. An unusable value keeps the last usable one (invariant 7).
-    fn successor(&self, put: Put, old: Option<&RecordLocation>, now: SystemTime, generation: u64) -> Record {
+    /// Creates the record that follows `old`. An unusable value keeps the last usable one
+    /// (invariant 7).
+    fn successor(&self, put: DecodedPut, old: Option<&RecordLocation>, now: SystemTime, generation: u64) -> Record {
         let history = old.map(RecordLocation::history);
         let (object, good_value, rejection) = match put.decoded {
             Ok(object) => (Some(object), None, None),
             Err(reason) => {
-                let old = old.map(|old| self.record_at(old));
+                let old = old.map(|old| self.records.record_at(old));
                 let first_seen = old.as_ref().and_then(|old| old.rejection.as_ref()).map_or(now, |rejection| rejection.first_seen);
                 let object = old.as_ref().and_then(|old| old.object.clone());
                 let good_value = old.filter(|_| object.is_some()).map(|old| old.good_value.clone().unwrap_or_else(|| old.value.clone()));
@@ -266,16 +269,16 @@ impl View {
         }
     }
 
-    /// Deletes a key, and leaves a tombstone with the reason.
-    pub(in crate::view) fn delete(&mut self, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
-        self.delete_at(self.place(key), key, reason, effects);
+    /// Deletes a key. The announcement becomes a tombstone with the reason.
+    pub(in crate::view) fn delete(&mut self, key: &EntryKey, reason: DeleteReason, change_set: &mut ChangeSet) {
+        self.delete_at(self.records.locate(key), key, reason, change_set);
     }
 
-    /// Deletes a key whose record is at `old`.
-    fn delete_at(&mut self, old: Option<RecordLocation>, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
+    /// Deletes the key whose record is at `old`.
+    fn delete_at(&mut self, old: Option<RecordLocation>, key: &EntryKey, reason: DeleteReason, change_set: &mut ChangeSet) {
         let Some(old) = old else { return };
         self.sequence = self.sequence.next();
-        effects.announcements.push(Announcement {
+        change_set.announcements.push(Announcement {
             sequence: self.sequence,
             key: key.clone(),
             old: Some(old.version(key)),
@@ -285,19 +288,19 @@ impl View {
             deleted: Some(reason),
         });
         let scope = self.scopes.number(scope_of(key));
-        self.scopes.moved(scope, key.kind);
-        self.count_confirmed(scope, self.generation_at(&old));
-        self.release(&old, key);
+        self.scopes.count_change(scope, key.kind);
+        self.count_confirmed(scope, self.records.generation_at(&old));
+        self.remove_record(&old, key);
         self.count_entry(key, false);
-        effects.records.push((key.clone(), None));
+        change_set.records.push((key.clone(), None));
         if key.kind == Kind::Node {
-            for derived in self.derived_from(key) {
-                self.delete(&derived, reason, effects);
+            for derived in self.derived_keys(key) {
+                self.delete(&derived, reason, change_set);
             }
         }
     }
 
-    /// Counts a key of a scope in or out. What is derived has none.
+    /// Adds a key to the count of its scope, or subtracts it. Derived entries have no scope.
     pub(super) fn count_entry(&mut self, key: &EntryKey, held: bool) {
         if key.kind.is_mirrored() {
             let scope = self.scope_mut(key);
@@ -305,34 +308,35 @@ impl View {
         }
     }
 
-    /// Takes a restored record off the count of those that wait for confirmation.
+    /// Subtracts a restored record from the unconfirmed ones of its scope.
     fn count_confirmed(&mut self, scope: ScopeNumber, generation: u64) {
-        if generation == 0 && self.scopes.at(scope).is_some_and(|state| !state.confirmed) {
-            self.scopes.change(scope).restored_count -= 1;
+        if generation == 0 && self.scopes.state(scope).is_some_and(|state| !state.confirmed) {
+            self.scopes.state_mut(scope).restored_count -= 1;
         }
     }
 
-    /// The generation of what the source says of a scope now.
+    /// Returns the generation of the current list of a scope.
     fn generation_of(&self, scope: ScopeNumber) -> u64 {
-        self.scopes.at(scope).map_or(0, |state| state.generation).max(FIRST_GENERATION).into()
+        self.scopes.state(scope).map_or(0, |state| state.generation).max(FIRST_GENERATION).into()
     }
 
-    /// The state of the scope that a key is in, to be changed.
+    /// Returns the state of a key's scope. Creates it if there is none.
     pub(in crate::view) fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
         self.scopes.entry(scope_of(key))
     }
 
-    /// A version number of what answers contain of these kinds in these clusters, of all where none is named. It only grows.
+    /// Returns a number that grows whenever answers about these kinds of these clusters change. No
+    /// clusters means all.
     #[must_use]
-    pub fn moved(&self, clusters: &[ClusterName], kinds: &[Kind]) -> u64 {
+    pub fn content_version(&self, clusters: &[ClusterName], kinds: &[Kind]) -> u64 {
         if clusters.is_empty() {
-            return kinds.iter().map(|kind| self.scopes.kind_move(*kind)).max().unwrap_or_default();
+            return kinds.iter().map(|kind| self.scopes.kind_version(*kind)).max().unwrap_or_default();
         }
         let scopes = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| Scope { cluster: cluster.clone(), kind: *kind }));
-        scopes.map(|scope| self.scopes.scope_move(&scope)).max().unwrap_or_default()
+        scopes.map(|scope| self.scopes.scope_version(&scope)).max().unwrap_or_default()
     }
 
-    /// The stored cursor of a scope.
+    /// Returns the stored cursor of a scope.
     #[must_use]
     pub fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
         self.scopes.cursor(scope)

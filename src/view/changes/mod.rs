@@ -1,9 +1,8 @@
-//! Changes of the mirror: commands, entries derived from nodes, objects that are made here, compaction,
-//! and what the store held.
+//! Changes of the mirror: commands, entries derived from nodes, objects that meshkeep makes itself,
+//! and the state restored from the store.
 
 mod apply;
 pub(super) mod derived;
-pub(super) mod fold;
 pub(super) mod notices;
 pub(super) mod own_objects;
 mod restore;

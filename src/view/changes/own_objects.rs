@@ -1,8 +1,9 @@
-//! What is made here and changes like every other object: where each cluster is in its life, and what looks wrong. Each has a place in our
-//! order, so that lists of a stream and its changes agree on it at every position (docs/use/api/streams.md, `cluster` events).
+//! Objects that meshkeep makes itself: the phases of clusters, and findings. Each change has a
+//! sequence, so that the snapshot of a stream and its later changes agree (docs/use/api/streams.md,
+//! `cluster` events).
 //!
-//! What a cluster's task says in between (errors, ages) is on the board alone; the phase comes through the writer. Findings are found by readers
-//! of the mirror (`findings`), which send them to the writer once in a while, bounded in number. None is stored.
+//! A cluster's phase comes from its task, and findings come from `findings`, which limits their
+//! number. None of them is stored.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,16 +12,16 @@ use imbl::OrdMap;
 use crate::model::{
     Announcement, ClusterName, ClusterPhase, ClusterRecord, DeleteReason, EntryKey, FindingChange, Kind, Object, Phase, Sequence, Version,
 };
-use crate::view::{Effects, View};
+use crate::view::{ChangeSet, View};
 
-/// A cluster of which nothing is known but what the store held: its file was not read yet.
+/// Phase of a cluster that is only known from the store.
 static RESTORED: LazyLock<Arc<Object>> =
     LazyLock::new(|| Arc::new(Object::Cluster(ClusterPhase { phase: Some(Phase::WaitingForFiles), cause: 0 })));
 
-/// The phases of clusters, and behind them all findings that were announced as begun and not as ended.
+/// Phases of clusters and unresolved findings, by key.
 #[derive(Debug, Clone, Default)]
 pub(in crate::view) struct OwnObjects {
-    /// Each with the sequence of its last change.
+    /// Objects with the sequences of their last changes.
     by_key: OrdMap<EntryKey, (Arc<Object>, Sequence)>,
     by_sequence: OrdMap<Sequence, EntryKey>,
 }
@@ -37,79 +38,80 @@ impl OwnObjects {
         Some((object, sequence))
     }
 
-    /// The clusters that have a phase, in key order.
+    /// Iterates over the clusters that have a phase, in key order.
     pub(in crate::view) fn clusters(&self) -> impl Iterator<Item = &ClusterName> {
         self.by_key.keys().take_while(|key| key.kind == Kind::Cluster).map(|key| &key.cluster)
     }
 }
 
 impl View {
-    /// What is made here and has no record: a cluster, or a finding.
+    /// Returns the phase of a cluster or a finding.
     #[must_use]
-    pub fn made_here(&self, key: &EntryKey) -> Option<&Arc<Object>> {
-        self.made.by_key.get(key).map(|(object, _)| object)
+    pub fn own_object(&self, key: &EntryKey) -> Option<&Arc<Object>> {
+        self.own_objects.by_key.get(key).map(|(object, _)| object)
     }
 
-    /// All clusters, and behind them all findings, from a key on, that one included, in key order.
-    pub fn made_from(&self, start: &EntryKey) -> impl Iterator<Item = (&EntryKey, &Arc<Object>)> + use<'_> {
-        self.made.by_key.range(start.clone()..).map(|(key, (object, _))| (key, object))
+    /// Iterates over the phases of clusters and then the findings, from a key on, in key order.
+    pub fn own_objects_from(&self, start: &EntryKey) -> impl Iterator<Item = (&EntryKey, &Arc<Object>)> + use<'_> {
+        self.own_objects.by_key.range(start.clone()..).map(|(key, (object, _))| (key, object))
     }
 
-    /// The clusters and findings that changed after a position, in order of sequence.
-    pub(in crate::view) fn made_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, EntryKey)> {
-        self.made.by_sequence.range(position.next()..).map(|(sequence, key)| (*sequence, key.clone()))
+    /// Iterates over the phases and findings that changed after a position, in order of sequence.
+    pub(in crate::view) fn own_objects_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, EntryKey)> {
+        self.own_objects.by_sequence.range(position.next()..).map(|(sequence, key)| (*sequence, key.clone()))
     }
 
-    /// Where a cluster is in its life; `None` where it is not known or no task has said it yet.
+    /// Returns the phase of a cluster; `None` if the cluster is unknown or its task has not
+    /// reported yet.
     #[must_use]
     pub fn phase(&self, cluster: &ClusterName) -> Option<Phase> {
-        self.made_here(&EntryKey::of_cluster(cluster.clone()))?.as_cluster()?.phase
+        self.own_object(&EntryKey::of_cluster(cluster.clone()))?.as_cluster()?.phase
     }
 
-    /// Takes in a cluster that the store knows. That it waits for its file is announced at `sequence`, which is its alone: whatever a reader
-    /// was told before the start is over.
+    /// Restores a cluster of the store in the phase `waitingForFiles`. No other change has this
+    /// sequence.
     pub fn restore_phase(&mut self, cluster: ClusterName, sequence: Sequence) {
-        self.made.insert(EntryKey::of_cluster(cluster), Arc::clone(&RESTORED), sequence);
+        self.own_objects.insert(EntryKey::of_cluster(cluster), Arc::clone(&RESTORED), sequence);
     }
 
-    /// A cluster's phase changed, or why it is in it, or its task began. A cluster that was not known is remembered, so that a start without its file can
-    /// tell that it is gone.
-    pub(in crate::view) fn set_phase(&mut self, cluster: ClusterName, told: ClusterPhase, effects: &mut Effects) {
-        if !self.make(EntryKey::of_cluster(cluster.clone()), Ok(Arc::new(Object::Cluster(told))), effects) {
+    /// Sets the phase of a cluster. Also stores an empty record of an unknown cluster, so that the
+    /// next start notices if its client file is removed.
+    pub(in crate::view) fn set_phase(&mut self, cluster: ClusterName, phase: ClusterPhase, change_set: &mut ChangeSet) {
+        if !self.set_own_object(EntryKey::of_cluster(cluster.clone()), Ok(Arc::new(Object::Cluster(phase))), change_set) {
             return;
         }
-        self.scopes.cluster_moved(&cluster);
+        self.scopes.count_cluster_change(&cluster);
         if !self.clusters.contains_key(&cluster) {
-            effects.clusters.insert(cluster.clone(), Some(ClusterRecord::default()));
+            change_set.clusters.insert(cluster.clone(), Some(ClusterRecord::default()));
             self.clusters.insert(cluster, ClusterRecord::default());
         }
     }
 
-    /// A cluster is gone from the mesh.
-    pub(super) fn remove_phase(&mut self, cluster: &ClusterName, reason: DeleteReason, effects: &mut Effects) {
-        if self.make(EntryKey::of_cluster(cluster.clone()), Err(reason), effects) {
-            self.scopes.cluster_moved(cluster);
+    /// Removes the phase of a cluster that left the mesh.
+    pub(super) fn remove_phase(&mut self, cluster: &ClusterName, reason: DeleteReason, change_set: &mut ChangeSet) {
+        if self.set_own_object(EntryKey::of_cluster(cluster.clone()), Err(reason), change_set) {
+            self.scopes.count_cluster_change(cluster);
         }
     }
 
-    /// These findings are what they are now, or over.
-    pub(in crate::view) fn set_findings(&mut self, changes: Vec<FindingChange>, effects: &mut Effects) {
+    /// Adds, updates or removes findings.
+    pub(in crate::view) fn set_findings(&mut self, changes: Vec<FindingChange>, change_set: &mut ChangeSet) {
         for (key, object) in changes {
-            self.make(key, object.ok_or(DeleteReason::Deleted), effects);
+            self.set_own_object(key, object.ok_or(DeleteReason::Deleted), change_set);
         }
     }
 
-    /// Something is what it is now, or gone for a reason, and that is announced. What is as it was is no change: false.
-    fn make(&mut self, key: EntryKey, now: Result<Arc<Object>, DeleteReason>, effects: &mut Effects) -> bool {
-        if self.made_here(&key) == now.as_ref().ok() {
+    /// Sets or removes an object and announces the change. Returns whether it changed.
+    fn set_own_object(&mut self, key: EntryKey, now: Result<Arc<Object>, DeleteReason>, change_set: &mut ChangeSet) -> bool {
+        if self.own_object(&key) == now.as_ref().ok() {
             return false;
         }
         self.sequence = self.sequence.next();
-        let old = self.made.remove(&key);
+        let old = self.own_objects.remove(&key);
         if let Ok(object) = &now {
-            self.made.insert(key.clone(), Arc::clone(object), self.sequence);
+            self.own_objects.insert(key.clone(), Arc::clone(object), self.sequence);
         }
-        effects.announcements.push(Announcement {
+        change_set.announcements.push(Announcement {
             sequence: self.sequence,
             key,
             replaces: old.as_ref().map(|(_, sequence)| *sequence),

@@ -1,4 +1,4 @@
-//! Loading of what the store held, unconfirmed and unannounced.
+//! Restores the mirror from the store at the start, unconfirmed and without announcements.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
-use crate::pack::{Chunk, Meaning, build_noted};
-use crate::view::base::location::RecordLocation;
+use crate::pack::{Chunk, Meaning};
 use crate::view::index::ipcache::HostEntries;
 use crate::view::index::node_index::NodeAddresses;
+use crate::view::records::decoding::{meaning_of_row, with_indexed_fields};
 use crate::view::{ScopeState, View, scope_of};
 
-/// Rows of the ipcache from which two threads are worth starting: ten chunks. An early answer of a start reads a few chunks, which are indexed
-/// sooner than a thread begins.
-const ROWS_BESIDE_MIN: usize = 10_240;
+/// Number of ipcache rows from which two threads are faster than one: ten chunks. The early answers
+/// of a start index a few chunks, which takes less time than starting a thread.
+const PARALLEL_ROWS_MIN: usize = 10_240;
 
-/// Rows of a scope, in a chunk, with the number of their cluster.
+/// Rows of one scope in a chunk.
 struct ScopeRows {
     chunk: Chunk,
     rows: Range<usize>,
@@ -25,16 +25,17 @@ struct ScopeRows {
 }
 
 impl View {
-    /// Takes in chunks that do not overlap each other or anything that is held. Nothing is decoded but what they do not note for the indices.
+    /// Restores chunks that overlap neither each other nor existing records. Decodes only rows
+    /// whose indexed fields the chunk does not store.
     pub fn restore_chunks(&mut self, chunks: impl IntoIterator<Item = Chunk>) {
-        let chunks: Vec<Chunk> = chunks.into_iter().flat_map(noted).collect();
+        let chunks: Vec<Chunk> = chunks.into_iter().flat_map(with_indexed_fields).collect();
         let (mut announced, mut derived, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for chunk in &chunks {
             for (rows, cluster) in chunk.clusters() {
                 let (kind, _) = chunk.scope(rows.start);
                 if kind.is_mirrored() {
                     let scope = self.scopes.entry(Scope { cluster: cluster.clone(), kind });
-                    // a chunk has 4,096 rows at most
+                    // a chunk has at most 4,096 rows
                     let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
                     scope.entry_count += count;
                     scope.restored_count += count;
@@ -47,33 +48,34 @@ impl View {
                     _ => others.push(rows),
                 }
             }
-            self.base.add(chunk.clone());
+            self.records.add_chunk(chunk.clone());
         }
-        // each into indices that have none of its sort yet, where many at once go quickly
-        let (announced, others_derived) = if count_of(&announced) + count_of(&derived) < ROWS_BESIDE_MIN {
+        // bulk insertion is fast only into an empty index
+        let (announced, others_derived) = if row_count(&announced) + row_count(&derived) < PARALLEL_ROWS_MIN {
             self.restore_others(&others);
-            (Announced::of(&announced), self.take_derived(Derived::of(&derived)))
+            (IpEntryIndex::from_rows(&announced), self.add_derived(NodeIpIndex::from_rows(&derived)))
         } else {
-            // a start waits for it: the indices of the ipcache, which are most, are made beside the rest
+            // the start waits for this: other threads build the indices of the ipcache, which has
+            // most rows
             thread::scope(|scope| {
-                let announced = scope.spawn(|| Announced::of(&announced));
-                let derived = scope.spawn(|| Derived::of(&derived));
+                let announced = scope.spawn(|| IpEntryIndex::from_rows(&announced));
+                let derived = scope.spawn(|| NodeIpIndex::from_rows(&derived));
                 self.restore_others(&others);
-                let others_derived = self.take_derived(made(derived));
-                (made(announced), others_derived)
+                let others_derived = self.add_derived(join_thread(derived));
+                (join_thread(announced), others_derived)
             })
         };
-        self.indices.take_hosts(announced.count, announced.hosts);
+        self.indices.add_hosts(announced.count, announced.hosts);
         for (chunk, row) in announced.others.into_iter().chain(others_derived) {
-            self.indices.add(&chunk.key(row), &RecordLocation::meaning_of_row(&chunk, row), chunk.is_rejected(row));
+            self.indices.add(&chunk.key(row), &meaning_of_row(&chunk, row), chunk.is_rejected(row));
         }
     }
 
-    /// Takes in what is not of the ipcache.
+    /// Indexes rows of other kinds than ipcache entries.
     fn restore_others(&mut self, others: &[ScopeRows]) {
         let (mut node_count, mut addresses) = (0, NodeAddresses::default());
-        for (chunk, row, cluster) in each(others) {
-            let (meaning, rejected) = (RecordLocation::meaning_of_row(chunk, row), chunk.is_rejected(row));
+        for (chunk, row, cluster) in each_row(others) {
+            let (meaning, rejected) = (meaning_of_row(chunk, row), chunk.is_rejected(row));
             match meaning {
                 Meaning::Node { addresses: own } if !rejected => {
                     node_count += 1;
@@ -84,16 +86,16 @@ impl View {
             }
         }
         addresses.sort();
-        self.indices.take_nodes(node_count, addresses);
+        self.indices.add_nodes(node_count, addresses);
     }
 
-    /// Takes in what is derived from nodes, and returns the rows that are not usable.
-    fn take_derived(&mut self, derived: Derived) -> Vec<(Chunk, usize)> {
-        self.indices.take_node_ips(derived.count, derived.addresses);
+    /// Indexes derived entries. Returns the rows that are not usable.
+    fn add_derived(&mut self, derived: NodeIpIndex) -> Vec<(Chunk, usize)> {
+        self.indices.add_node_ips(derived.count, derived.addresses);
         derived.others
     }
 
-    /// Takes in a record: a new one, or a newer one of a key that is held.
+    /// Restores a record, which may replace an older one of the same key.
     pub fn restore(&mut self, record: impl Into<Arc<Record>>) {
         let record = record.into();
         assert!(record.generation == 0, "a restored record must not claim to be confirmed");
@@ -102,13 +104,13 @@ impl View {
         if record.key.kind.is_mirrored() {
             self.scope_mut(&record.key).restored_count += 1;
         }
-        self.hold(record);
+        self.insert_record(record);
     }
 
-    /// Forgets a key that is gone by what the store held beside its chunks.
+    /// Removes a key that the store deleted after it packed the chunk.
     pub fn restore_deleted(&mut self, key: &EntryKey) {
-        if let Some(place) = self.place(key) {
-            self.release(&place, key);
+        if let Some(location) = self.records.locate(key) {
+            self.remove_record(&location, key);
             if !key.kind.is_mirrored() {
                 return;
             }
@@ -122,67 +124,58 @@ impl View {
         }
     }
 
-    /// Takes in a cursor that the store held.
+    /// Restores a cursor.
     pub fn restore_cursor(&mut self, scope: Scope, cursor: Cursor) {
         self.scopes.set_cursor(scope, cursor);
     }
 
-    /// Takes in a cluster record that the store held.
+    /// Restores a cluster record and its notices.
     pub fn restore_cluster(&mut self, cluster: ClusterName, record: ClusterRecord) {
         self.restore_notices(&record.notices);
         self.clusters.insert(cluster, record);
     }
 }
 
-/// A chunk as chunks that note the meaning of every record, on which lookups by identity rely: as a rule the chunk itself.
-pub(in crate::view) fn noted(chunk: Chunk) -> Vec<Chunk> {
-    if !chunk.has_unknown() {
-        return vec![chunk];
-    }
-    let records: Vec<_> = (0..chunk.len()).map(|row| (chunk.record(row), RecordLocation::meaning_of_row(&chunk, row))).collect();
-    build_noted(records.iter().map(|(record, meaning)| (record, meaning.clone())))
-}
-
-/// What a thread made.
-fn made<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+fn join_thread<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-fn count_of(rows: &[ScopeRows]) -> usize {
+fn row_count(rows: &[ScopeRows]) -> usize {
     rows.iter().map(|rows| rows.rows.len()).sum()
 }
 
-/// Each row with its chunk and the number of its cluster.
-fn each(all: &[ScopeRows]) -> impl Iterator<Item = (&Chunk, usize, u32)> {
+/// Iterates over the rows with their chunks and the numbers of their clusters.
+fn each_row(all: &[ScopeRows]) -> impl Iterator<Item = (&Chunk, usize, u32)> {
     all.iter().flat_map(|ScopeRows { chunk, rows, cluster }| rows.clone().map(move |row| (chunk, row, *cluster)))
 }
 
-/// What clusters announce for the ipcache, indexed.
-struct Announced {
+/// Index of the ipcache entries that clusters announce.
+struct IpEntryIndex {
     count: usize,
     hosts: HostEntries,
-    /// Rows that are no hosts, or not usable.
+    /// Rows that are CIDRs, are not usable, or have a key that is not the address.
     others: Vec<(Chunk, usize)>,
 }
 
-impl Announced {
-    fn of(all: &[ScopeRows]) -> Self {
-        // room that is not used is no memory
-        let (mut ipv4, mut ipv6) = (Vec::with_capacity(count_of(all)), Vec::with_capacity(count_of(all)));
+impl IpEntryIndex {
+    fn from_rows(all: &[ScopeRows]) -> Self {
+        // unused capacity uses no physical memory
+        let (mut ipv4, mut ipv6) = (Vec::with_capacity(row_count(all)), Vec::with_capacity(row_count(all)));
         let mut others = Vec::new();
-        for (chunk, row, cluster) in each(all) {
-            match host_at(chunk, row) {
+        for (chunk, row, cluster) in each_row(all) {
+            match host_address(chunk, row) {
                 Some(IpAddr::V4(ip)) => ipv4.push((ip.to_bits(), cluster)),
                 Some(IpAddr::V6(ip)) => ipv6.push((ip.to_bits(), cluster)),
                 None => others.push((chunk.clone(), row)),
             }
         }
-        Self { count: ipv4.len() + ipv6.len(), hosts: HostEntries::of(ipv4, ipv6), others }
+        Self { count: ipv4.len() + ipv6.len(), hosts: HostEntries::from_unsorted(ipv4, ipv6), others }
     }
 }
 
-/// The address of a row whose newest value is a usable host entry with that address as its key.
-fn host_at(chunk: &Chunk, row: usize) -> Option<IpAddr> {
+/// Returns the address of a row whose newest value is a usable host entry and whose key is that
+/// address.
+fn host_address(chunk: &Chunk, row: usize) -> Option<IpAddr> {
     if chunk.is_rejected(row) {
         return None;
     }
@@ -193,19 +186,19 @@ fn host_at(chunk: &Chunk, row: usize) -> Option<IpAddr> {
     (host && net.addr().to_string() == *chunk.key(row).name).then(|| net.addr())
 }
 
-/// What is derived from nodes.
-struct Derived {
+/// Index of the ipcache entries that are derived from nodes.
+struct NodeIpIndex {
     count: usize,
     addresses: NodeAddresses,
     /// Rows that are not usable.
     others: Vec<(Chunk, usize)>,
 }
 
-impl Derived {
-    fn of(all: &[ScopeRows]) -> Self {
+impl NodeIpIndex {
+    fn from_rows(all: &[ScopeRows]) -> Self {
         let mut derived = Self { count: 0, addresses: NodeAddresses::default(), others: Vec::new() };
         let mut name = Vec::new();
-        for (chunk, row, cluster) in each(all) {
+        for (chunk, row, cluster) in each_row(all) {
             match chunk.node_ip(row, &mut name).filter(|_| !chunk.is_rejected(row)) {
                 Some(prefix) => {
                     derived.count += 1;

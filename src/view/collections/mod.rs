@@ -1,5 +1,5 @@
-//! Persistent collections: a change copies one page, and all snapshots share the rest.
+//! Persistent collections: a change copies one page, and snapshots share all others.
 
-pub(super) mod paged;
+pub(super) mod paged_set;
 pub(super) mod paged_vector;
-pub(super) mod wide;
+pub(super) mod two_level_map;

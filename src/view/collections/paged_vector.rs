@@ -1,14 +1,16 @@
-//! A persistent vector of small values in pages: a change copies one page, and the list of pages once for each snapshot.
+//! Persistent vector of small values. A change copies one page, and, once per snapshot, the list of
+//! pages.
 //!
-//! In place of an ordered map: there a change copies each node on its way, of 16 entries and more, and a lookup compares keys in each.
+//! In an ordered map, a change would copy each node on its path, with at least 16 entries each.
 
 use std::sync::Arc;
 
-/// How many values a page has. A change copies its page, and a fortieth of the list of pages: the writer applies some forty changes to a
-/// snapshot at its highest rate. With a thousand values the sum is least from 4 to 8.
+/// Number of values in a page. At the highest rate the committer applies about forty changes per
+/// snapshot, so a change costs a page and a fortieth of the list of pages. For a thousand values
+/// the sum is lowest with 4 to 8.
 const PAGE_LENGTH: usize = 8;
 
-/// Values by number; the default where none was set. Cloning makes a snapshot.
+/// Values by number. Unset values are the default. Cloning makes a snapshot in constant time.
 #[derive(Debug)]
 pub(in crate::view) struct PagedVector<T> {
     pages: Arc<Vec<Arc<[T; PAGE_LENGTH]>>>,
@@ -27,13 +29,13 @@ impl<T> Clone for PagedVector<T> {
 }
 
 impl<T: Clone + Default> PagedVector<T> {
-    /// The value of a number, if its page was made.
+    /// Returns the value of a number, if its page exists.
     pub(in crate::view) fn get(&self, number: usize) -> Option<&T> {
         self.pages.get(number / PAGE_LENGTH).map(|page| &page[number % PAGE_LENGTH])
     }
 
-    /// The value of a number, to be changed.
-    pub(in crate::view) fn change(&mut self, number: usize) -> &mut T {
+    /// Returns the value of a number for changes.
+    pub(in crate::view) fn get_mut(&mut self, number: usize) -> &mut T {
         let pages = Arc::make_mut(&mut self.pages);
         while pages.len() <= number / PAGE_LENGTH {
             pages.push(Arc::new(std::array::from_fn(|_| T::default())));
@@ -47,15 +49,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_in_no_copy_that_was_made_before() {
-        let mut shelf = PagedVector::<u16>::default();
-        let empty = shelf.clone();
+    fn snapshots_do_not_change() {
+        let mut vector = PagedVector::<u16>::default();
+        let empty = vector.clone();
         for number in [3, 200, 64, 3] {
-            *shelf.change(number) += 1;
+            *vector.get_mut(number) += 1;
         }
-        let copy = shelf.clone();
-        *shelf.change(64) = 7;
-        let of = |shelf: &PagedVector<u16>| [3, 64, 65, 200, 10_000].map(|number| shelf.get(number).copied().unwrap_or_default());
-        assert_eq!((of(&empty), of(&copy), of(&shelf)), ([0; 5], [2, 1, 0, 1, 0], [2, 7, 0, 1, 0]));
+        let copy = vector.clone();
+        *vector.get_mut(64) = 7;
+        let of = |vector: &PagedVector<u16>| [3, 64, 65, 200, 10_000].map(|number| vector.get(number).copied().unwrap_or_default());
+        assert_eq!((of(&empty), of(&copy), of(&vector)), ([0; 5], [2, 1, 0, 1, 0], [2, 7, 0, 1, 0]));
     }
 }

@@ -1,8 +1,9 @@
-//! Entries by prefix, for exact and longest-prefix lookups over both families.
+//! Ipcache entries by prefix, for exact and longest-prefix lookups in both address families.
 //!
-//! As Cilium's ipcache does (`pkg/ipcache/ipcache.go`), a lookup probes the prefix lengths that exist, longest first; a host
-//! entry comes before a CIDR of full length. An entry is an address and the number of its cluster: with the length they are its key again.
-//! Where they are not (`10.1.2.3/24` stands for `10.1.2.0/24`), the key itself is kept, among the *odd* ones.
+//! As in Cilium's ipcache (`pkg/ipcache/ipcache.go`), a lookup probes the existing prefix lengths,
+//! longest first, and a host precedes a CIDR of full length. An entry is an address and the number
+//! of its cluster, from which its key is rebuilt. Keys that cannot be rebuilt, such as
+//! `10.1.2.3/24` for `10.1.2.0/24`, are *noncanonical* and stored whole.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -11,56 +12,56 @@ use imbl::OrdSet;
 use ipnet::IpNet;
 
 use crate::model::{EntryKey, ObjectPrefix};
-use crate::view::collections::paged::PagedSet;
+use crate::view::collections::paged_set::PagedSet;
 
-/// Ip entries by the prefix that they stand for.
+/// Ipcache entries by prefix.
 #[derive(Debug, Clone, Default)]
 pub(in crate::view) struct IpIndex {
-    /// Those whose key is the prefix, each with the number of its cluster.
-    pub(in crate::view) usual: Prefixes,
-    /// The others, each with its key.
-    pub(super) odd: OrdSet<(ObjectPrefix, EntryKey)>,
+    /// Entries whose key is the prefix, with the numbers of their clusters.
+    pub(in crate::view) canonical: PrefixIndex,
+    /// Other entries, with their keys.
+    pub(super) noncanonical: OrdSet<(ObjectPrefix, EntryKey)>,
 }
 
-/// Prefixes, each with the numbers of those that have it: clusters or nodes.
+/// Prefixes with the numbers of their owners, which are clusters or nodes.
 #[derive(Debug, Clone, Default)]
-pub(in crate::view) struct Prefixes {
-    ipv4: Family<u32>,
-    ipv6: Family<u128>,
+pub(in crate::view) struct PrefixIndex {
+    ipv4: PrefixSets<u32>,
+    ipv6: PrefixSets<u128>,
 }
 
-/// Hosts, each with the number of its cluster or node.
+/// Host entries with the numbers of their clusters or nodes.
 #[derive(Debug, Default)]
 pub(in crate::view) struct HostEntries {
     pub(in crate::view) ipv4: PagedSet<u32>,
     pub(in crate::view) ipv6: PagedSet<u128>,
 }
 
-/// One set for each prefix length that exists, hosts apart, most specific first.
-type Family<A> = Arc<Vec<(Specificity, PagedSet<A>)>>;
+/// One set per prefix length and for hosts, most specific first.
+type PrefixSets<A> = Arc<Vec<(Specificity, PagedSet<A>)>>;
 
-/// A prefix length and whether it is of hosts, in order of precedence.
+/// Prefix length, and whether it belongs to hosts, in ascending precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Specificity {
     length: u8,
     host: bool,
 }
 
-/// An address as a number of its family.
-trait Address: Copy + Ord {
+/// Address as an integer.
+trait AddressBits: Copy + Ord {
     const BITS: u8;
 
-    /// The address with only its first bits.
+    /// Returns the address with all bits after `length` cleared.
     fn network(self, length: u8) -> Self;
 
     fn to_ip(self) -> IpAddr;
 }
 
-impl Address for u32 {
+impl AddressBits for u32 {
     const BITS: u8 = 32;
 
     fn network(self, length: u8) -> Self {
-        self & Self::MAX.checked_shl(u32::from(<Self as Address>::BITS - length)).unwrap_or(0)
+        self & Self::MAX.checked_shl(u32::from(<Self as AddressBits>::BITS - length)).unwrap_or(0)
     }
 
     fn to_ip(self) -> IpAddr {
@@ -68,11 +69,11 @@ impl Address for u32 {
     }
 }
 
-impl Address for u128 {
+impl AddressBits for u128 {
     const BITS: u8 = 128;
 
     fn network(self, length: u8) -> Self {
-        self & Self::MAX.checked_shl(u32::from(<Self as Address>::BITS - length)).unwrap_or(0)
+        self & Self::MAX.checked_shl(u32::from(<Self as AddressBits>::BITS - length)).unwrap_or(0)
     }
 
     fn to_ip(self) -> IpAddr {
@@ -90,53 +91,55 @@ impl Specificity {
     }
 }
 
-fn sets_mut<A: Copy + Ord>(family: &mut Family<A>, rank: Specificity) -> &mut PagedSet<A> {
+fn set_mut<A: Copy + Ord>(family: &mut PrefixSets<A>, specificity: Specificity) -> &mut PagedSet<A> {
     let sets = Arc::make_mut(family);
-    let at = sets.partition_point(|(other, _)| *other > rank);
-    if sets.get(at).is_none_or(|(other, _)| *other != rank) {
-        sets.insert(at, (rank, PagedSet::default()));
+    let at = sets.partition_point(|(other, _)| *other > specificity);
+    if sets.get(at).is_none_or(|(other, _)| *other != specificity) {
+        sets.insert(at, (specificity, PagedSet::default()));
     }
     &mut sets[at].1
 }
 
-fn remove<A: Copy + Ord>(family: &mut Family<A>, rank: Specificity, entry: (A, u32)) -> bool {
-    let set = sets_mut(family, rank);
+fn remove<A: Copy + Ord>(family: &mut PrefixSets<A>, specificity: Specificity, entry: (A, u32)) -> bool {
+    let set = set_mut(family, specificity);
     let removed = set.remove(&entry);
     if set.len() == 0 {
-        Arc::make_mut(family).retain(|(other, _)| *other != rank);
+        Arc::make_mut(family).retain(|(other, _)| *other != specificity);
     }
     removed
 }
 
-fn exact<A: Address>(family: &Family<A>, prefix: ObjectPrefix, address: A) -> &[u32] {
-    let rank = Specificity::of(prefix);
-    family.iter().find(|(other, _)| *other == rank).map_or(&[], |(_, set)| set.at(address))
+fn exact<A: AddressBits>(family: &PrefixSets<A>, prefix: ObjectPrefix, address: A) -> &[u32] {
+    let specificity = Specificity::of(prefix);
+    family.iter().find(|(other, _)| *other == specificity).map_or(&[], |(_, set)| set.owners_of(address))
 }
 
-fn longest<A: Address>(family: &Family<A>, address: A) -> Option<ObjectPrefix> {
-    let (rank, _) = family.iter().find(|(rank, set)| !set.at(address.network(rank.length)).is_empty())?;
-    let net = IpNet::new(address.network(rank.length).to_ip(), rank.length).ok()?;
-    Some(ObjectPrefix { net, host: rank.host })
+fn longest_match<A: AddressBits>(family: &PrefixSets<A>, address: A) -> Option<ObjectPrefix> {
+    let (specificity, _) = family.iter().find(|(specificity, set)| !set.owners_of(address.network(specificity.length)).is_empty())?;
+    let net = IpNet::new(address.network(specificity.length).to_ip(), specificity.length).ok()?;
+    Some(ObjectPrefix { net, host: specificity.host })
 }
 
-/// The addresses of hosts in order, as often as they have entries.
-fn hosts<A: Address>(family: &Family<A>) -> impl Iterator<Item = A> {
-    family.iter().filter(|(rank, _)| *rank == Specificity::of_hosts(A::BITS)).flat_map(|(_, set)| set.addresses())
+/// Iterates over the addresses of hosts in order, once per entry.
+fn hosts<A: AddressBits>(family: &PrefixSets<A>) -> impl Iterator<Item = A> {
+    family.iter().filter(|(specificity, _)| *specificity == Specificity::of_hosts(A::BITS)).flat_map(|(_, set)| set.addresses())
 }
 
-/// The prefixes that have several entries, those of hosts together with other entries for addresses, in order.
-fn several<A: Address>(family: &Family<A>, others: &Family<A>, found: &mut Vec<ObjectPrefix>) {
-    let prefix =
-        |rank: Specificity, address: A| Some(ObjectPrefix { net: IpNet::new(address.to_ip(), rank.length).ok()?, host: rank.host });
+/// Adds the prefixes with more than one entry to `found`, in order. Entries for hosts of both sets
+/// count together.
+fn add_duplicates<A: AddressBits>(family: &PrefixSets<A>, others: &PrefixSets<A>, found: &mut Vec<ObjectPrefix>) {
+    let prefix = |specificity: Specificity, address: A| {
+        Some(ObjectPrefix { net: IpNet::new(address.to_ip(), specificity.length).ok()?, host: specificity.host })
+    };
     let of_hosts = Specificity::of_hosts(A::BITS);
-    found.extend(repeated(merged(hosts(family), hosts(others))).filter_map(|address| prefix(of_hosts, address)));
-    for (rank, set) in family.iter().filter(|(rank, _)| *rank != of_hosts) {
-        found.extend(repeated(set.addresses()).filter_map(|address| prefix(*rank, address)));
+    found.extend(duplicates(merge_sorted(hosts(family), hosts(others))).filter_map(|address| prefix(of_hosts, address)));
+    for (specificity, set) in family.iter().filter(|(specificity, _)| *specificity != of_hosts) {
+        found.extend(duplicates(set.addresses()).filter_map(|address| prefix(*specificity, address)));
     }
 }
 
-/// Two runs in order as one.
-fn merged<A: Ord>(one: impl Iterator<Item = A>, other: impl Iterator<Item = A>) -> impl Iterator<Item = A> {
+/// Merges two sorted iterators.
+fn merge_sorted<A: Ord>(one: impl Iterator<Item = A>, other: impl Iterator<Item = A>) -> impl Iterator<Item = A> {
     let (mut one, mut other) = (one.peekable(), other.peekable());
     std::iter::from_fn(move || match (one.peek(), other.peek()) {
         (Some(first), Some(second)) if first > second => other.next(),
@@ -145,122 +148,124 @@ fn merged<A: Ord>(one: impl Iterator<Item = A>, other: impl Iterator<Item = A>) 
     })
 }
 
-/// What comes twice or more, each once.
-fn repeated<A: Copy + Ord>(run: impl Iterator<Item = A>) -> impl Iterator<Item = A> {
-    let (mut last, mut told) = (None, None);
+/// Iterates over the items that occur more than once.
+fn duplicates<A: Copy + Ord>(run: impl Iterator<Item = A>) -> impl Iterator<Item = A> {
+    let (mut last, mut reported) = (None, None);
     run.filter(move |item| {
-        let is_again = last.replace(*item) == Some(*item) && told != Some(*item);
+        let is_again = last.replace(*item) == Some(*item) && reported != Some(*item);
         if is_again {
-            told = Some(*item);
+            reported = Some(*item);
         }
         is_again
     })
 }
 
 impl HostEntries {
-    /// Of many in any order.
-    pub(in crate::view) fn of(mut ipv4: Vec<(u32, u32)>, mut ipv6: Vec<(u128, u32)>) -> Self {
+    /// Creates host entries from pairs of address and number, in any order.
+    pub(in crate::view) fn from_unsorted(mut ipv4: Vec<(u32, u32)>, mut ipv6: Vec<(u128, u32)>) -> Self {
         ipv4.sort_unstable_by_key(|(address, _)| *address);
         ipv6.sort_unstable_by_key(|(address, _)| *address);
-        Self { ipv4: PagedSet::of_sorted(&ipv4, |cluster| cluster), ipv6: PagedSet::of_sorted(&ipv6, |cluster| cluster) }
+        Self { ipv4: PagedSet::from_sorted(&ipv4, |cluster| cluster), ipv6: PagedSet::from_sorted(&ipv6, |cluster| cluster) }
     }
 }
 
 impl IpIndex {
-    /// Adds the entry of a key; `cluster` is the number of its cluster. Adding it twice changes nothing.
+    /// Adds the entry of a key. `cluster` is the number of its cluster. Adding it twice changes
+    /// nothing.
     pub(in crate::view) fn insert(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
         if *prefix.to_string() != *key.name {
-            self.odd.insert((prefix, key.clone()));
+            self.noncanonical.insert((prefix, key.clone()));
             return;
         }
-        self.usual.insert(prefix, cluster);
+        self.canonical.insert(prefix, cluster);
     }
 
-    /// Removes the entry of a key. Removing one that is not there changes nothing.
+    /// Removes the entry of a key. Removing a missing entry changes nothing.
     pub(in crate::view) fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
         if *prefix.to_string() != *key.name {
-            self.odd.remove(&(prefix, key.clone()));
+            self.noncanonical.remove(&(prefix, key.clone()));
             return;
         }
-        self.usual.remove(prefix, cluster);
+        self.canonical.remove(prefix, cluster);
     }
 
-    /// The keys of the odd entries for exactly this prefix.
-    pub(super) fn odd_of(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
-        self.odd.range((prefix, EntryKey::lowest())..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
+    /// Iterates over the keys of the noncanonical entries for exactly this prefix.
+    pub(super) fn noncanonical_at(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
+        self.noncanonical.range((prefix, EntryKey::lowest())..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
     }
 
-    /// The prefixes that have several entries together with other entries for hosts, in order of address; odd ones may have one.
-    pub(in crate::view) fn prefixes_of_several(&self, others: &Prefixes) -> Vec<ObjectPrefix> {
-        let mut found: Vec<ObjectPrefix> = self.odd.iter().map(|(prefix, _)| *prefix).collect();
-        several(&self.usual.ipv4, &others.ipv4, &mut found);
-        several(&self.usual.ipv6, &others.ipv6, &mut found);
+    /// Returns the prefixes with more than one entry, in order; entries for hosts count together
+    /// with those in `others`. All prefixes of noncanonical entries are included.
+    pub(in crate::view) fn duplicate_prefixes(&self, others: &PrefixIndex) -> Vec<ObjectPrefix> {
+        let mut found: Vec<ObjectPrefix> = self.noncanonical.iter().map(|(prefix, _)| *prefix).collect();
+        add_duplicates(&self.canonical.ipv4, &others.ipv4, &mut found);
+        add_duplicates(&self.canonical.ipv6, &others.ipv6, &mut found);
         found
     }
 
-    /// The longest prefix that covers the address and has any entry: hosts alone if there are any. Allocates nothing unless there are odd
-    /// entries.
+    /// Returns the longest prefix that covers the address and has an entry. Allocates memory only
+    /// if there are noncanonical entries.
     pub(in crate::view) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
-        let usual = self.usual.longest(ip);
-        if self.odd.is_empty() {
+        let usual = self.canonical.longest_match(ip);
+        if self.noncanonical.is_empty() {
             return usual;
         }
         let bits = if ip.is_ipv4() { 32 } else { 128 };
         let prefixes = (0..=bits).rev().filter_map(|length| IpNet::new(ip, length).ok());
         let mut prefixes = prefixes.flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }));
-        prefixes.find(|prefix| usual == Some(*prefix) || self.odd_of(*prefix).next().is_some())
+        prefixes.find(|prefix| usual == Some(*prefix) || self.noncanonical_at(*prefix).next().is_some())
     }
 }
 
-impl Prefixes {
-    /// Adds one; false where it was there.
-    pub(in crate::view) fn insert(&mut self, prefix: ObjectPrefix, holder: u32) -> bool {
-        let rank = Specificity::of(prefix);
+impl PrefixIndex {
+    /// Adds an owner of a prefix. Returns false if it exists already.
+    pub(in crate::view) fn insert(&mut self, prefix: ObjectPrefix, owner: u32) -> bool {
+        let specificity = Specificity::of(prefix);
         match prefix.net.addr() {
-            IpAddr::V4(ip) => sets_mut(&mut self.ipv4, rank).insert((ip.to_bits(), holder)),
-            IpAddr::V6(ip) => sets_mut(&mut self.ipv6, rank).insert((ip.to_bits(), holder)),
+            IpAddr::V4(ip) => set_mut(&mut self.ipv4, specificity).insert((ip.to_bits(), owner)),
+            IpAddr::V6(ip) => set_mut(&mut self.ipv6, specificity).insert((ip.to_bits(), owner)),
         }
     }
 
-    /// Removes one; false where it was not there.
-    pub(in crate::view) fn remove(&mut self, prefix: ObjectPrefix, holder: u32) -> bool {
-        let rank = Specificity::of(prefix);
+    /// Removes an owner of a prefix. Returns false if it does not exist.
+    pub(in crate::view) fn remove(&mut self, prefix: ObjectPrefix, owner: u32) -> bool {
+        let specificity = Specificity::of(prefix);
         match prefix.net.addr() {
-            IpAddr::V4(ip) => remove(&mut self.ipv4, rank, (ip.to_bits(), holder)),
-            IpAddr::V6(ip) => remove(&mut self.ipv6, rank, (ip.to_bits(), holder)),
+            IpAddr::V4(ip) => remove(&mut self.ipv4, specificity, (ip.to_bits(), owner)),
+            IpAddr::V6(ip) => remove(&mut self.ipv6, specificity, (ip.to_bits(), owner)),
         }
     }
 
-    /// Takes in many hosts at once.
-    pub(in crate::view) fn take_hosts(&mut self, hosts: HostEntries) {
-        fill(&mut self.ipv4, Specificity::of_hosts(32), hosts.ipv4);
-        fill(&mut self.ipv6, Specificity::of_hosts(128), hosts.ipv6);
+    /// Adds many hosts at once.
+    pub(in crate::view) fn add_hosts(&mut self, hosts: HostEntries) {
+        merge_set(&mut self.ipv4, Specificity::of_hosts(32), hosts.ipv4);
+        merge_set(&mut self.ipv6, Specificity::of_hosts(128), hosts.ipv6);
     }
 
-    /// Takes in many at once: quickly where there are few.
-    pub(in crate::view) fn take(&mut self, mut entries: Vec<(ObjectPrefix, u32)>) {
-        // the addresses of a length in order, those of IPv4 first
+    /// Adds many prefixes at once.
+    pub(in crate::view) fn insert_all(&mut self, mut entries: Vec<(ObjectPrefix, u32)>) {
+        // this sorts the addresses of each length, IPv4 first
         entries.sort_unstable_by_key(|(prefix, _)| (Specificity::of(*prefix), prefix.net.addr()));
         for of_length in entries.chunk_by(|(left, _), (right, _)| Specificity::of(*left) == Specificity::of(*right)) {
-            let rank = Specificity::of(of_length[0].0);
+            let specificity = Specificity::of(of_length[0].0);
             let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
-            for (prefix, holder) in of_length {
+            for (prefix, owner) in of_length {
                 match prefix.net.addr() {
-                    IpAddr::V4(ip) => ipv4.push((ip.to_bits(), *holder)),
-                    IpAddr::V6(ip) => ipv6.push((ip.to_bits(), *holder)),
+                    IpAddr::V4(ip) => ipv4.push((ip.to_bits(), *owner)),
+                    IpAddr::V6(ip) => ipv6.push((ip.to_bits(), *owner)),
                 }
             }
-            fill(&mut self.ipv4, rank, PagedSet::of_sorted(&ipv4, |holder| holder));
-            fill(&mut self.ipv6, rank, PagedSet::of_sorted(&ipv6, |holder| holder));
+            merge_set(&mut self.ipv4, specificity, PagedSet::from_sorted(&ipv4, |owner| owner));
+            merge_set(&mut self.ipv6, specificity, PagedSet::from_sorted(&ipv6, |owner| owner));
         }
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there are no entries.
     pub(in crate::view) fn is_empty(&self) -> bool {
         self.ipv4.is_empty() && self.ipv6.is_empty()
     }
 
-    /// The holders of exactly this prefix.
+    /// Returns the owners of exactly this prefix.
     pub(in crate::view) fn exact(&self, prefix: ObjectPrefix) -> &[u32] {
         match prefix.net.addr() {
             IpAddr::V4(ip) => exact(&self.ipv4, prefix, ip.to_bits()),
@@ -268,36 +273,36 @@ impl Prefixes {
         }
     }
 
-    /// The prefixes inside a network, each with its holder, in no particular order.
-    pub(in crate::view) fn within(&self, net: IpNet) -> Box<dyn Iterator<Item = (ObjectPrefix, u32)> + '_> {
+    /// Iterates over the prefixes inside a network and their owners, in no particular order.
+    pub(in crate::view) fn prefixes_in(&self, net: IpNet) -> Box<dyn Iterator<Item = (ObjectPrefix, u32)> + '_> {
         match net.trunc() {
-            IpNet::V4(net) => Box::new(within(&self.ipv4, net.prefix_len(), (net.network().to_bits(), net.broadcast().to_bits()))),
-            IpNet::V6(net) => Box::new(within(&self.ipv6, net.prefix_len(), (net.network().to_bits(), net.broadcast().to_bits()))),
+            IpNet::V4(net) => Box::new(prefixes_in(&self.ipv4, net.prefix_len(), (net.network().to_bits(), net.broadcast().to_bits()))),
+            IpNet::V6(net) => Box::new(prefixes_in(&self.ipv6, net.prefix_len(), (net.network().to_bits(), net.broadcast().to_bits()))),
         }
     }
 
-    /// The longest prefix that covers an address. Allocates nothing.
-    pub(in crate::view) fn longest(&self, ip: IpAddr) -> Option<ObjectPrefix> {
+    /// Returns the longest prefix that covers an address. Allocates no memory.
+    pub(in crate::view) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
         match ip {
-            IpAddr::V4(ip) => longest(&self.ipv4, ip.to_bits()),
-            IpAddr::V6(ip) => longest(&self.ipv6, ip.to_bits()),
+            IpAddr::V4(ip) => longest_match(&self.ipv4, ip.to_bits()),
+            IpAddr::V6(ip) => longest_match(&self.ipv6, ip.to_bits()),
         }
     }
 }
 
-fn within<A: Address>(family: &Family<A>, length: u8, (first, last): (A, A)) -> impl Iterator<Item = (ObjectPrefix, u32)> {
-    let inside = family.iter().filter(move |(rank, _)| rank.length >= length);
-    inside.flat_map(move |(rank, set)| {
-        set.range(first, last).filter_map(|(address, holder)| {
-            let net = IpNet::new(address.to_ip(), rank.length).ok()?;
-            Some((ObjectPrefix { net, host: rank.host }, holder))
+fn prefixes_in<A: AddressBits>(family: &PrefixSets<A>, length: u8, (first, last): (A, A)) -> impl Iterator<Item = (ObjectPrefix, u32)> {
+    let inside = family.iter().filter(move |(specificity, _)| specificity.length >= length);
+    inside.flat_map(move |(specificity, set)| {
+        set.range(first, last).filter_map(|(address, owner)| {
+            let net = IpNet::new(address.to_ip(), specificity.length).ok()?;
+            Some((ObjectPrefix { net, host: specificity.host }, owner))
         })
     })
 }
 
-fn fill<A: Copy + Ord>(family: &mut Family<A>, rank: Specificity, entries: PagedSet<A>) {
+fn merge_set<A: Copy + Ord>(family: &mut PrefixSets<A>, specificity: Specificity, entries: PagedSet<A>) {
     if entries.len() > 0 {
-        sets_mut(family, rank).absorb(entries);
+        set_mut(family, specificity).merge(entries);
     }
 }
 
@@ -343,14 +348,14 @@ mod tests {
         assert_eq!(found(&index, "fd00::1"), Some(host("fd00::1")));
         assert_eq!(found(&index, "fd00::2"), Some(cidr("fd00::/8")));
         assert_eq!(found(&index, "2001:db8::1"), None);
-        assert_eq!(index.odd_of(cidr("10.1.2.4/30")).collect::<Vec<_>>(), [&key("10.1.2.6/30")]);
+        assert_eq!(index.noncanonical_at(cidr("10.1.2.4/30")).collect::<Vec<_>>(), [&key("10.1.2.6/30")]);
         index.remove(host("10.1.2.3"), &key("10.1.2.3"), 0);
         assert_eq!(found(&index, "10.1.2.3"), Some(cidr("10.1.2.3/32")));
         for (prefix, name) in &entries {
             index.remove(*prefix, &key(name), 0);
         }
         assert_eq!(found(&index, "10.1.2.3"), None);
-        assert!(index.usual.is_empty() && index.odd.is_empty());
+        assert!(index.canonical.is_empty() && index.noncanonical.is_empty());
     }
 
     #[test]
@@ -359,7 +364,7 @@ mod tests {
         for cluster in [1, 2, 2] {
             index.insert(host("10.0.0.1"), &key("10.0.0.1"), cluster);
         }
-        let clusters = |index: &IpIndex| index.usual.exact(host("10.0.0.1")).to_vec();
+        let clusters = |index: &IpIndex| index.canonical.exact(host("10.0.0.1")).to_vec();
         assert_eq!(clusters(&index), [1, 2]);
         index.remove(host("10.0.0.1"), &key("10.0.0.1"), 2);
         assert_eq!(clusters(&index), [1]);

@@ -1,7 +1,6 @@
-//! Reading the mirror: lookups, single records, whole keys in order, and what records refer to.
+//! Queries: lookups by address, records and keys in order, and references between records.
 
-mod access;
-pub(super) mod gist;
+pub(super) mod entry_rank;
 pub(super) mod lookup;
-pub(super) mod rank;
-pub(super) mod raw;
+pub(super) mod raw_keys;
+pub(super) mod references;

@@ -1,8 +1,9 @@
-//! How the shares of several clusters become one service.
+//! Merges what several clusters share of a service.
 //!
-//! The rules are those of `ClusterServiceToBackendParams` and of the writer behind it (Cilium's
-//! `pkg/clustermesh/loadbalancer/service_merger.go`): the backends of a service are kept for each cluster, so an update replaces, and a delete
-//! removes, all of one cluster and touches no other; the same address in two clusters is two backends.
+//! The rules are those of `ClusterServiceToBackendParams` and its caller (Cilium's
+//! `pkg/clustermesh/loadbalancer/service_merger.go`): backends belong to a cluster. An update or
+//! delete replaces all backends of one cluster and no others, and one address in two clusters is
+//! two backends.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,57 +13,58 @@ use crate::model::{Backend, BackendZone, ClusterName, EndpointSlice, Object, Rec
 
 use super::MergedExports;
 
-/// What stands where an ingress has no backend, and is none (`isIngressDummyEndpoint`, Cilium's
+/// Backend of an ingress without backends, which Cilium ignores (`isIngressDummyEndpoint`,
 /// `pkg/loadbalancer/reflectors/endpoints/endpoints.go`).
 const INGRESS_DUMMY: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(192, 192, 192, 192)), 9999);
 
-/// The protocol of a slice's port that gives none (`k8s.io/api/discovery/v1`).
+/// Protocol of a slice's port that gives none (`k8s.io/api/discovery/v1`).
 const DEFAULT_PROTOCOL: &str = "TCP";
 
-/// A service as all clusters together have it.
+/// A service, merged from all clusters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GlobalService {
     /// Kubernetes namespace.
     pub namespace: String,
     /// Kubernetes name.
     pub name: String,
-    /// One for each cluster that has backends to share, in order of names.
+    /// Shares of the clusters that have the service or its endpoint slices, in order of names.
     pub shares: Vec<ServiceShare>,
-    /// What clusters export under this name, where any does.
+    /// Exports under this name, if there are any.
     pub exports: Option<MergedExports>,
 }
 
-/// What one cluster has of a service.
+/// The part of one cluster in a service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceShare {
-    /// The cluster.
+    /// Cluster of the share.
     pub cluster: ClusterName,
-    /// Its record in `services/v1`, where it has one: where the backends come from.
+    /// Record in `services/v1`, if there is one. The backends then come from it.
     pub service: Option<Arc<Record>>,
-    /// Its slices of the service, in order of names: where the backends come from without one.
+    /// Endpoint slices of the service, in order of names. The backends come from them if there is
+    /// no record in `services/v1`.
     pub slices: Vec<Arc<Record>>,
-    /// Ordered by address.
+    /// Backends, ordered by address.
     pub backends: Vec<GlobalBackend>,
-    /// The id that the cluster claims in what it shares.
+    /// Cluster id that the shared objects claim.
     pub cluster_id: u32,
 }
 
 /// A backend of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalBackend {
-    /// Its address.
+    /// Address of the backend.
     pub ip: IpAddr,
-    /// Ordered by number and protocol, which are different for each.
+    /// Ports, ordered by number and protocol, of which each occurs once.
     pub ports: Vec<BackendPort>,
-    /// The hostname of a headless service's pod; empty if there is none.
+    /// Hostname of a headless service's pod; empty if there is none.
     pub hostname: String,
-    /// Where it runs, where known.
+    /// Zone of the backend, if known.
     pub zone: Option<BackendZone>,
-    /// The node that hosts it, as a slice says; empty if none does.
+    /// Node that hosts the backend, from an endpoint slice; empty if unknown.
     pub node_name: String,
-    /// The slices that have it too, in order.
+    /// Endpoint slices with this address, in order.
     pub slices: Vec<String>,
-    /// Whether it takes connections.
+    /// Whether it accepts connections.
     pub state: BackendState,
 }
 
@@ -71,28 +73,29 @@ pub struct GlobalBackend {
 pub struct BackendPort {
     /// 0 to 65,535.
     pub port: u16,
-    /// `TCP`, `UDP`, `SCTP` …, as the source says.
+    /// `TCP`, `UDP`, `SCTP` …, as in the source.
     pub protocol: String,
-    /// Its names within the service, in order; the empty one is none.
+    /// Names within the service, in order. An empty name is left out.
     pub names: Vec<String>,
 }
 
-/// Whether a backend takes connections, as an endpoint slice says (`Convert`, Cilium's
-/// `pkg/loadbalancer/reflectors/endpoints/endpoints.go`). What `services/v1` alone has is active.
+/// Condition of a backend, from an endpoint slice (`Convert`, Cilium's
+/// `pkg/loadbalancer/reflectors/endpoints/endpoints.go`). A backend without a slice is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BackendState {
-    /// It does.
+    /// Accepts connections.
     Active,
-    /// It is being ended, and takes new ones only where nothing else does.
+    /// Terminating; accepts new connections only if no other backend does.
     Terminating,
-    /// It is being ended and takes none.
+    /// Terminating; accepts no connections.
     TerminatingNotServing,
-    /// It takes none for now.
+    /// Accepts no connections for now.
     Maintenance,
 }
 
 impl BackendState {
-    /// The state of a slice's endpoint. A condition that is not given counts as ready, serving and not terminating.
+    /// Returns the state of a slice's endpoint. Missing conditions mean ready, serving and not
+    /// terminating.
     #[must_use]
     pub fn of(endpoint: &SliceEndpoint) -> Self {
         let is_terminating = endpoint.terminating.unwrap_or(false);
@@ -107,8 +110,8 @@ impl BackendState {
         }
     }
 
-    /// Whether it counts as healthy where an affinity is decided (`SelectBackends`, Cilium's
-    /// `pkg/clustermesh/loadbalancer/selectbackends.go`): active or terminating.
+    /// Returns whether the backend is healthy for an affinity, which means active or terminating
+    /// (`SelectBackends`, Cilium's `pkg/clustermesh/loadbalancer/selectbackends.go`).
     #[must_use]
     pub const fn is_healthy(self) -> bool {
         match self {
@@ -117,7 +120,7 @@ impl BackendState {
         }
     }
 
-    /// The name that the API uses.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         match self {
@@ -129,38 +132,39 @@ impl BackendState {
     }
 }
 
-/// What one cluster brings, while records are sorted.
+/// Records of one cluster that contribute to the service.
 #[derive(Debug, Default)]
-struct Shared {
+struct ClusterRecords {
     service: Option<Arc<Record>>,
     slices: Vec<Arc<Record>>,
 }
 
 impl GlobalService {
-    /// Merges records that have a share in a service, by `<namespace>/<name>`; `None` where there are none.
+    /// Merges the records that contribute to a service, by `<namespace>/<name>`; `None` if there
+    /// are none.
     pub(super) fn merge(service: &str, records: &[Arc<Record>]) -> Option<Self> {
         let (namespace, name) = service.split_once('/')?;
-        let (mut clusters, mut exports) = (BTreeMap::<ClusterName, Shared>::new(), Vec::new());
+        let (mut clusters, mut exports) = (BTreeMap::<ClusterName, ClusterRecords>::new(), Vec::new());
         for record in records {
             let cluster = &record.key.cluster;
             match record.object.as_deref() {
                 Some(Object::Service(_)) => clusters.entry(cluster.clone()).or_default().service = Some(Arc::clone(record)),
                 Some(Object::EndpointSlice(_)) => clusters.entry(cluster.clone()).or_default().slices.push(Arc::clone(record)),
                 Some(Object::ServiceExport(_)) => exports.push(Arc::clone(record)),
-                // nothing else has a share in one
+                // no other kind contributes to a service
                 _ => {}
             }
         }
         let shares = clusters.into_iter().filter_map(|(cluster, one)| ServiceShare::new(cluster, one.service, one.slices));
         let shares: Vec<ServiceShare> = shares.collect();
-        let exports = MergedExports::of(exports);
+        let exports = MergedExports::merge(exports);
         let has_any = !shares.is_empty() || exports.is_some();
         has_any.then(|| Self { namespace: namespace.to_owned(), name: name.to_owned(), shares, exports })
     }
 }
 
 impl ServiceShare {
-    /// One cluster's share; `None` where it has neither a service nor a slice of it.
+    /// Creates one cluster's share; `None` if it has neither the service nor a slice of it.
     pub(super) fn new(cluster: ClusterName, service: Option<Arc<Record>>, slices: Vec<Arc<Record>>) -> Option<Self> {
         let of_slices: Vec<EndpointSlice> = slices.iter().filter_map(|record| slice_in(record)).collect();
         let (cluster_id, backends) = match (service.as_deref().and_then(service_in), of_slices.first()) {
@@ -171,13 +175,14 @@ impl ServiceShare {
         Some(Self { cluster, service, slices, backends, cluster_id })
     }
 
-    /// The service, where the cluster has one in `services/v1`.
+    /// Returns the service, if the cluster has one in `services/v1`.
     #[must_use]
     pub fn service(&self) -> Option<&Service> {
         self.service.as_deref().and_then(service_in)
     }
 
-    /// Whether the cluster's agents use other clusters' backends. Slices of a service are only exported where it is global.
+    /// Returns whether the cluster's agents use backends of other clusters. Slices are exported
+    /// only if the service is global.
     #[must_use]
     pub fn includes_external(&self) -> bool {
         self.service().is_none_or(|service| service.include_external)
@@ -192,19 +197,19 @@ fn slice_in(record: &Record) -> Option<EndpointSlice> {
     Some(record.object.as_deref()?.as_endpoint_slice()?.decoded())
 }
 
-/// What a slice says of an address.
-struct Sliced<'a> {
+/// Endpoint of a slice that has an address.
+struct SliceAddress<'a> {
     slice: &'a EndpointSlice,
     endpoint: &'a SliceEndpoint,
 }
 
-/// Every address in some slices of one service.
-fn by_address(slices: &[EndpointSlice]) -> BTreeMap<IpAddr, Vec<Sliced<'_>>> {
-    let mut found = BTreeMap::<IpAddr, Vec<Sliced<'_>>>::new();
+/// Groups the endpoints of slices by address.
+fn by_address(slices: &[EndpointSlice]) -> BTreeMap<IpAddr, Vec<SliceAddress<'_>>> {
+    let mut found = BTreeMap::<IpAddr, Vec<SliceAddress<'_>>>::new();
     for slice in slices {
         for endpoint in &slice.endpoints {
             for ip in &endpoint.addresses {
-                found.entry(*ip).or_default().push(Sliced { slice, endpoint });
+                found.entry(*ip).or_default().push(SliceAddress { slice, endpoint });
             }
         }
     }
@@ -225,7 +230,8 @@ fn backends_of_service(service: &Service, slices: &[EndpointSlice]) -> Vec<Globa
     service.backends.iter().map(backend).collect()
 }
 
-/// The backends of a cluster that exports slices alone (`endpointslices-only`; `ParseEndpointSliceV1`, Cilium's `pkg/k8s/endpoints.go`).
+/// Returns the backends of a cluster that exports only slices (`endpointslices-only`;
+/// `ParseEndpointSliceV1`, Cilium's `pkg/k8s/endpoints.go`).
 fn backends_of_slices(slices: &[EndpointSlice]) -> Vec<GlobalBackend> {
     let mut backends = Vec::new();
     for (ip, sliced) in by_address(slices) {
@@ -245,8 +251,9 @@ fn backends_of_slices(slices: &[EndpointSlice]) -> Vec<GlobalBackend> {
     backends
 }
 
-/// What slices say of a backend beside its ports and its zone. Of several the one that takes connections is believed.
-fn bare_backend(ip: IpAddr, sliced: &[Sliced<'_>]) -> GlobalBackend {
+/// Creates a backend with all fields except ports and zone. If slices disagree about its state, the
+/// healthiest one counts.
+fn bare_backend(ip: IpAddr, sliced: &[SliceAddress<'_>]) -> GlobalBackend {
     let mut names: Vec<String> = sliced.iter().map(|one| one.slice.name.clone()).collect();
     names.sort_unstable();
     names.dedup();
@@ -262,7 +269,7 @@ fn bare_backend(ip: IpAddr, sliced: &[Sliced<'_>]) -> GlobalBackend {
     }
 }
 
-/// Ports of one number and protocol are one, with all their names in order.
+/// Joins ports with the same number and protocol. Their names are sorted.
 fn merge_ports<'a>(ports: impl Iterator<Item = (&'a str, &'a str, u16)>) -> Vec<BackendPort> {
     let mut merged = BTreeMap::<(u16, &str), Vec<String>>::new();
     for (name, protocol, port) in ports {

@@ -1,70 +1,72 @@
-//! Which backends of a global service an agent would use (`SelectBackends`, Cilium's
+//! Selection of the backends of a global service that an agent uses (`SelectBackends`, Cilium's
 //! `pkg/clustermesh/loadbalancer/selectbackends.go`).
 
 use super::{BackendState, GlobalBackend, ServiceShare};
 
-/// What a service's annotation `service.cilium.io/affinity` says (Cilium's `pkg/annotation`).
+/// Value of the annotation `service.cilium.io/affinity` (Cilium's `pkg/annotation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Affinity {
     /// Local and remote backends alike.
     None,
-    /// Remote ones only where no local one is active.
+    /// Remote backends only if no local one is active.
     Local,
-    /// Local ones only where no remote one is healthy.
+    /// Local backends only if no remote one is healthy.
     Remote,
 }
 
-/// The service as the cluster has it whose agents choose.
+/// The service in the cluster whose agents select backends.
 #[derive(Debug, Clone, Copy)]
 pub enum LocalService<'a> {
-    /// The cluster is not mirrored: its service is taken for global, and for one without backends.
+    /// The cluster is not mirrored. Its service counts as global and without backends.
     Unknown,
     /// The cluster announces no such service.
     Missing,
-    /// The cluster has it.
+    /// The cluster announces the service.
     Known(&'a ServiceShare),
 }
 
-/// Which side's backends are used, and why.
+/// Selected backends, and the rule that decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
-    /// Whether the cluster's own are.
+    /// Whether the cluster's own backends are used.
     pub local: bool,
-    /// Whether those of other clusters are.
+    /// Whether the backends of other clusters are used.
     pub remote: bool,
-    /// The rule that decided.
+    /// Rule that decided.
     pub rule: SelectionRule,
 }
 
-/// The rules, each with the outcome that it leads to.
+/// Rules of the selection. Each has one outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelectionRule {
-    /// No frontend, no backends. Today's releases do not announce a global service that is not shared either (docs/develop/protocol.md §2.2): with
-    /// one, agents would use the remote backends.
+    /// No frontend and no backends. Today's releases also do not announce a global service that is
+    /// not shared (docs/develop/protocol.md §2.2); with one, agents would use the remote backends.
     NoLocalService,
-    /// The local service does not include external backends: its own alone.
+    /// The local service does not include external backends: only local backends.
     NotGlobal,
     /// No affinity: both.
     NoAffinity,
-    /// Affinity `local`, and a local backend is active: the local ones alone.
+    /// Affinity `local`, and a local backend is active: only local backends.
     LocalActive,
-    /// Affinity `local`, no local backend is active and a remote one is healthy: both.
+    /// Affinity `local`, no local backend is active, and a remote one is healthy: both.
     LocalInactive,
-    /// Affinity `local`, no local backend is active and no remote one is healthy: the local ones, such as they are.
+    /// Affinity `local`, no local backend is active, and no remote one is healthy: only local
+    /// backends, although none is active.
     LocalInactiveRemoteUnhealthy,
-    /// Affinity `remote`, and a remote backend is healthy: the remote ones alone.
+    /// Affinity `remote`, and a remote backend is healthy: only remote backends.
     RemoteHealthy,
-    /// Affinity `remote`, no remote backend is healthy and a local one is: both.
+    /// Affinity `remote`, no remote backend is healthy, and a local one is: both.
     RemoteUnhealthy,
-    /// Affinity `remote`, and no backend is healthy: the remote ones, such as they are.
+    /// Affinity `remote`, and no backend is healthy: only remote backends, although none is
+    /// healthy.
     NoneHealthy,
 }
 
 impl Affinity {
-    /// Every affinity.
+    /// All affinities.
     pub const ALL: [Self; 3] = [Self::None, Self::Local, Self::Remote];
 
-    /// The name that the annotation and the API use.
+    /// Returns the name in the annotation and the API.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         match self {
@@ -76,7 +78,7 @@ impl Affinity {
 }
 
 impl SelectionRule {
-    /// Every rule.
+    /// All rules.
     pub const ALL: [Self; 9] = [
         Self::NoLocalService,
         Self::NotGlobal,
@@ -89,7 +91,7 @@ impl SelectionRule {
         Self::NoneHealthy,
     ];
 
-    /// The name that the API uses.
+    /// Returns the name in the API.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         match self {
@@ -105,7 +107,7 @@ impl SelectionRule {
         }
     }
 
-    /// The rule in words.
+    /// Returns the human-readable rule.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -123,7 +125,7 @@ impl SelectionRule {
         }
     }
 
-    /// Whether the local and the remote backends are used.
+    /// Returns whether local backends are used, and whether remote ones are.
     const fn sides(self) -> (bool, bool) {
         match self {
             Self::NoLocalService => (false, false),
@@ -134,9 +136,9 @@ impl SelectionRule {
     }
 }
 
-/// Chooses. `remote` are the backends of all other clusters that share the service. A backend without ports is none: agents know backends
-/// by address and port.
-pub fn select<'a>(affinity: Affinity, local: LocalService<'_>, remote: impl Iterator<Item = &'a GlobalBackend>) -> Selection {
+/// Selects backends. `remote` are the backends of all other clusters that share the service.
+/// Backends without ports are ignored, because agents identify a backend by address and port.
+pub fn select_backends<'a>(affinity: Affinity, local: LocalService<'_>, remote: impl Iterator<Item = &'a GlobalBackend>) -> Selection {
     let own: &[GlobalBackend] = match local {
         LocalService::Unknown | LocalService::Missing => &[],
         LocalService::Known(share) => &share.backends,
@@ -161,7 +163,7 @@ pub fn select<'a>(affinity: Affinity, local: LocalService<'_>, remote: impl Iter
 }
 
 impl GlobalBackend {
-    /// Whether an agent has it as a backend at all: it knows them by address and port.
+    /// Returns whether an agent can use the backend, which it identifies by address and port.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.ports.is_empty()

@@ -1,8 +1,9 @@
-//! Cases: what happened to keys, and the services, exports and choices that follow. Each function names the Cilium file of its rule.
+//! Cases of source events with the expected services, exports and selections. Each test names the
+//! Cilium file of its rule.
 
-mod choices;
-mod exported;
+mod exports;
 mod random;
+mod selection;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,34 +15,33 @@ use crate::wire::tests::slice_object;
 
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// One event at a source.
 #[derive(Debug, Clone)]
-enum Step {
+enum SourceEvent {
     Put(Kind, &'static str, &'static str, Arc<Object>),
     Bad(Kind, &'static str, &'static str),
     Delete(Kind, &'static str, &'static str),
     RemoveCluster(&'static str),
 }
 
-use Step::{Bad, Delete, Put, RemoveCluster};
+use SourceEvent::{Bad, Delete, Put, RemoveCluster};
 
 fn cluster(name: &str) -> ClusterName {
     ClusterName::parse(name).unwrap()
 }
 
-fn after(steps: &[Step]) -> View {
+fn after(events: &[SourceEvent]) -> View {
     let mut view = View::default();
-    for (revision, step) in steps.iter().enumerate() {
+    for (revision, event) in events.iter().enumerate() {
         let revision = i64::try_from(revision).unwrap();
-        view.apply(command(step, revision), SystemTime::UNIX_EPOCH);
+        view.apply(command(event, revision), SystemTime::UNIX_EPOCH);
     }
     view
 }
 
-fn command(step: &Step, revision: i64) -> Command {
+fn command(event: &SourceEvent, revision: i64) -> Command {
     let source = SourceStamp { mod_revision: Revision(revision), lease: LeaseId(0), held: false };
     let value = revision.to_string().into_bytes().into();
-    let change = match step.clone() {
+    let change = match event.clone() {
         Put(kind, name, rest, object) => Change::Put { key: EntryKey::new(kind, cluster(name), rest), value, decoded: Ok(object), source },
         Bad(kind, name, rest) => Change::Put { key: EntryKey::new(kind, cluster(name), rest), value, decoded: Err("bad".into()), source },
         Delete(kind, name, rest) => Change::Delete { key: EntryKey::new(kind, cluster(name), rest) },
@@ -51,7 +51,7 @@ fn command(step: &Step, revision: i64) -> Command {
     Command::Apply { scope: Scope { cluster: key.cluster, kind: key.kind }, changes: vec![change], cursor: None }
 }
 
-/// A service `shop/cart` with these backends: `address name=protocol/port,…`.
+/// Returns the service `shop/cart` with backends in the form `address name=protocol/port,…`.
 fn cart(backends: &[&str]) -> Service {
     Service {
         namespace: "shop".to_owned(),
@@ -75,7 +75,8 @@ fn backend(text: &str) -> Backend {
     Backend { ip: ip.parse().unwrap(), ports, hostname: String::new(), zone: None }
 }
 
-/// A slice of `shop/cart` with one port `http`, 8080, and endpoints `address condition`.
+/// Returns a slice of `shop/cart` with the port `http`, 8080, and endpoints in the form `address
+/// condition`.
 fn slice(name: &str, endpoints: &[&str]) -> EndpointSlice {
     EndpointSlice {
         namespace: "shop".to_owned(),
@@ -104,15 +105,15 @@ fn endpoint(text: &str) -> SliceEndpoint {
     SliceEndpoint { addresses: vec![ip.parse().unwrap()], ready, serving, terminating, ..SliceEndpoint::default() }
 }
 
-fn service_put(cluster: &'static str, service: Service) -> Step {
+fn service_put(cluster: &'static str, service: Service) -> SourceEvent {
     Put(Kind::Service, cluster, "shop/cart", Arc::new(Object::Service(service)))
 }
 
-fn slice_put(cluster: &'static str, rest: &'static str, slice: EndpointSlice) -> Step {
+fn slice_put(cluster: &'static str, rest: &'static str, slice: EndpointSlice) -> SourceEvent {
     Put(Kind::EndpointSlice, cluster, rest, Arc::new(slice_object(&slice)))
 }
 
-/// Every backend in one line: `cluster address port/protocol(names) …`.
+/// Formats each backend as `cluster address port/protocol(names) …`.
 fn shown(shares: &[ServiceShare]) -> Vec<String> {
     let mut lines = Vec::new();
     for share in shares {
@@ -147,14 +148,15 @@ fn names(view: &View) -> Vec<String> {
     view.global_service_names("").map(ToString::to_string).collect()
 }
 
-/// SMERGE `MergeExternalServiceUpdate`, `MergeExternalServiceDelete`: an update replaces, a delete removes, all backends of one cluster.
+/// SMERGE `MergeExternalServiceUpdate`, `MergeExternalServiceDelete`: an update or delete replaces
+/// all backends of one cluster.
 #[test]
 fn a_clusters_backends_are_replaced_and_removed_as_a_whole() {
     let paris = |ips: &[&str]| service_put("paris", cart(ips));
     let tokyo = |ips: &[&str]| service_put("tokyo", cart(ips));
     let (one, two) = ("10.1.0.1 http=TCP/80", "10.1.0.2 http=TCP/80");
     let delete = |cluster| Delete(Kind::Service, cluster, "shop/cart");
-    let cases: [(&str, Vec<Step>, &[&str]); 9] = [
+    let cases: [(&str, Vec<SourceEvent>, &[&str]); 9] = [
         ("one cluster", vec![paris(&[one])], &["paris 10.1.0.1 80/TCP(http)"]),
         ("two clusters", vec![paris(&[one]), tokyo(&[two])], &["paris 10.1.0.1 80/TCP(http)", "tokyo 10.1.0.2 80/TCP(http)"]),
         (
@@ -177,33 +179,34 @@ fn a_clusters_backends_are_replaced_and_removed_as_a_whole() {
         ),
         ("no backends, but the service is there", vec![paris(&[])], &[]),
     ];
-    for (name, steps, expected) in cases {
-        let view = after(&steps);
+    for (name, events, expected) in cases {
+        let view = after(&events);
         assert_eq!(backends(&view), expected, "{name}");
         let is_gone = name == "the last delete leaves nothing";
         assert_eq!((names(&view).is_empty(), view.global_service_count()), (is_gone, u64::from(!is_gone)), "{name}");
     }
 }
 
-/// GSC `NewSharedServicesObserver`: what is not shared is no part of it; a service that stops being shared is deleted.
+/// GSC `NewSharedServicesObserver`: a service that is not shared is left out, and one that stops
+/// being shared is deleted.
 #[test]
-fn only_what_is_shared_has_a_part() {
+fn only_shared_services_are_global() {
     let shared = |shared| Service { shared, ..cart(&["10.1.0.1 http=TCP/80"]) };
-    let cases: [(&str, Vec<Step>, bool); 4] = [
+    let cases: [(&str, Vec<SourceEvent>, bool); 4] = [
         ("never shared", vec![service_put("paris", shared(false))], false),
         ("shared", vec![service_put("paris", shared(true))], true),
         ("no longer shared", vec![service_put("paris", shared(true)), service_put("paris", shared(false))], false),
         ("shared again", vec![service_put("paris", shared(false)), service_put("paris", shared(true))], true),
     ];
-    for (name, steps, expected) in cases {
-        let view = after(&steps);
+    for (name, events, expected) in cases {
+        let view = after(&events);
         assert_eq!((view.global_service("shop/cart").is_some(), view.global_service_count() == 1), (expected, expected), "{name}");
         assert!(view.local_share(&cluster("paris"), "shop/cart").is_some(), "{name}: its own agents have it all the same");
     }
 }
 
-/// SMERGE `ClusterServiceToBackendParams`: ports of one protocol and number are one backend with all names in order; the empty name is none;
-/// the zone goes with the address.
+/// SMERGE `ClusterServiceToBackendParams`: ports with the same protocol and number are one port
+/// with all names, sorted and without the empty one.
 #[test]
 fn ports_of_one_number_are_one() {
     let zone = BackendZone { zone: "a".to_owned(), for_zones: vec!["a".to_owned(), "b".to_owned()] };
@@ -220,17 +223,18 @@ fn ports_of_one_number_are_one() {
     }
 }
 
-/// EPS, `ParseEndpointSliceV1` and `Convert`: beside a service slices only say where its backends stand; without one they are the backends.
+/// EPS, `ParseEndpointSliceV1` and `Convert`: with a service, slices only add nodes and states;
+/// without one, they define the backends.
 #[test]
-fn slices_stand_beside_services_or_in_for_them() {
+fn slices_complement_or_replace_services() {
     let service = || service_put("paris", cart(&["10.1.0.1 web=TCP/80"]));
     let unnamed = EndpointSlice { labels: LabelSet::new(), ..slice("cart-a", &["10.1.0.1"]) };
     let on_node = SliceEndpoint { node_name: "worker-1".to_owned(), zone: "a".to_owned(), ..endpoint("10.1.0.1") };
     let any_port = vec![SlicePort { name: String::new(), protocol: "TCP".to_owned(), port: None }];
     let dummy = vec![SlicePort { name: String::new(), protocol: String::new(), port: Some(9999) }];
-    let cases: [(&str, Vec<Step>, &[&str]); 11] = [
+    let cases: [(&str, Vec<SourceEvent>, &[&str]); 11] = [
         (
-            "beside",
+            "with a service",
             vec![service(), slice_put("paris", "shop/cart-a", slice("cart-a", &["10.1.0.1", "10.1.0.9"]))],
             &["paris 10.1.0.1 80/TCP(web) in cart-a"],
         ),
@@ -289,12 +293,13 @@ fn slices_stand_beside_services_or_in_for_them() {
             &["paris 10.1.0.1 9999/TCP() in cart-a"],
         ),
     ];
-    for (name, steps, expected) in cases {
-        assert_eq!(backends(&after(&steps)), expected, "{name}");
+    for (name, events, expected) in cases {
+        assert_eq!(backends(&after(&events)), expected, "{name}");
     }
 }
 
-/// `Convert`, Cilium's `pkg/loadbalancer/reflectors/endpoints/endpoints.go`; a condition that is not given counts as ready and serving.
+/// `Convert`, Cilium's `pkg/loadbalancer/reflectors/endpoints/endpoints.go`: missing conditions
+/// mean ready and serving.
 #[test]
 fn conditions_make_states() {
     let cases = [

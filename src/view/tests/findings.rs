@@ -1,4 +1,4 @@
-//! Findings for the random lives: few, so that they come, change and go.
+//! Findings for the random commands. There are few, so that they are added, updated and removed.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 
 use crate::model::{ClusterName, Command, FindingChange, Object, Severity, ToldFinding};
 
-/// Some findings as they are now, or over.
+/// Returns a command that sets or removes findings.
 pub(super) fn random_command(random: &mut StdRng) -> Command {
     let change = |(subject, count): (u32, u64)| -> FindingChange {
         let clusters = if subject > 1 { vec![super::cluster(subject)] } else { vec![super::cluster(0), super::cluster(1)] };

@@ -1,4 +1,4 @@
-//! Entries by the host that they are on: chunks without any are passed over, and nothing is missed.
+//! Ipcache entries by host: the scan skips chunks without any, and misses none.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn pod(number: u32, host: u32) -> (EntryKey, Vec<u8>) {
     (EntryKey::new(Kind::Ip, ClusterName::parse("paris").unwrap(), ip), value.into_bytes())
 }
 
-/// Every third has an address of IPv6.
+/// Every third host has an IPv6 address.
 fn host_ip(host: u32) -> IpAddr {
     let text = if host.is_multiple_of(3) { format!("fd00:{host:x}::9") } else { format!("172.18.0.{host}") };
     text.parse().unwrap()
@@ -20,7 +20,7 @@ fn record((key, value): (EntryKey, Vec<u8>), sequence: u64) -> Record {
     Record { key, value: value.into(), good_value: None, ..(*bare_record(0, sequence)).clone() }
 }
 
-/// 60 hosts with 100 pods each, packed.
+/// Returns a view with 60 hosts with 100 pods each, packed.
 fn packed() -> View {
     let mut records: Vec<Record> = (0..6_000).map(|number| record(pod(number, number / PODS_PER_HOST), u64::from(number) + 1)).collect();
     records.sort_by(|left, right| left.key.cmp(&right.key));
@@ -39,13 +39,13 @@ fn put(view: &mut View, number: u32, host: u32) {
     view.apply(Command::Apply { scope, changes: vec![change], cursor: None }, SystemTime::now());
 }
 
-/// The keys of a host's entries, and how many places were looked at.
+/// Returns the keys of a host's entries, and the number of locations that were scanned.
 fn on(view: &View, host: u32) -> (Vec<EntryKey>, usize) {
     let lowest = EntryKey::lowest();
-    let places: Vec<Live> = view.live_on(&lowest, &[host_ip(host)]).collect();
-    let records = places.iter().filter_map(|live| view.record_passing(live, |_| true));
+    let locations: Vec<LiveKey> = view.live_keys_on(&lowest, &[host_ip(host)]).collect();
+    let records = locations.iter().filter_map(|live| view.record_if(live, |_| true));
     let found = records.filter(|record| record.object.as_deref().is_some_and(|object| is_on(object, host)));
-    (found.map(|record| record.key.clone()).collect(), places.len())
+    (found.map(|record| record.key.clone()).collect(), locations.len())
 }
 
 fn is_on(object: &Object, host: u32) -> bool {
@@ -53,9 +53,9 @@ fn is_on(object: &Object, host: u32) -> bool {
 }
 
 #[test]
-fn entries_of_a_host_are_found_without_a_look_at_all_chunks() {
+fn a_scan_for_a_host_skips_other_chunks() {
     let mut view = packed();
-    // one that moved, one that is new, and one that went
+    // one entry moved, one is new, and one was deleted
     put(&mut view, 4_500, 7);
     put(&mut view, 9_000, 7);
     let (gone, _) = pod(750, 7);
@@ -70,11 +70,11 @@ fn entries_of_a_host_are_found_without_a_look_at_all_chunks() {
             .collect();
         let (found, looked_at) = on(&view, host);
         assert_eq!(found, expected, "{host}");
-        // a hundred pods lie in two chunks at most
-        assert!(looked_at < 2 * 1_100 + 20, "{looked_at} places for host {host}");
+        // the entries of a hundred pods are in at most two chunks
+        assert!(looked_at < 2 * 1_100 + 20, "{looked_at} locations for host {host}");
     }
     assert_eq!(on(&view, 99), (Vec::new(), on(&view, 99).1));
-    assert!(on(&view, 99).1 < 20, "{} places for a host that nothing is on", on(&view, 99).1);
-    // no host is no test
-    assert_eq!(view.live_on(&EntryKey::lowest(), &[]).count(), 6_000);
+    assert!(on(&view, 99).1 < 20, "{} locations for a host that nothing is on", on(&view, 99).1);
+    // no hosts means no filter
+    assert_eq!(view.live_keys_on(&EntryKey::lowest(), &[]).count(), 6_000);
 }

@@ -1,4 +1,4 @@
-//! The labels of an identity, which lookups share, are those that it has now.
+//! Lookups return the current labels of an identity, although they share the decoded ones.
 
 use super::*;
 
@@ -12,31 +12,31 @@ fn put(view: &mut View, kind: Kind, name: &str, value: &str) {
     view.apply(Command::Apply { scope, changes: vec![change], cursor: None }, SystemTime::UNIX_EPOCH);
 }
 
-/// The app of whoever has the address.
+/// Returns the label `app` of the identity at the test's address.
 fn app(view: &View) -> Option<String> {
     let found = view.lookup("10.0.0.1".parse().unwrap(), None);
     found[0].labels.as_ref().map(|labels| labels.get("k8s:app").unwrap_or_default().to_owned())
 }
 
 #[test]
-fn labels_that_change_are_not_those_that_were_asked_for_before() {
+fn changed_labels_are_returned_at_once() {
     let mut view = View::starting_at(Sequence(1));
     put(&mut view, Kind::Ip, "10.0.0.1", r#"{"IP":"10.0.0.1","Mask":null,"HostIP":"","ID":300}"#);
     assert_eq!(app(&view), None);
     let mut before = view.clone();
     for name in ["cart", "db", &"x".repeat(10_000)] {
-        // of one usable value after another no index sees anything but the number
+        // between two usable values, only the labels change and no index does
         put(&mut view, Kind::Identity, "300", "k8s:app=other;");
         assert_eq!(app(&view).as_deref(), Some("other"));
         put(&mut view, Kind::Identity, "300", &format!("k8s:app={name};"));
         assert_eq!([app(&view), app(&view)], [Some(name.to_owned()), Some(name.to_owned())]);
-        // bytes that cannot be used take nothing away
+        // an unusable value keeps the labels
         put(&mut view, Kind::Identity, "300", "");
         assert_eq!(app(&view).as_deref(), Some(name));
         before.clone_from(&view);
         assert_eq!(app(&before).as_deref(), Some(name));
     }
-    // an older snapshot keeps what it had
+    // an older snapshot keeps its labels
     put(&mut view, Kind::Identity, "300", "k8s:app=last;");
     assert_eq!((app(&view).as_deref(), app(&before).map(|app| app.len())), (Some("last"), Some(10_000)));
     view.apply(Command::Remove { cluster: cluster(0), reason: DeleteReason::ClusterRemoved }, SystemTime::UNIX_EPOCH);

@@ -1,12 +1,12 @@
-//! The packed mirror against the naive one: the same commands, with folds and restarts at random moments, and everything that is served
-//! compared.
+//! Compares the packed mirror with a reference implementation: both get the same random commands,
+//! with folds and restarts in between, and every query must return the same.
 
-mod at_rest;
 mod derived;
 mod findings;
 mod hosts;
 mod labels;
-mod naive;
+mod memory;
+mod reference;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,13 +17,13 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
-use self::naive::Naive;
+use self::reference::ReferenceView;
 use super::*;
 use crate::model::*;
 use crate::pack::{Chunk, build_noted};
 use crate::wire;
 
-/// An identity of that name without a value, as it changed at a sequence.
+/// Returns a record of an identity without a value.
 pub(super) fn bare_record(name: u32, sequence: u64) -> Arc<Record> {
     let sequence = Sequence(sequence);
     Arc::new(Record {
@@ -40,28 +40,28 @@ pub(super) fn bare_record(name: u32, sequence: u64) -> Arc<Record> {
     })
 }
 
-/// How many addresses, nodes and so on there are: few, so that they meet.
+/// Number of names per kind. Low, so that many commands concern the same key.
 const NAMES: u32 = 12;
 
-struct Pair {
+struct ViewPair {
     view: View,
-    naive: Naive,
+    reference: ReferenceView,
     revision: i64,
-    /// A fold that was begun and not taken in yet.
-    folding: Vec<Folded>,
+    /// Results of folds that are not applied yet.
+    folding: Vec<FoldResult>,
 }
 
 fn cluster(number: u32) -> ClusterName {
     ClusterName::parse(["paris", "tokyo", "eu", "eu-west"][number as usize % 4]).unwrap()
 }
 
-/// An ip entry's name and value.
+/// Returns the name and the value of a random ipcache entry.
 fn entry(random: &mut StdRng) -> (String, String) {
     let number = random.random_range(0..NAMES);
     let (ip, mask) = match random.random_range(0..10) {
         0 => (format!("10.0.0.{number}"), Some(("/32", "/////w=="))),
         1 => (format!("10.0.0.{}", number & 12), Some(("/30", "/////A=="))),
-        // not the address of its network: such a key is not its prefix
+        // not the address of its network, so the key is not the prefix
         2 => (format!("10.0.0.{number}"), Some(("/28", "////8A=="))),
         3 => (format!("fd00::{number:x}"), None),
         4 => ("0.0.0.0".to_owned(), Some(("/0", "AAAAAA=="))),
@@ -74,7 +74,7 @@ fn entry(random: &mut StdRng) -> (String, String) {
     (format!("{ip}{}", mask.map_or("", |(length, _)| length)), value)
 }
 
-/// An endpoint slice as its writers pack it: a zstd frame of a protobuf message.
+/// Encodes an endpoint slice as its writers do: a zstd frame of a protobuf message.
 fn slice(cluster: &ClusterName, name: &str) -> Vec<u8> {
     let mut message = Vec::new();
     for (field, text) in [(1, cluster.as_str()), (3, "shop"), (4, name), (7, "IPv4")] {
@@ -94,7 +94,7 @@ fn random_put(random: &mut StdRng, scope: &Scope) -> (EntryKey, Vec<u8>) {
         }
         Kind::Identity => {
             let id = 300 + number % 4;
-            // some with leading zeros, which are other keys of the same number
+            // leading zeros make other keys of the same number
             let zeros = ["", "", "0", "00"][random.random_range(0..4)];
             (
                 format!("{zeros}{id}"),
@@ -105,7 +105,7 @@ fn random_put(random: &mut StdRng, scope: &Scope) -> (EntryKey, Vec<u8>) {
             let name = format!("worker-{number}");
             let (ip, router, key) = (random.random_range(0..3), random.random_range(0..NAMES), random.random_range(0..2));
             let (health, ingress) = (random.random_range(0..NAMES), random.random_range(0..3));
-            // some of the networks that entries have too, as the future writes them; some nodes have both families
+            // some of the networks that entries have too; some nodes have both families
             let pods = [("IPv4AllocCIDR", "10.0.0.3/28"), ("IPv6AllocCIDR", "fd00::/124"), ("IPv4AllocCIDR", "10.0.0.16/28")];
             let pods: String = pods.iter().filter(|_| random.random()).map(|(field, net)| format!(r#""{field}":"{net}","#)).collect();
             let value = format!(
@@ -152,31 +152,31 @@ fn cursor(revision: i64) -> Cursor {
     }
 }
 
-/// Records packed anew in chunks of few, so that there are many.
-fn in_pieces(chunks: &[Chunk], length: usize, forget: bool) -> Vec<Chunk> {
+/// Packs records into chunks of `length` rows, so that there are many chunks.
+fn split_into_small_chunks(chunks: &[Chunk], length: usize, forget: bool) -> Vec<Chunk> {
     let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| (chunk.record(row), chunk.meaning(row))));
     let rows: Vec<(Record, Meaning)> = rows.collect();
     let noted = |meaning: &Meaning| if forget { Meaning::Unknown } else { meaning.clone() };
     rows.chunks(length).flat_map(|piece| build_noted(piece.iter().map(|(record, meaning)| (record, noted(meaning))))).collect()
 }
 
-impl Pair {
+impl ViewPair {
     fn new() -> Self {
         let start = Sequence(1_000);
-        Self { view: View::starting_at(start), naive: Naive::starting_at(start), revision: 10, folding: Vec::new() }
+        Self { view: View::starting_at(start), reference: ReferenceView::starting_at(start), revision: 10, folding: Vec::new() }
     }
 
-    /// One command, or several that are applied to the view at once and to the other one by one.
+    /// Applies commands to the view at once, and to the reference one by one.
     fn apply(&mut self, count: usize, mut next: impl FnMut(&mut Self) -> Command) {
         let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(self.revision.cast_unsigned());
-        let (mut commands, mut expected) = (Vec::new(), Effects::default());
+        let (mut commands, mut expected) = (Vec::new(), ChangeSet::default());
         for _ in 0..count {
             let command = next(self);
-            let effects = self.naive.apply(command.clone(), now);
-            expected.announcements.extend(effects.announcements);
-            expected.records.extend(effects.records);
-            expected.cursors.extend(effects.cursors);
-            expected.clusters.extend(effects.clusters);
+            let change_set = self.reference.apply(command.clone(), now);
+            expected.announcements.extend(change_set.announcements);
+            expected.records.extend(change_set.records);
+            expected.cursors.extend(change_set.cursors);
+            expected.clusters.extend(change_set.clusters);
             commands.push(command);
         }
         assert_eq!(self.view.apply_all(commands, now), expected);
@@ -209,9 +209,9 @@ impl Pair {
         }
     }
 
-    /// Equal bytes again, under other revisions and leases.
+    /// Returns puts of equal bytes with other revisions and leases.
     fn relist(&mut self, random: &mut StdRng, scope: Scope) -> Command {
-        let held: Vec<Arc<Record>> = self.naive.in_scope(&scope).cloned().collect();
+        let held: Vec<Arc<Record>> = self.reference.in_scope(&scope).cloned().collect();
         let again = held.into_iter().filter(|_| random.random_ratio(2, 3)).map(|record| {
             self.revision += 1;
             let source = SourceStamp { mod_revision: Revision(self.revision), lease: LeaseId(self.revision % 3), held: false };
@@ -232,7 +232,7 @@ impl Pair {
         Change::Put { decoded: decoded(&key, &value), value: value.into(), key, source }
     }
 
-    /// Begins some folds, or takes in those that were begun, whatever changed meanwhile.
+    /// Starts some folds, or applies those that were started before.
     fn fold_step(&mut self, random: &mut StdRng) {
         if !self.folding.is_empty() {
             self.folding.shuffle(random);
@@ -242,15 +242,18 @@ impl Pair {
             return;
         }
         for job in self.view.fold_jobs(random.random_range(1..5)) {
-            let Folded { replaced, chunks } = job.run();
-            self.folding.push(Folded { replaced, chunks: in_pieces(&chunks, random.random_range(1..9), random.random_ratio(1, 4)) });
+            let FoldResult { replaced, chunks } = job.run();
+            self.folding.push(FoldResult {
+                replaced,
+                chunks: split_into_small_chunks(&chunks, random.random_range(1..9), random.random_ratio(1, 4)),
+            });
         }
     }
 
-    /// Everything from a store: some of it in chunks, some beside them.
+    /// Restores both from the same records, in chunks and separately.
     fn restart(&mut self, random: &mut StdRng) {
-        let (old, start) = (std::mem::take(&mut self.naive), Sequence(self.view.sequence().0 + 1_000));
-        (self.view, self.naive, self.folding) = (View::starting_at(start), Naive::starting_at(start), Vec::new());
+        let (old, start) = (std::mem::take(&mut self.reference), Sequence(self.view.sequence().0 + 1_000));
+        (self.view, self.reference, self.folding) = (View::starting_at(start), ReferenceView::starting_at(start), Vec::new());
         let records: Vec<Record> =
             old.records_from(&EntryKey::lowest()).map(|record| Record { generation: 0, ..(**record).clone() }).collect();
         let stale = |record: &Record| Record { last_sequence: Sequence(record.last_sequence.0 + 500_000), version: 99, ..record.clone() };
@@ -259,7 +262,7 @@ impl Pair {
             .filter(|_| random.random_ratio(3, 4))
             .map(|record| (record.key.clone(), if record.version % 5 == 0 { stale(record) } else { record.clone() }))
             .collect();
-        // one that is gone by what the store holds beside the chunks
+        // a key that was deleted after its chunk was packed
         let gone = EntryKey::new(Kind::Ip, cluster(0), "10.9.9.9");
         let value = br#"{"IP":"10.9.9.9","ID":300}"#.as_slice();
         let template = records.first().cloned();
@@ -270,10 +273,10 @@ impl Pair {
         let mut all = chunked.clone();
         all.extend(extra.map(|record| (gone.clone(), record)));
         let chunks = crate::pack::build(all.values());
-        self.view.restore_chunks(in_pieces(&chunks, random.random_range(1..9), random.random_ratio(1, 4)));
+        self.view.restore_chunks(split_into_small_chunks(&chunks, random.random_range(1..9), random.random_ratio(1, 4)));
         self.view.restore_deleted(&gone);
         for record in &records {
-            self.naive.restore(record.clone());
+            self.reference.restore(record.clone());
             if chunked.get(&record.key) != Some(record) {
                 self.view.restore(record.clone());
             }
@@ -281,41 +284,44 @@ impl Pair {
     }
 
     fn compare(&self, random: &mut StdRng) {
-        let (view, naive) = (&self.view, &self.naive);
+        let (view, reference) = (&self.view, &self.reference);
         let start = match random.random_range(0..3) {
             0 => EntryKey::lowest(),
             1 => EntryKey::lowest_of(Kind::STORED[random.random_range(0..Kind::STORED.len())]),
             _ => EntryKey::new(Kind::Ip, cluster(random.random_range(0..4)), format!("10.0.0.{}", random.random_range(0..NAMES))),
         };
-        let held: Vec<Arc<Record>> = naive.records_from(&start).cloned().collect();
+        let held: Vec<Arc<Record>> = reference.records_from(&start).cloned().collect();
         assert_eq!(view.records_from(&start).collect::<Vec<_>>(), held);
         let rejected = view.rejected_from(&start).filter_map(|key| view.record(key));
-        assert_eq!(rejected.collect::<Vec<_>>(), naive.rejected_from(&start).cloned().collect::<Vec<_>>());
+        assert_eq!(rejected.collect::<Vec<_>>(), reference.rejected_from(&start).cloned().collect::<Vec<_>>());
         assert_eq!(
             (view.sequence(), view.entry_count(), view.rejected_count()),
-            (naive.sequence(), naive.entry_count(), naive.rejected_count())
+            (reference.sequence(), reference.entry_count(), reference.rejected_count())
         );
-        assert_eq!(Kind::ALL.map(|kind| view.object_count(kind)), Kind::ALL.map(|kind| naive.object_count(kind)));
-        assert_eq!(view.cluster_names(), naive.cluster_names());
+        assert_eq!(Kind::ALL.map(|kind| view.object_count(kind)), Kind::ALL.map(|kind| reference.object_count(kind)));
+        assert_eq!(view.cluster_names(), reference.cluster_names());
         for record in &held {
             assert_eq!(view.record(&record.key).as_ref(), Some(record));
             assert_eq!(view.generation(&record.key), Some(record.generation));
-            assert_eq!(view.is_confirmed(record), naive.is_confirmed(record));
+            assert_eq!(view.is_confirmed(record), reference.is_confirmed(record));
         }
         for record in held.iter().filter(|record| record.last_sequence.0 % 4 == 0) {
-            assert_eq!(view.gist(&record.key), record.object.as_deref().map(|object| Gist::of(record.key.kind, object)));
+            assert_eq!(view.references(&record.key), record.object.as_deref().map(|object| RecordReferences::of(record.key.kind, object)));
         }
         for (kind, number) in Kind::ALL.into_iter().flat_map(|kind| (0..4).map(move |number| (kind, number))) {
             let scope = Scope { cluster: cluster(number), kind };
-            assert_eq!((view.scope(&scope), view.cursor(&scope)), (naive.scope(&scope), naive.cursor(&scope)));
-            assert_eq!(view.held_count(&scope), naive.in_scope(&scope).filter(|record| record.source.held).count());
-            assert_eq!(view.keys_in_scope(&scope).collect::<Vec<_>>(), naive.in_scope(&scope).map(|r| r.key.clone()).collect::<Vec<_>>());
+            assert_eq!((view.scope(&scope), view.cursor(&scope)), (reference.scope(&scope), reference.cursor(&scope)));
+            assert_eq!(view.held_count(&scope), reference.in_scope(&scope).filter(|record| record.source.held).count());
+            assert_eq!(
+                view.keys_in_scope(&scope).collect::<Vec<_>>(),
+                reference.in_scope(&scope).map(|r| r.key.clone()).collect::<Vec<_>>()
+            );
         }
         for id in (300..304).chain([2, 4, 6, 8, 9, 10]) {
-            assert_eq!(view.identities(id).collect::<Vec<_>>(), naive.identities(id).cloned().collect::<Vec<_>>());
+            assert_eq!(view.identities(id).collect::<Vec<_>>(), reference.identities(id).cloned().collect::<Vec<_>>());
             assert_eq!(
                 view.ips_of_identity(id, &start).collect::<Vec<_>>(),
-                naive.ips_of_identity(id, &start).cloned().collect::<Vec<_>>()
+                reference.ips_of_identity(id, &start).cloned().collect::<Vec<_>>()
             );
         }
         self.compare_lookups(random);
@@ -324,50 +330,50 @@ impl Pair {
     }
 
     fn compare_lookups(&self, random: &mut StdRng) {
-        let (view, naive) = (&self.view, &self.naive);
+        let (view, reference) = (&self.view, &self.reference);
         let addresses =
             (0..NAMES).flat_map(|number| [format!("10.0.0.{number}"), format!("fd00::{number:x}"), format!("172.18.0.{number}")]);
         for ip in addresses.map(|text| text.parse::<IpAddr>().unwrap()) {
-            assert_eq!(view.lookup(ip, None), naive.lookup(ip), "{ip}");
-            assert_eq!(view.nodes_at(ip).collect::<Vec<_>>(), naive.nodes_at(ip).cloned().collect::<Vec<_>>());
+            assert_eq!(view.lookup(ip, None), reference.lookup(ip), "{ip}");
+            assert_eq!(view.nodes_at(ip).collect::<Vec<_>>(), reference.nodes_at(ip).cloned().collect::<Vec<_>>());
             let length = if ip.is_ipv4() { [32, 30, 28, 0] } else { [128, 124, 64, 0] }[random.random_range(0..4)];
             let net = ipnet::IpNet::new(ip, length).unwrap().trunc();
-            assert_eq!(view.ips_at(net).collect::<Vec<_>>(), naive.ips_at(net).cloned().collect::<Vec<_>>());
+            assert_eq!(view.ips_at(net).collect::<Vec<_>>(), reference.ips_at(net).cloned().collect::<Vec<_>>());
         }
     }
 
     fn compare_prefixes(&self) {
         let mut counts = BTreeMap::<ObjectPrefix, usize>::new();
-        for record in self.naive.records_from(&EntryKey::lowest()) {
+        for record in self.reference.records_from(&EntryKey::lowest()) {
             if let Some(Object::Ip(entry)) = record.object.as_deref()
                 && (record.key.kind == Kind::Ip || entry.prefix.host)
             {
                 *counts.entry(entry.prefix).or_default() += 1;
             }
         }
-        let found = self.view.prefixes_of_several();
+        let found = self.view.duplicate_prefixes();
         assert!(found.iter().all(|prefix| counts.contains_key(prefix)), "{counts:?}, {found:?}");
         assert!(counts.iter().filter(|(_, count)| **count > 1).all(|(prefix, _)| found.contains(prefix)), "{counts:?}, {found:?}");
     }
 
     fn compare_order(&self, random: &mut StdRng) {
         let mut order: Vec<(Sequence, EntryKey)> =
-            self.naive.records_from(&EntryKey::lowest()).map(|record| (record.last_sequence, record.key.clone())).collect();
-        order.extend(self.naive.placed());
+            self.reference.records_from(&EntryKey::lowest()).map(|record| (record.last_sequence, record.key.clone())).collect();
+        order.extend(self.reference.placed());
         order.sort();
         let position = order.get(random.random_range(0..=order.len())).map_or(self.view.sequence(), |(sequence, _)| *sequence);
         let count = random.random_range(1..30);
         let after: Vec<_> = order.into_iter().filter(|(sequence, _)| *sequence > position).take(count).collect();
-        let found = self.view.live_after(position, count).into_iter();
+        let found = self.view.live_keys_after(position, count).into_iter();
         assert_eq!(found.map(|(sequence, live)| (sequence, live.key())).collect::<Vec<_>>(), after);
     }
 }
 
 #[test]
-fn the_packed_mirror_serves_what_the_naive_one_does() {
+fn the_packed_mirror_equals_the_reference() {
     for seed in 0..150 {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut pair = Pair::new();
+        let mut pair = ViewPair::new();
         for step in 0..120 {
             match random.random_range(0..20) {
                 0..5 => pair.fold_step(&mut random),
@@ -383,13 +389,13 @@ fn the_packed_mirror_serves_what_the_naive_one_does() {
 }
 
 #[test]
-fn a_snapshot_is_not_touched_by_what_follows() {
+fn a_snapshot_does_not_change() {
     let mut random = StdRng::seed_from_u64(1);
-    let mut pair = Pair::new();
+    let mut pair = ViewPair::new();
     for _ in 0..60 {
         pair.random_commands(&mut random);
     }
-    let snapshot = Pair { view: pair.view.clone(), naive: pair.naive.clone(), revision: 0, folding: Vec::new() };
+    let snapshot = ViewPair { view: pair.view.clone(), reference: pair.reference.clone(), revision: 0, folding: Vec::new() };
     for _ in 0..200 {
         pair.random_commands(&mut random);
         pair.fold_step(&mut random);
@@ -397,18 +403,18 @@ fn a_snapshot_is_not_touched_by_what_follows() {
     snapshot.compare(&mut random);
 }
 
-/// They share what stands beside their chunks up to then.
+/// Both start from one snapshot and share its chunks and deltas.
 #[test]
-fn two_that_go_on_from_one_snapshot_do_not_see_each_others_changes() {
+fn views_from_one_snapshot_are_independent() {
     let mut random = StdRng::seed_from_u64(3);
     for _ in 0..20 {
-        let mut one = Pair::new();
+        let mut one = ViewPair::new();
         for _ in 0..80 {
             one.random_commands(&mut random);
             one.fold_step(&mut random);
         }
         one.folding = Vec::new();
-        let mut other = Pair { view: one.view.clone(), naive: one.naive.clone(), revision: one.revision, folding: Vec::new() };
+        let mut other = ViewPair { view: one.view.clone(), reference: one.reference.clone(), revision: one.revision, folding: Vec::new() };
         for _ in 0..60 {
             one.random_commands(&mut random);
             other.random_commands(&mut random);
@@ -419,9 +425,9 @@ fn two_that_go_on_from_one_snapshot_do_not_see_each_others_changes() {
 }
 
 #[test]
-fn folding_leaves_nothing_above_the_chunks_once_all_is_quiet() {
+fn folding_packs_everything_when_nothing_changes() {
     let mut random = StdRng::seed_from_u64(2);
-    let mut pair = Pair::new();
+    let mut pair = ViewPair::new();
     for _ in 0..300 {
         pair.random_commands(&mut random);
     }
@@ -431,12 +437,13 @@ fn folding_leaves_nothing_above_the_chunks_once_all_is_quiet() {
         }
     }
     assert!(pair.view.fold_jobs(1).pop().is_none());
-    assert_eq!((pair.view.unpacked_count(), pair.view.restamped_count()), (0, 0));
+    assert_eq!((pair.view.unpacked_count(), pair.view.restamped_row_count()), (0, 0));
     pair.compare(&mut random);
 }
 
-/// A change of one of some hundred addresses: more than make a chunk that is packed anew in any case.
-fn change_of_many(pair: &mut Pair, random: &mut StdRng, scope: &Scope) -> Change {
+/// Returns a change of one of some hundred addresses: too many for a chunk to be repacked each
+/// time.
+fn change_of_many(pair: &mut ViewPair, random: &mut StdRng, scope: &Scope) -> Change {
     let number = random.random_range(0..330);
     let key = EntryKey::new(scope.kind, scope.cluster.clone(), format!("10.1.{}.{}", number / 250, number % 250));
     match random.random_range(0..8) {
@@ -444,7 +451,7 @@ fn change_of_many(pair: &mut Pair, random: &mut StdRng, scope: &Scope) -> Change
         1 => return Change::Hold { key },
         _ => {}
     }
-    let same = pair.naive.in_scope(scope).find(|record| record.key == key).map(|record| record.value.to_vec());
+    let same = pair.reference.in_scope(scope).find(|record| record.key == key).map(|record| record.value.to_vec());
     let value = match (random.random_range(0..6), same) {
         (0, _) => b"{".to_vec(),
         (1 | 2, Some(same)) => same,
@@ -459,9 +466,9 @@ fn change_of_many(pair: &mut Pair, random: &mut StdRng, scope: &Scope) -> Change
 }
 
 #[test]
-fn a_chunk_that_is_edited_is_the_one_that_is_packed_anew() {
+fn an_edited_chunk_equals_a_repacked_one() {
     let mut random = StdRng::seed_from_u64(3);
-    let mut pair = Pair::new();
+    let mut pair = ViewPair::new();
     let scope = Scope { cluster: cluster(0), kind: Kind::Ip };
     let held = |chunks: &[Chunk]| -> Vec<(Record, Meaning)> {
         chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| (chunk.record(row), chunk.meaning(row)))).collect()
@@ -473,12 +480,12 @@ fn a_chunk_that_is_edited_is_the_one_that_is_packed_anew() {
         let command = Command::Apply { scope: scope.clone(), changes, cursor: None };
         pair.apply(1, |_| command.clone());
         let Some(job) = pair.view.fold_jobs(1).pop() else { continue };
-        if let Some(chunk) = job.edited() {
+        if let Some(chunk) = job.edit_chunk() {
             edited += 1;
-            assert_eq!(held(std::slice::from_ref(&chunk)), held(&job.packed_anew()), "round {round}");
+            assert_eq!(held(std::slice::from_ref(&chunk)), held(&job.repack()), "round {round}");
         }
         pair.view.fold(job.run());
-        assert_eq!((pair.view.unpacked_count(), pair.view.restamped_count()), (0, 0), "round {round}");
+        assert_eq!((pair.view.unpacked_count(), pair.view.restamped_row_count()), (0, 0), "round {round}");
         pair.compare(&mut random);
     }
     assert!(edited > 12, "only {edited} were edited");

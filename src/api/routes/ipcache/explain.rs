@@ -21,7 +21,7 @@ use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheEntry, Node};
 use crate::dto::problems::{BackedService, ExplainedEntry, Explanation, Hint};
 use crate::findings::{Surveyed, about, namespace_and_name};
-use crate::handle::{Finding, LookupMatch, Merit, Reading, Survey, Verdict, Weakness};
+use crate::handle::{Finding, LookupMatch, Merit, RankReason, Reading, Survey, Verdict};
 use crate::model::{ClusterName, Kind, Record};
 
 /// Kinds that an explanation reads.
@@ -106,25 +106,25 @@ fn merit_of(merit: &Merit) -> String {
         Merit::MostSpecific => "the most specific entry that covers the address".to_owned(),
         Merit::Host => "a host entry takes precedence over a CIDR of full length".to_owned(),
         Merit::Stronger(cluster, weakness) => match weakness {
-            Weakness::Remote => {
+            RankReason::Remote => {
                 format!("it belongs to the own cluster: agents keep their own cluster's entries, and {cluster} does not overwrite them")
             }
-            Weakness::Derived => format!("its cluster announces it, and the entry of {cluster} is derived from a node"),
-            Weakness::Refused => format!("{cluster} has the same prefix, but its newest value was rejected: see /v1/rejected"),
-            Weakness::Older => format!("the newest entry for its prefix: {cluster} wrote its entry earlier"),
+            RankReason::Derived => format!("its cluster announces it, and the entry of {cluster} is derived from a node"),
+            RankReason::Refused => format!("{cluster} has the same prefix, but its newest value was rejected: see /v1/rejected"),
+            RankReason::Older => format!("the newest entry for its prefix: {cluster} wrote its entry earlier"),
         },
     }
 }
 
 /// Returns the reason why the entry of a cluster takes precedence over another one of its prefix.
-fn told(cluster: &ClusterName, weakness: Weakness) -> String {
+fn told(cluster: &ClusterName, weakness: RankReason) -> String {
     match weakness {
-        Weakness::Remote => {
+        RankReason::Remote => {
             format!("{cluster} is the own cluster: agents keep their own cluster's entries, and no other cluster overwrites them")
         }
-        Weakness::Derived => "an entry that a cluster announces takes precedence over one that is derived from a node".to_owned(),
-        Weakness::Refused => format!("its newest value was rejected, and {cluster} has the same prefix: see /v1/rejected"),
-        Weakness::Older => format!("{cluster} wrote the same prefix later"),
+        RankReason::Derived => "an entry that a cluster announces takes precedence over one that is derived from a node".to_owned(),
+        RankReason::Refused => format!("its newest value was rejected, and {cluster} has the same prefix: see /v1/rejected"),
+        RankReason::Older => format!("{cluster} wrote the same prefix later"),
     }
 }
 

@@ -142,10 +142,10 @@ fn more_in_a_network_than_an_index_names_is_looked_for_in_the_clusters_that_have
     let reading = reading();
     let view = &reading.published().view;
     let within = |net: &str, count_max| view.ips_within(net.parse().unwrap(), count_max);
-    let Within::Many(clusters) = within("10.2.0.0/16", 50) else { unreachable!("200 and more are many") };
+    let NetworkEntries::Clusters(clusters) = within("10.2.0.0/16", 50) else { unreachable!("200 and more are many") };
     assert!(clusters.iter().all(|name| *name == cluster("paris")) && !clusters.is_empty());
-    assert_eq!(within("10.2.0.0/16", 3), Within::Unknown);
-    assert!(matches!(within("10.2.0.0/16", 300), Within::Few(keys) if keys.len() == 222));
+    assert_eq!(within("10.2.0.0/16", 3), NetworkEntries::Unknown);
+    assert!(matches!(within("10.2.0.0/16", 300), NetworkEntries::Keys(keys) if keys.len() == 222));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The index against a model that looks at every record anew.
+//! Compares the index with a model that scans every record each time.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -8,7 +8,7 @@ use super::*;
 const CLUSTERS: [&str; 3] = ["paris", "tokyo", "oslo"];
 const SERVICES: [&str; 4] = ["shop/cart", "shop/cart-db", "shop/basket", "till/cart"];
 
-fn step(random: &mut StdRng) -> Step {
+fn event(random: &mut StdRng) -> SourceEvent {
     let cluster = CLUSTERS[random.random_range(0..CLUSTERS.len())];
     let rest = SERVICES[random.random_range(0..SERVICES.len())];
     let kind = [Kind::Service, Kind::EndpointSlice, Kind::ServiceExport][random.random_range(0..3)];
@@ -47,7 +47,7 @@ fn object(kind: Kind, rest: &str, random: &mut StdRng) -> Object {
     }
 }
 
-/// What the index should hold, from every record that is there.
+/// Returns the expected content of the index.
 fn model(view: &View) -> BTreeMap<String, Vec<EntryKey>> {
     let mut services = BTreeMap::<String, Vec<EntryKey>>::new();
     for record in view.records_from(&EntryKey::lowest()) {
@@ -60,20 +60,20 @@ fn model(view: &View) -> BTreeMap<String, Vec<EntryKey>> {
 }
 
 #[test]
-fn the_index_holds_what_the_records_say_whatever_happened() {
+fn the_index_equals_the_model_after_every_event() {
     for seed in 0..20 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut view = View::default();
         for revision in 0..400 {
-            let step = step(&mut random);
-            view.apply(command(&step, revision), SystemTime::UNIX_EPOCH);
+            let event = event(&mut random);
+            view.apply(command(&event, revision), SystemTime::UNIX_EPOCH);
             let expected = model(&view);
             let found: BTreeMap<String, Vec<EntryKey>> = view
                 .global_service_names("")
                 .map(|service| (service.to_string(), view.indices.services.shares_in(service).cloned().collect()))
                 .collect();
-            assert_eq!(found, expected, "seed {seed}, after {step:?}");
-            assert_eq!(view.global_service_count(), expected.len() as u64, "seed {seed}, after {step:?}");
+            assert_eq!(found, expected, "seed {seed}, after {event:?}");
+            assert_eq!(view.global_service_count(), expected.len() as u64, "seed {seed}, after {event:?}");
             for service in SERVICES.map(smol_str::SmolStr::new) {
                 let has = |wanted: &[ClusterName]| {
                     expected.get(&*service).is_some_and(|keys| keys.iter().any(|key| wanted.contains(&key.cluster)))
@@ -81,8 +81,11 @@ fn the_index_holds_what_the_records_say_whatever_happened() {
                 for wanted in
                     CLUSTERS.map(|one| CLUSTERS.iter().filter(|other| **other != one).map(|other| cluster(other)).collect::<Vec<_>>())
                 {
-                    let asked = [&wanted[..1], &wanted[..]].map(|wanted| (view.has_share_of(&service, wanted), has(wanted)));
-                    assert!(asked.iter().all(|(found, expected)| found == expected), "seed {seed}, {service} of {wanted:?} after {step:?}");
+                    let answers = [&wanted[..1], &wanted[..]].map(|wanted| (view.has_share_of(&service, wanted), has(wanted)));
+                    assert!(
+                        answers.iter().all(|(found, expected)| found == expected),
+                        "seed {seed}, {service} of {wanted:?} after {event:?}"
+                    );
                 }
             }
         }

@@ -1,8 +1,9 @@
-//! Which backends are used, and why.
+//! Selection of backends.
 
 use super::*;
 
-/// A share of so many backends of a state, and one without ports, which counts for nothing.
+/// Returns a share with active backends, backends in another state, and one without ports, which is
+/// ignored.
 fn share(active: usize, state: BackendState, other: usize) -> ServiceShare {
     let mut backends = Vec::new();
     for (state, count) in [(BackendState::Active, active), (state, other)] {
@@ -26,7 +27,7 @@ fn service_record(include_external: bool) -> Arc<Record> {
     view.record(&EntryKey::new(Kind::Service, cluster("paris"), "shop/cart")).unwrap()
 }
 
-/// SEL `SelectBackends`: the whole of its table.
+/// SEL `SelectBackends`: its whole table.
 #[test]
 fn affinity_chooses_as_an_agent_does() {
     use Affinity::{Local, None, Remote};
@@ -34,22 +35,23 @@ fn affinity_chooses_as_an_agent_does() {
     let (some, no) = (|| share(1, Active, 0), || share(0, Active, 0));
     let (ending, bad) = (|| share(0, Terminating, 1), || share(0, Maintenance, 1));
     let cases = [
-        // without affinity both, whatever their health
+        // without affinity: both, independent of health
         (None, some(), some(), "noAffinity", (true, true)),
         (None, bad(), bad(), "noAffinity", (true, true)),
         (None, no(), no(), "noAffinity", (true, true)),
-        // local: always the local ones, remote ones only where no healthy local one is active
+        // local: always local backends; remote ones only if no healthy local one is active
         (Local, some(), some(), "localActive", (true, false)),
         (Local, share(1, Maintenance, 3), some(), "localActive", (true, false)),
         (Local, no(), some(), "localInactive", (true, true)),
         (Local, bad(), some(), "localInactive", (true, true)),
-        // terminating ones are healthy, but not active
+        // terminating backends are healthy but not active
         (Local, ending(), some(), "localInactive", (true, true)),
         (Local, no(), ending(), "localInactive", (true, true)),
         (Local, no(), bad(), "localInactiveRemoteUnhealthy", (true, false)),
         (Local, ending(), share(0, TerminatingNotServing, 2), "localInactiveRemoteUnhealthy", (true, false)),
         (Local, no(), no(), "localInactiveRemoteUnhealthy", (true, false)),
-        // remote: always the remote ones, local ones only where no remote one is healthy and a local one is
+        // remote: always remote backends; local ones only if no remote one is healthy and a local
+        // one is
         (Remote, some(), some(), "remoteHealthy", (false, true)),
         (Remote, some(), ending(), "remoteHealthy", (false, true)),
         (Remote, some(), no(), "remoteUnhealthy", (true, true)),
@@ -58,19 +60,20 @@ fn affinity_chooses_as_an_agent_does() {
         (Remote, no(), no(), "noneHealthy", (false, true)),
     ];
     for (number, (affinity, local, remote, rule, sides)) in cases.into_iter().enumerate() {
-        let chosen = select(affinity, LocalService::Known(&local), remote.backends.iter());
+        let chosen = select_backends(affinity, LocalService::Known(&local), remote.backends.iter());
         assert_eq!((chosen.rule.api_name(), (chosen.local, chosen.remote)), (rule, sides), "case {number}: {affinity:?}");
     }
 }
 
-/// SEL: `GetAnnotationIncludeExternal` comes before every affinity; what is not known of the own cluster is taken for an empty global service.
+/// SEL: `GetAnnotationIncludeExternal` precedes every affinity. An unknown own cluster counts as
+/// having an empty global service.
 #[test]
 fn the_local_service_comes_first() {
     let remote = share(1, BackendState::Active, 0);
     let closed = ServiceShare { service: Some(service_record(false)), ..share(1, BackendState::Active, 0) };
     for affinity in Affinity::ALL {
         let chosen = |local| {
-            let chosen = select(affinity, local, remote.backends.iter());
+            let chosen = select_backends(affinity, local, remote.backends.iter());
             (chosen.rule.api_name(), chosen.local, chosen.remote)
         };
         assert_eq!(chosen(LocalService::Known(&closed)), ("notGlobal", true, false), "{affinity:?}");

@@ -1,48 +1,49 @@
-//! Interned names of nodes: a small number for each node that has an address.
+//! Interned node names: indices refer to a node by a small number.
 //!
-//! A node has some nine addresses here, with those that entries are derived for. Where each of them names its node, names are most of what the
-//! index takes. Numbers, unlike those of clusters, are given anew: nodes come and go.
+//! A node has about nine addresses in the indices, including derived ones, so names would use most
+//! of the memory. Unlike cluster numbers, node numbers are reused.
 
 use std::hash::{BuildHasher, RandomState};
 
 use imbl::Vector;
 use smol_str::SmolStr;
 
-use crate::view::collections::paged::PagedSet;
+use crate::view::collections::paged_set::PagedSet;
 
-/// The number of a node's cluster, and its name.
+/// Number of a node's cluster, and the node's name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::view) struct NodeName {
     pub(in crate::view) cluster: u32,
     pub(in crate::view) node: SmolStr,
 }
 
-/// Numbers of nodes.
+/// Numbers of nodes that have addresses.
 #[derive(Debug, Clone, Default)]
-pub(in crate::view) struct NodeNames {
+pub(in crate::view) struct NodeNumbers {
     names: Vector<NodeName>,
-    /// How many addresses each has: apart, as they change with each address, and a change copies what is beside it.
+    /// Number of addresses of each node. A separate vector, because it changes with each address
+    /// and a change copies neighbouring values.
     uses: Vector<u32>,
     /// Numbers by the hash of the name.
     numbers: PagedSet<u32>,
     free: Vector<u32>,
-    /// Seeded for each process: a cluster that names nodes must not know which names collide.
+    /// Random seed of this process, so that no cluster can choose names that collide.
     hasher: RandomState,
 }
 
-impl NodeNames {
-    /// The name of a number.
+impl NodeNumbers {
+    /// Returns the name of a number.
     pub(in crate::view) fn get(&self, number: u32) -> Option<&NodeName> {
         self.names.get(number as usize)
     }
 
-    /// The number of a node that has an address.
+    /// Returns the number of a node that has an address.
     pub(in crate::view) fn number(&self, cluster: u32, node: &str) -> Option<u32> {
-        let mut found = self.numbers.at(self.hash(cluster, node)).iter().copied();
-        found.find(|number| self.is(*number, cluster, node))
+        let mut found = self.numbers.owners_of(self.hash(cluster, node)).iter().copied();
+        found.find(|number| self.has_name(*number, cluster, node))
     }
 
-    /// The number of a node, a new one if it has none: then the caller must give it an address.
+    /// Returns the number of a node. Assigns one if necessary; the caller must then add an address.
     pub(in crate::view) fn assign(&mut self, cluster: u32, node: &str) -> u32 {
         if let Some(number) = self.number(cluster, node) {
             return number;
@@ -58,7 +59,7 @@ impl NodeNames {
         number
     }
 
-    /// The numbers of many, each of which the caller must give an address.
+    /// Returns the numbers of many nodes. The caller must add an address for each.
     pub(super) fn assign_all(&mut self, names: Vec<NodeName>) -> Vec<u32> {
         if self.names.is_empty()
             && let Some(numbers) = self.numbers_of(&names)
@@ -70,8 +71,8 @@ impl NodeNames {
         }
         let mut next = 0;
         let assigned = names.into_iter().map(|NodeName { cluster, node }| {
-            // the nodes whose entries are derived come in the order in which the nodes came
-            let number = if self.is(next, cluster, &node) { next } else { self.assign(cluster, &node) };
+            // derived entries usually come in the order in which their nodes came
+            let number = if self.has_name(next, cluster, &node) { next } else { self.assign(cluster, &node) };
             next = number.wrapping_add(1);
             number
         });
@@ -79,18 +80,18 @@ impl NodeNames {
     }
 
     /// Counts an address of a node.
-    pub(super) fn use_once(&mut self, number: u32) {
+    pub(super) fn add_use(&mut self, number: u32) {
         if let Some(uses) = self.uses.get_mut(number as usize) {
             *uses += 1;
         }
     }
 
-    /// Counts so many addresses of each node at once.
-    pub(super) fn use_all(&mut self, uses: &[u32]) {
+    /// Counts addresses of all nodes. `uses` has the number of new addresses by node number.
+    pub(super) fn add_uses(&mut self, uses: &[u32]) {
         self.uses = self.uses.iter().zip(uses.iter().chain(std::iter::repeat(&0))).map(|(before, more)| before + more).collect();
     }
 
-    /// Counts one address less. The last takes the number back.
+    /// Removes an address of a node from the count. The last one frees the number.
     pub(in crate::view) fn release(&mut self, number: u32) {
         let Some(uses) = self.uses.get_mut(number as usize) else { return };
         *uses -= 1;
@@ -101,31 +102,31 @@ impl NodeNames {
         }
     }
 
-    /// How many numbers there are, the free ones included.
+    /// Returns the number of assigned and free numbers.
     pub(in crate::view) fn len(&self) -> usize {
         self.names.len()
     }
 
-    fn is(&self, number: u32, cluster: u32, node: &str) -> bool {
+    fn has_name(&self, number: u32, cluster: u32, node: &str) -> bool {
         self.get(number).is_some_and(|name| name.cluster == cluster && name.node == node)
     }
 
     fn hash(&self, cluster: u32, node: &str) -> u32 {
-        // half of it is as good as all
+        // 32 bits are enough
         (self.hasher.hash_one((cluster, node)) >> 32) as u32
     }
 
-    /// Names by hash, each with its place as its number; `None` where one is there twice.
+    /// Indexes names by hash, with their positions as numbers. `None` if there are duplicates.
     fn numbers_of(&self, names: &[NodeName]) -> Option<PagedSet<u32>> {
         let mut hashed: Vec<(u32, u32)> = names.iter().map(|name| self.hash(name.cluster, &name.node)).zip(0..).collect();
         hashed.sort_unstable();
         let is_twice = |run: &[(u32, u32)]| {
-            let name = |(_, place): &(u32, u32)| &names[*place as usize];
+            let name = |(_, index): &(u32, u32)| &names[*index as usize];
             run.iter().enumerate().any(|(at, one)| run[..at].iter().any(|other| name(other) == name(one)))
         };
         let alike = |one: &(u32, u32), other: &(u32, u32)| one.0 == other.0;
         let unique = !hashed.chunk_by(alike).any(is_twice);
-        unique.then(|| PagedSet::of_sorted(&hashed, |place| place))
+        unique.then(|| PagedSet::from_sorted(&hashed, |index| index))
     }
 }
 
@@ -138,15 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_given_anew_once_its_node_has_no_address() {
-        let mut names = NodeNames::default();
+    fn a_number_is_reused_once_its_node_has_no_address() {
+        let mut names = NodeNumbers::default();
         let [first, second] = [(1, "a"), (2, "a")].map(|(cluster, node)| {
             let number = names.assign(cluster, node);
-            names.use_once(number);
+            names.add_use(number);
             number
         });
         assert_eq!((first, second, names.assign(1, "a")), (0, 1, 0));
-        names.use_once(first);
+        names.add_use(first);
         names.release(first);
         assert_eq!((names.number(1, "a"), names.number(3, "a")), (Some(0), None));
         let copy = names.clone();
@@ -156,16 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn many_get_the_numbers_that_they_would_get_one_by_one() {
+    fn bulk_assignment_equals_single_assignment() {
         let some = || (0..500).map(|number| name(number % 3, &format!("node-{}", number / 3))).collect::<Vec<_>>();
-        let mut names = NodeNames::default();
+        let mut names = NodeNumbers::default();
         assert_eq!(names.assign_all(some()), (0..500).collect::<Vec<_>>());
         for (one, number) in some().iter().zip(0..) {
             assert_eq!(names.number(one.cluster, &one.node), Some(number));
         }
         let others = vec![name(0, "node-9"), name(9, "new"), name(1, "node-9"), name(2, "node-9"), name(9, "new")];
         assert_eq!(names.assign_all(others), [27, 500, 28, 29, 500]);
-        let mut twice = NodeNames::default();
+        let mut twice = NodeNumbers::default();
         assert_eq!(twice.assign_all(some().into_iter().chain(some()).collect()), (0..500).chain(0..500).collect::<Vec<_>>());
     }
 }

@@ -45,7 +45,7 @@ fn config(exports: Option<bool>) -> ClusterConfig {
 }
 
 #[test]
-fn notices_come_with_the_first_heartbeat_and_say_what_is_complete() {
+fn notices_exist_from_the_first_heartbeat_on() {
     let mut view = View::starting_at(Sequence(10));
     assert!(apply(&mut view, remember("paris", config(None))).is_empty());
     apply(&mut view, complete("paris"));
@@ -55,34 +55,33 @@ fn notices_come_with_the_first_heartbeat_and_say_what_is_complete() {
             .map(|key| format!("notice/{key}"))
     );
     assert_eq!(apply(&mut view, Command::Beat), ["notice/cilium/.heartbeat"]);
-    let beat = view.raw("cilium/.heartbeat").unwrap().record();
+    let beat = view.raw_key("cilium/.heartbeat").unwrap().record();
     assert_eq!(
         (&*beat.value, beat.create_sequence, beat.last_sequence, beat.version),
         (&b"1970-01-01T00:00:00Z"[..], Sequence(13), Sequence(14), 2)
     );
-    // a list that runs again takes no canary away, and the same config is no news
+    // another list does not delete the canary, and an equal config is not a change
     assert!(apply(&mut view, Command::BeginList(scope("paris", Kind::Node))).is_empty());
     assert!(apply(&mut view, complete("paris")).is_empty());
-    let effects = view.apply(remember("paris", config(Some(true))), SystemTime::UNIX_EPOCH);
-    assert_eq!(effects.announcements.len(), 1);
-    // what is stored is what stands
-    let stored = effects.clusters[&cluster("paris")].clone().unwrap();
+    let change_set = view.apply(remember("paris", config(Some(true))), SystemTime::UNIX_EPOCH);
+    assert_eq!(change_set.announcements.len(), 1);
+    let stored = change_set.clusters[&cluster("paris")].clone().unwrap();
     assert_eq!(
         stored.notices.iter().map(|notice| (&*notice.key, notice.version)).collect::<Vec<_>>(),
         [("cilium/cluster-config/paris", 2), ("cilium/synced/paris/cilium/cache/nodes/v1", 1)]
     );
     let mut restored = View::starting_at(Sequence(100));
     restored.restore_cluster(cluster("paris"), stored);
-    assert_eq!(restored.raw_count(b"", None), 2);
-    // nothing is put again by the first heartbeat of another start
+    assert_eq!(restored.raw_key_count(b"", None), 2);
+    // the first heartbeat after a restart puts nothing else
     assert_eq!(apply(&mut restored, Command::Beat), ["notice/cilium/.heartbeat"]);
     let removed = apply(&mut view, Command::Remove { cluster: cluster("paris"), reason: crate::model::DeleteReason::ClusterRemoved });
     assert_eq!(removed[..2], ["-notice/cilium/cluster-config/paris", "-notice/cilium/synced/paris/cilium/cache/nodes/v1"]);
 }
 
-/// Against a plain map: ranges that begin and end anywhere, in chunks and above them.
+/// Compares random ranges with a sorted map, over packed and unpacked records.
 #[test]
-fn ranges_of_bytes_are_those_of_a_sorted_map() {
+fn byte_ranges_equal_those_of_a_sorted_map() {
     let mut random = StdRng::seed_from_u64(29);
     let mut view = View::starting_at(Sequence(1));
     let names = ["eu", "eu-west", "paris"];
@@ -117,7 +116,7 @@ fn ranges_of_bytes_are_those_of_a_sorted_map() {
     for notice in view.notices_from("") {
         expected.insert(notice.key.to_string(), String::from_utf8(notice.value.to_vec()).unwrap());
     }
-    assert_eq!(expected.len(), view.raw_from(b"").count());
+    assert_eq!(expected.len(), view.raw_keys_from(b"").count());
     let all: Vec<Vec<u8>> = expected.keys().map(|key| key.clone().into_bytes()).collect();
     let mut bound = || {
         let mut bytes = all[random.random_range(0..all.len())].clone();
@@ -139,14 +138,14 @@ fn ranges_of_bytes_are_those_of_a_sorted_map() {
         let (start, end) = (bound(), bound());
         let within = |key: &str| key.as_bytes() >= start.as_slice() && key.as_bytes() < end.as_slice();
         let wanted: Vec<(String, String)> = expected.iter().filter(|(key, _)| within(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
-        let record = |place: RawPlace<'_>| {
-            let record = place.record();
+        let record = |location: RawKey<'_>| {
+            let record = location.record();
             (record.key.to_string(), String::from_utf8(record.value.to_vec()).unwrap())
         };
         let found: Vec<(String, String)> =
-            view.raw_from(&start).take_while(|place| place.key().as_bytes() < end.as_slice()).map(record).collect();
+            view.raw_keys_from(&start).take_while(|location| location.key().as_bytes() < end.as_slice()).map(record).collect();
         assert_eq!(found, wanted, "from {} to {}", start.escape_ascii(), end.escape_ascii());
-        assert_eq!(view.raw_count(&start, Some(&end)), wanted.len(), "from {} to {}", start.escape_ascii(), end.escape_ascii());
+        assert_eq!(view.raw_key_count(&start, Some(&end)), wanted.len(), "from {} to {}", start.escape_ascii(), end.escape_ascii());
     }
-    assert_eq!(view.raw_count(b"", None), expected.len());
+    assert_eq!(view.raw_key_count(b"", None), expected.len());
 }

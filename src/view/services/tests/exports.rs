@@ -3,9 +3,10 @@
 
 use super::*;
 
-type Texts = &'static [&'static str];
+type TextList = &'static [&'static str];
 
-/// An export of so many seconds after 1970 with ports `name=protocol/port` or `name=protocol/port/application`.
+/// Returns an export created at `created` seconds after 1970. Ports have the form
+/// `name=protocol/port` or `name=protocol/port/application`.
 fn export(created: u64, ports: &[&str]) -> ServiceExport {
     let port = |text: &&str| {
         let (name, rest) = text.split_once('=').unwrap();
@@ -29,12 +30,12 @@ fn export(created: u64, ports: &[&str]) -> ServiceExport {
     }
 }
 
-fn put(cluster: &'static str, export: ServiceExport) -> Step {
+fn put(cluster: &'static str, export: ServiceExport) -> SourceEvent {
     Put(Kind::ServiceExport, cluster, "shop/cart", Arc::new(Object::ServiceExport(export.into())))
 }
 
-fn merged(steps: &[Step]) -> MergedExports {
-    after(steps).global_service("shop/cart").unwrap().exports.unwrap()
+fn merged(events: &[SourceEvent]) -> MergedExports {
+    after(events).global_service("shop/cart").unwrap().exports.unwrap()
 }
 
 fn ports(exports: &MergedExports) -> Vec<String> {
@@ -49,20 +50,21 @@ fn conflicts(exports: &MergedExports) -> Vec<String> {
 }
 
 #[test]
-fn the_oldest_export_is_right_and_then_the_first_name() {
-    let order = |steps: &[Step]| -> Vec<String> { merged(steps).exports.iter().map(|record| record.key.cluster.to_string()).collect() };
+fn the_oldest_export_wins_and_then_the_first_name() {
+    let order =
+        |events: &[SourceEvent]| -> Vec<String> { merged(events).exports.iter().map(|record| record.key.cluster.to_string()).collect() };
     assert_eq!(order(&[put("paris", export(20, &[])), put("tokyo", export(10, &[]))]), ["tokyo", "paris"]);
     assert_eq!(order(&[put("tokyo", export(10, &[])), put("paris", export(10, &[]))]), ["paris", "tokyo"]);
     let renewed = [put("paris", export(10, &[])), put("tokyo", export(20, &[])), put("paris", export(30, &[]))];
-    assert_eq!(order(&renewed), ["tokyo", "paris"], "an export that was made anew is younger");
+    assert_eq!(order(&renewed), ["tokyo", "paris"], "an export that was created again is younger");
     let gone = [put("paris", export(10, &[])), put("tokyo", export(20, &[])), Delete(Kind::ServiceExport, "paris", "shop/cart")];
     assert_eq!(order(&gone), ["tokyo"]);
 }
 
 #[test]
 fn ports_are_joined_and_the_older_wins() {
-    type Case = (&'static str, Texts, Texts, Texts, Texts);
-    let cases: [Case; 8] = [
+    type PortsCase = (&'static str, TextList, TextList, TextList, TextList);
+    let cases: [PortsCase; 8] = [
         ("the same", &["http=TCP/80"], &["http=TCP/80"], &["http=TCP/80"], &[]),
         (
             "another one is added",
@@ -96,7 +98,7 @@ fn texts(texts: &[&str]) -> Vec<String> {
 
 #[test]
 fn families_are_intersected() {
-    let cases: [(&'static [Texts], Texts, Texts); 7] = [
+    let cases: [(&'static [TextList], TextList, TextList); 7] = [
         (&[&["IPv4"], &["IPv4"]], &["IPv4"], &[]),
         (&[&["IPv4", "IPv6"], &["IPv6"]], &["IPv6"], &[]),
         (&[&["IPv6", "IPv4"], &["IPv4", "IPv6"]], &["IPv6", "IPv4"], &[]),
@@ -106,19 +108,19 @@ fn families_are_intersected() {
         (&[&[], &[]], &[], &[]),
     ];
     for (families, expected, expected_conflicts) in cases {
-        let steps: Vec<Step> = families
+        let events: Vec<SourceEvent> = families
             .iter()
             .zip(["c0", "c1", "c2"])
             .zip(0..)
             .map(|((families, cluster), created)| put(cluster, ServiceExport { ip_families: texts(families), ..export(created, &[]) }))
             .collect();
-        let exports = merged(&steps);
+        let exports = merged(&events);
         assert_eq!((exports.ip_families.clone(), conflicts(&exports)), (texts(expected), texts(expected_conflicts)), "{families:?}");
     }
 }
 
 #[test]
-fn everything_else_is_as_the_oldest_has_it() {
+fn other_fields_are_compared_with_the_oldest_export() {
     let label = || LabelSet::from([("a".to_owned(), "b".to_owned())]);
     let old = || export(10, &[]);
     let new = || export(20, &[]);

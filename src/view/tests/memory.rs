@@ -1,15 +1,16 @@
-//! What large values take at rest, whatever they are decoded to.
+//! Memory use of large values: it depends on the bytes, not on the size of the decoded object.
 
 use super::*;
 use crate::model::{EndpointSlice, SliceEndpoint};
-use crate::view::Gist;
+use crate::view::RecordReferences;
 use crate::wire::tests::slice_value;
 
-/// Endpoints of nothing, two bytes each in the message: a value of some twenty bytes makes 10 MB of them.
+/// Number of empty endpoints, two bytes each in the message: a compressed value of twenty bytes
+/// decodes to 10 MB.
 const ENDPOINTS: usize = 50_000;
 
-/// Keeps `count` such slices, with what is told of them, and says how many bytes that takes.
-fn taken(view: &mut View, told: &mut Vec<Effects>, count: usize, version: u32) -> i64 {
+/// Applies `count` slices and keeps their change sets. Returns the memory that this uses, in bytes.
+fn bytes_used(view: &mut View, change_sets: &mut Vec<ChangeSet>, count: usize, version: u32) -> i64 {
     let endpoints = vec![SliceEndpoint::default(); ENDPOINTS];
     let slice = EndpointSlice { address_type: "IPv4".into(), cluster_id: version, endpoints, ..EndpointSlice::default() };
     let value: Arc<[u8]> = slice_value(&slice).into();
@@ -26,33 +27,34 @@ fn taken(view: &mut View, told: &mut Vec<Effects>, count: usize, version: u32) -
                 decoded: Ok(Arc::new(wire::decode_accepted(&key_of_slice, &value).unwrap())),
                 source,
             };
-            told.push(view.apply(Command::Apply { scope: scope.clone(), changes: vec![change], cursor: None }, SystemTime::UNIX_EPOCH));
+            change_sets
+                .push(view.apply(Command::Apply { scope: scope.clone(), changes: vec![change], cursor: None }, SystemTime::UNIX_EPOCH));
         }
     });
     measured.bytes_current
 }
 
-/// Fails where a record, or an announcement of one, keeps the decoded slice: 10 slices of 20 B would take 100 MB.
+/// Fails if a record or an announcement keeps the decoded slice: 10 slices would use 100 MB.
 #[test]
-fn a_slice_takes_at_rest_what_came_and_not_what_it_unpacks_to() {
-    let (mut view, mut told) = (View::default(), Vec::new());
+fn a_slice_uses_memory_for_its_packed_bytes_only() {
+    let (mut view, mut change_sets) = (View::default(), Vec::new());
     for version in 1..3 {
-        let bytes = taken(&mut view, &mut told, 10, version);
+        let bytes = bytes_used(&mut view, &mut change_sets, 10, version);
         assert!(bytes < 200_000, "version {version}: {bytes} bytes for 10 slices");
     }
-    let former = told.last().and_then(|effects| effects.announcements[0].old_object()).unwrap();
+    let former = change_sets.last().and_then(|change_set| change_set.announcements[0].old_object()).unwrap();
     assert_eq!(former.as_endpoint_slice().unwrap().decoded().endpoints.len(), ENDPOINTS);
 }
 
-/// A service with so many backends: 18 B each in the value, 100 in the object.
+/// Returns a service with 18 bytes per backend in its value and 100 in its object.
 fn large_service(name: &str, backends: usize) -> Vec<u8> {
     let backends: Vec<String> = (0..backends).map(|number| format!(r#""10.0.{}.{}":{{}}"#, number / 256, number % 256)).collect();
     format!(r#"{{"cluster":"paris","namespace":"shop","name":"{name}","backends":{{{}}}}}"#, backends.join(",")).into_bytes()
 }
 
-/// Fails where records that are not packed yet keep large objects.
+/// Fails if unpacked records keep large objects.
 #[test]
-fn a_large_value_takes_at_rest_what_came_and_is_served_all_the_same() {
+fn a_large_value_uses_memory_for_its_bytes_only_and_is_served() {
     let paris = ClusterName::parse("paris").unwrap();
     let scope = Scope { cluster: paris.clone(), kind: Kind::Service };
     let source = SourceStamp { mod_revision: Revision(7), lease: LeaseId(0), held: false };
@@ -73,9 +75,9 @@ fn a_large_value_takes_at_rest_what_came_and_is_served_all_the_same() {
     let key = EntryKey::new(Kind::Service, paris.clone(), "shop/s7");
     let served = |view: &View| view.record(&key).unwrap().object.as_deref().unwrap().as_service().unwrap().backends.len();
     assert_eq!(served(&view), 2_000);
-    assert!(matches!(view.gist(&key), Some(Gist::Backends(addresses)) if addresses.len() == 2_000));
+    assert!(matches!(view.references(&key), Some(RecordReferences::Backends(addresses)) if addresses.len() == 2_000));
     assert_eq!(view.records_from(&key).next().map(|record| record.object.is_some()), Some(true));
-    // a bad value keeps the last good one, whose object is not at hand
+    // a bad value keeps the last good one, whose object is not in memory
     let bad = Change::Put { key: key.clone(), value: b"{"[..].into(), decoded: Err("bad".into()), source };
     view.apply(Command::Apply { scope: scope.clone(), changes: vec![bad], cursor: None }, SystemTime::UNIX_EPOCH);
     assert_eq!((served(&view), view.rejected_count()), (2_000, 1));

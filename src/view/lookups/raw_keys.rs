@@ -1,4 +1,5 @@
-//! The mirror as an etcd has it: whole keys in the order of their bytes, what is mirrored and the notices beside it. No value is looked into.
+//! The mirror as an etcd has it: entries and notices by their whole keys, in byte order. Values are
+//! not decoded.
 
 use std::sync::Arc;
 
@@ -6,58 +7,58 @@ use smol_str::SmolStr;
 
 use crate::model::{ClusterName, EntryKey, Kind, RawRecord, Sequence};
 use crate::pack::History;
-use crate::view::base::location::RecordLocation;
-use crate::view::{Live, View};
+use crate::view::records::location::RecordLocation;
+use crate::view::{LiveKey, View};
 
-/// What all mirrored keys begin with. Notices stand on both sides of them.
-const ENTRIES: &str = "cilium/cache/";
+/// Prefix of the keys of all mirrored entries. Some notices sort before it and some after it.
+const ENTRIES_PREFIX: &str = "cilium/cache/";
 
-/// A key that exists. Its bytes are unpacked where they are asked for.
+/// An existing key in etcd's form. Its bytes are unpacked on request.
 #[derive(Debug)]
-pub struct RawPlace<'a>(Raw<'a>);
+pub struct RawKey<'a>(RawKeyLocation<'a>);
 
 #[derive(Debug)]
-enum Raw<'a> {
+enum RawKeyLocation<'a> {
     Notice(&'a RawRecord),
     Entry(RecordLocation),
 }
 
-impl RawPlace<'_> {
-    /// The whole key.
+impl RawKey<'_> {
+    /// Returns the whole key.
     #[must_use]
     pub fn key(&self) -> SmolStr {
         match &self.0 {
-            Raw::Notice(notice) => notice.key.clone(),
-            // all of them are mirrored
-            Raw::Entry(place) => place.key().etcd_key().unwrap_or_default(),
+            RawKeyLocation::Notice(notice) => notice.key.clone(),
+            // every mirrored entry has a key in etcd
+            RawKeyLocation::Entry(location) => location.key().etcd_key().unwrap_or_default(),
         }
     }
 
-    /// The sequence when it appeared, that of its last change, and how many there were.
+    /// Returns the sequences of the creation and of the last change, and the number of changes.
     #[must_use]
     pub fn history(&self) -> (Sequence, Sequence, u64) {
         match &self.0 {
-            Raw::Notice(notice) => (notice.create_sequence, notice.last_sequence, notice.version),
-            Raw::Entry(place) => {
-                let History { created, last, version } = place.history();
+            RawKeyLocation::Notice(notice) => (notice.create_sequence, notice.last_sequence, notice.version),
+            RawKeyLocation::Entry(location) => {
+                let History { created, last, version } = location.history();
                 (created, last, version)
             }
         }
     }
 
-    /// All of it.
+    /// Returns the key with its value.
     #[must_use]
     pub fn record(&self) -> RawRecord {
         match &self.0 {
-            Raw::Notice(notice) => (*notice).clone(),
-            Raw::Entry(place) => raw_record(place),
+            RawKeyLocation::Notice(notice) => (*notice).clone(),
+            RawKeyLocation::Entry(location) => raw_record(location),
         }
     }
 }
 
-fn raw_record(place: &RecordLocation) -> RawRecord {
+fn raw_record(location: &RecordLocation) -> RawRecord {
     let unpacked;
-    let record = match place.record() {
+    let record = match location.record() {
         Ok(record) => &**record,
         Err(at) => {
             unpacked = at.chunk.record(at.row);
@@ -74,66 +75,67 @@ fn raw_record(place: &RecordLocation) -> RawRecord {
 }
 
 impl View {
-    /// What exists of a key.
+    /// Finds a key.
     #[must_use]
-    pub fn raw(&self, key: &str) -> Option<RawPlace<'_>> {
+    pub fn raw_key(&self, key: &str) -> Option<RawKey<'_>> {
         if let Some(notice) = self.notice(key) {
-            return Some(RawPlace(Raw::Notice(notice)));
+            return Some(RawKey(RawKeyLocation::Notice(notice)));
         }
         let key = EntryKey::from_cache_form(key).filter(|key| key.kind.is_mirrored())?;
-        self.place(&key).map(|place| RawPlace(Raw::Entry(place)))
+        self.records.locate(&key).map(|location| RawKey(RawKeyLocation::Entry(location)))
     }
 
-    /// What exists of a key that a list of changes names; `None` of what no etcd has.
+    /// Returns the record of a live key; `None` if no etcd has such a key.
     #[must_use]
-    pub fn raw_of(&self, live: &Live) -> Option<RawRecord> {
-        match live.place() {
-            Some(place) => place.kind().is_mirrored().then(|| raw_record(place)),
+    pub fn raw_record_of(&self, live: &LiveKey) -> Option<RawRecord> {
+        match live.location() {
+            Some(location) => location.kind().is_mirrored().then(|| raw_record(location)),
             None if live.kind() == Kind::Notice => self.notice(&live.key().name).cloned(),
             None => None,
         }
     }
 
-    /// Every key from some bytes on, in order.
-    pub fn raw_from(&self, start: &[u8]) -> impl Iterator<Item = RawPlace<'_>> {
-        let before = self.raw_notices_from(start).take_while(|notice| *notice.key < *ENTRIES);
+    /// Iterates over the keys from some bytes on, in order.
+    pub fn raw_keys_from(&self, start: &[u8]) -> impl Iterator<Item = RawKey<'_>> {
+        let before = self.raw_notices_from(start).take_while(|notice| *notice.key < *ENTRIES_PREFIX);
         let entries = self.first_entry_from(start).into_iter().flat_map(|first| self.mirrored_from(first));
-        let behind = self.raw_notices_from(start.max(ENTRIES.as_bytes()));
-        let notice = |notice| RawPlace(Raw::Notice(notice));
-        let entry = |place| RawPlace(Raw::Entry(place));
+        let behind = self.raw_notices_from(start.max(ENTRIES_PREFIX.as_bytes()));
+        let notice = |notice| RawKey(RawKeyLocation::Notice(notice));
+        let entry = |location| RawKey(RawKeyLocation::Entry(location));
         let start = start.to_vec();
-        // where the bytes are no text a few may come before them
+        // bytes that are not UTF-8 can make the start a few keys too low
         let all = before.map(notice).chain(entries.map(entry)).chain(behind.map(notice));
-        all.skip_while(move |place| place.key().as_bytes() < start.as_slice())
+        all.skip_while(move |location| location.key().as_bytes() < start.as_slice())
     }
 
-    /// The mirrored entries from a key on. What is derived from nodes stands between two kinds, and is not gone through.
+    /// Iterates over the mirrored entries from a key on. Skips derived entries, which sort between
+    /// two kinds.
     fn mirrored_from(&self, first: EntryKey) -> impl Iterator<Item = RecordLocation> {
         let lowest = first.kind;
         Kind::ALL.into_iter().filter(move |kind| *kind >= lowest).flat_map(move |kind| {
             let from = first.clone().max(EntryKey::lowest_of(kind));
-            self.places_from(&from).take_while(move |place| place.kind() == kind)
+            self.records.scan_from(&from).take_while(move |location| location.kind() == kind)
         })
     }
 
-    /// How many keys there are from some bytes on and below others; nothing is unpacked.
+    /// Returns the number of keys from `start` up to but not including `end`. Unpacks nothing.
     #[must_use]
-    pub fn raw_count(&self, start: &[u8], end: Option<&[u8]>) -> usize {
+    pub fn raw_key_count(&self, start: &[u8], end: Option<&[u8]>) -> usize {
         let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
         if !is_text(start) || !end.is_none_or(is_text) {
-            let keys = self.raw_from(start).map(|place| place.key());
+            let keys = self.raw_keys_from(start).map(|location| location.key());
             return keys.take_while(|key| end.is_none_or(|end| key.as_bytes() < end)).count();
         }
         let notices = self.raw_notices_from(start).filter(|notice| end.is_none_or(|end| notice.key.as_bytes() < end)).count();
         let behind = EntryKey::lowest_of(Kind::Cluster);
         let end = end.and_then(|end| self.first_entry_from(end)).unwrap_or_else(|| behind.clone());
         let Some(start) = self.first_entry_from(start) else { return notices };
-        // one kind after another, as what is derived from nodes stands between two of them
+        // kind by kind, because derived entries sort between two of them
         let of_kind = |kind: Kind| {
             let stored = Kind::STORED.into_iter().chain([Kind::Cluster]);
             let next = stored.into_iter().find(|next| *next > kind).unwrap_or(Kind::Cluster);
             let (from, to) = (start.clone().max(EntryKey::lowest_of(kind)), end.clone().min(EntryKey::lowest_of(next)));
-            if from < to { self.base.count_within(&from, &to) + self.overlay.count_within(&from, &to) } else { 0 }
+            if from < to { self.records.count_between(&from, &to) } else { 0 }
         };
         notices + Kind::ALL.into_iter().map(of_kind).sum::<usize>()
     }
@@ -144,11 +146,11 @@ impl View {
         self.notices_from(text).skip_while(move |notice| notice.key.as_bytes() < start.as_slice())
     }
 
-    /// The lowest key that a mirrored entry can have whose cache form is not below some bytes, or a little lower where those are no text. `None`
-    /// where all entries are below.
+    /// Returns the lowest possible key of a mirrored entry whose cache form is at least `start`, or
+    /// a lower one if `start` is not UTF-8. `None` if all entries are below.
     fn first_entry_from(&self, start: &[u8]) -> Option<EntryKey> {
         for kind in Kind::ALL {
-            let prefix = format!("{ENTRIES}{}/", kind.base());
+            let prefix = format!("{ENTRIES_PREFIX}{}/", kind.base());
             if start <= prefix.as_bytes() {
                 return Some(EntryKey::lowest_of(kind));
             }
@@ -160,7 +162,8 @@ impl View {
         None
     }
 
-    /// The first key of a kind from some bytes on, by those behind what all keys of the kind begin with.
+    /// Returns the first key of a kind whose cache form, without the prefix of the kind, is at
+    /// least `below`.
     fn first_of_kind_from(&self, kind: Kind, below: &[u8]) -> Option<EntryKey> {
         let text = below.utf8_chunks().next().map_or("", |chunk| chunk.valid());
         let whole = text.split_once('/').and_then(|(cluster, rest)| {

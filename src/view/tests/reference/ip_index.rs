@@ -1,4 +1,4 @@
-//! The index of the naive mirror: ip entries by prefix.
+//! Ipcache entries of the reference mirror by prefix.
 
 use std::net::IpAddr;
 
@@ -7,16 +7,16 @@ use ipnet::IpNet;
 
 use crate::model::*;
 
-/// Keys of ip entries by the prefix that they stand for.
+/// Keys of ipcache entries by prefix.
 #[derive(Debug, Clone, Default)]
-pub(super) struct IpIndex {
+pub(super) struct ReferenceIpIndex {
     keys: OrdSet<(ObjectPrefix, EntryKey)>,
-    /// How many entries of each length there are, so that lookups probe only lengths that exist.
+    /// Number of entries per length, so that lookups probe only existing lengths.
     ipv4_lengths: OrdMap<u8, u64>,
     ipv6_lengths: OrdMap<u8, u64>,
 }
 
-impl IpIndex {
+impl ReferenceIpIndex {
     /// Adds an entry. Adding it twice changes nothing.
     pub(super) fn insert(&mut self, prefix: ObjectPrefix, key: EntryKey) {
         if self.keys.insert((prefix, key)).is_none() {
@@ -24,7 +24,7 @@ impl IpIndex {
         }
     }
 
-    /// Removes an entry. Removing one that is not there changes nothing.
+    /// Removes an entry. Removing a missing one changes nothing.
     pub(super) fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey) {
         if self.keys.remove(&(prefix, key.clone())).is_none() {
             return;
@@ -39,17 +39,19 @@ impl IpIndex {
         }
     }
 
-    /// The keys of all entries for exactly this prefix, host entries first.
+    /// Iterates over the keys of all entries for exactly this prefix, hosts first.
     pub(super) fn exact(&self, net: IpNet) -> impl Iterator<Item = &EntryKey> {
         [true, false].into_iter().flat_map(move |host| self.at(ObjectPrefix { net, host }))
     }
 
-    /// The keys of all entries for the longest prefix that covers the address: host entries alone if there are any.
+    /// Returns the keys of all entries for the longest prefix that covers the address. Hosts
+    /// precede CIDRs of full length.
     pub(super) fn longest_match(&self, ip: IpAddr) -> Vec<&EntryKey> {
         self.covering(ip).next().unwrap_or_default()
     }
 
-    /// The keys of the entries that cover the address, grouped by prefix, most specific first.
+    /// Iterates over the keys of the entries that cover the address, grouped by prefix, most
+    /// specific first.
     pub(super) fn covering(&self, ip: IpAddr) -> impl Iterator<Item = Vec<&EntryKey>> {
         let lengths = match ip {
             IpAddr::V4(_) => &self.ipv4_lengths,

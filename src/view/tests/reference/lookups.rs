@@ -1,26 +1,23 @@
-//! What the naive mirror answers.
+//! Queries of the reference mirror, as [`View`](crate::view::View) answers them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::Naive;
+use super::ReferenceView;
 use crate::model::*;
 use crate::view::{LookupMatch, ScopeState};
 
-impl Naive {
-    /// The record of a key.
+impl ReferenceView {
     pub(in crate::view::tests) fn record(&self, key: &EntryKey) -> Option<&Arc<Record>> {
         self.entries.get(key)
     }
 
-    /// All records from a key on, that one included, in key order.
     pub(in crate::view::tests) fn records_from(&self, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
         self.entries.range(start.clone()..).map(|(_, record)| record)
     }
 
-    /// All records of a scope, in key order.
     pub(in crate::view::tests) fn in_scope(&self, scope: &Scope) -> impl Iterator<Item = &Arc<Record>> {
         let start = EntryKey::new(scope.kind, scope.cluster.clone(), "");
         self.entries
@@ -29,35 +26,30 @@ impl Naive {
             .take_while(move |record| record.key.kind == scope.kind && record.key.cluster == scope.cluster)
     }
 
-    /// The keys whose newest bytes could not be used, from a key on.
     pub(in crate::view::tests) fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
         self.rejected.range(start.clone()..).filter_map(|key| self.entries.get(key))
     }
 
-    /// How many keys could not be used.
     pub(in crate::view::tests) fn rejected_count(&self) -> usize {
         self.rejected.len()
     }
 
-    /// The identities of that number, one for each cluster that has it.
     pub(in crate::view::tests) fn identities(&self, id: u32) -> impl Iterator<Item = &Arc<Record>> {
         let of_number = move || {
             let keys = self.identities.range((id, EntryKey::lowest())..).take_while(move |(at, _)| *at == id);
             keys.filter_map(|(_, key)| self.entries.get(key))
         };
-        // of several of a cluster, whose keys have leading zeros, the one that was written last
-        let place = |record: &Record| (record.source.mod_revision, record.last_sequence);
+        // if a cluster has several keys, with leading zeros, the last written one counts
+        let age = |record: &Record| (record.source.mod_revision, record.last_sequence);
         let is_newest =
-            move |record: &&Arc<Record>| of_number().all(|other| other.key.cluster != record.key.cluster || place(other) <= place(record));
+            move |record: &&Arc<Record>| of_number().all(|other| other.key.cluster != record.key.cluster || age(other) <= age(record));
         of_number().filter(is_newest)
     }
 
-    /// The ip entries that name an identity, from a key on.
     pub(in crate::view::tests) fn ips_of_identity(&self, id: u32, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
         self.identity_ips.range((id, start.clone())..).take_while(move |(at, _)| *at == id).filter_map(|(_, key)| self.entries.get(key))
     }
 
-    /// The nodes that have an address.
     pub(in crate::view::tests) fn nodes_at(&self, ip: IpAddr) -> impl Iterator<Item = &Arc<Record>> {
         self.node_addresses
             .range((ip, EntryKey::lowest())..)
@@ -65,20 +57,19 @@ impl Naive {
             .filter_map(|(_, key)| self.entries.get(key))
     }
 
-    /// The ip entries for exactly this prefix, host entries first.
     pub(in crate::view::tests) fn ips_at(&self, net: IpNet) -> impl Iterator<Item = &Arc<Record>> {
         self.ipcache.exact(net).filter_map(|key| self.entries.get(key))
     }
 
-    /// The entries for the longest prefix that covers an address. The first answers: where several clusters claim one prefix
-    /// the newest sequence wins, as the last writer does in an agent (docs/use/api/lookups-and-explain.md, "lookup").
+    /// Returns the entries for the longest prefix that covers an address. The newest sequence is
+    /// first, because the last writer wins in an agent (docs/use/api/lookups-and-explain.md,
+    /// "lookup").
     pub(in crate::view::tests) fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
         let mut found: Vec<&Arc<Record>> = self.ipcache.longest_match(ip).into_iter().filter_map(|key| self.entries.get(key)).collect();
         found.sort_by_key(|record| (record.key.kind == Kind::NodeIp, record.rejection.is_some(), std::cmp::Reverse(record.last_sequence)));
         found.into_iter().filter_map(|record| self.join(record)).collect()
     }
 
-    /// An ip entry with its identity's labels and its node's name.
     pub(in crate::view::tests) fn join(&self, record: &Arc<Record>) -> Option<LookupMatch> {
         let entry = record.object.as_deref().and_then(Object::as_ip)?;
         let cluster = &record.key.cluster;
@@ -94,7 +85,6 @@ impl Naive {
         Some(LookupMatch { record: Arc::clone(record), labels, node_name: node.map(|node| node.key.name.to_string()) })
     }
 
-    /// The state of a scope.
     pub(in crate::view::tests) fn scope(&self, scope: &Scope) -> Option<ScopeState> {
         let number = |count: u64| u32::try_from(count).unwrap();
         self.scopes.get(scope).map(|held| ScopeState {
@@ -105,28 +95,23 @@ impl Naive {
         })
     }
 
-    /// What is remembered of a cluster.
     pub(in crate::view::tests) fn cluster(&self, cluster: &ClusterName) -> Option<&ClusterRecord> {
         self.clusters.get(cluster)
     }
 
-    /// Every cluster that anything is known of, in order.
     pub(in crate::view::tests) fn cluster_names(&self) -> std::collections::BTreeSet<ClusterName> {
         self.clusters.keys().chain(self.phases.keys()).chain(self.scopes.keys().map(|scope| &scope.cluster)).cloned().collect()
     }
 
-    /// How many keys are mirrored, usable or not.
     pub(in crate::view::tests) fn entry_count(&self) -> usize {
         self.entries.keys().filter(|key| key.kind != Kind::NodeIp).count()
     }
 
-    /// How many objects of a kind there are.
     pub(in crate::view::tests) fn object_count(&self, kind: Kind) -> u64 {
         let derived = if kind == Kind::Ip { self.object_counts[Kind::NodeIp as usize] } else { 0 };
         self.object_counts[kind as usize] + derived
     }
 
-    /// Whether the source has confirmed a record since meshkeep started.
     pub(in crate::view::tests) fn is_confirmed(&self, record: &Record) -> bool {
         if record.key.kind == Kind::NodeIp {
             return self.entries.get(&record.key.origin()).is_some_and(|node| self.is_confirmed(node));
@@ -136,7 +121,7 @@ impl Naive {
     }
 }
 
-/// The record of the given cluster, else the first.
+/// Returns the record of the given cluster, otherwise the first.
 fn prefer_cluster<'a>(records: impl Iterator<Item = &'a Arc<Record>>, cluster: &ClusterName) -> Option<&'a Arc<Record>> {
     let mut first = None;
     for record in records {

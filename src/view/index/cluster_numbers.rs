@@ -1,10 +1,10 @@
-//! Interned names of clusters: a small number for each, by which indices name it.
+//! Interned cluster names: indices refer to a cluster by a small number.
 
 use imbl::{OrdMap, Vector};
 
 use crate::model::ClusterName;
 
-/// Numbers of clusters. One that was given stays; there are few hundred clusters, and few come and go.
+/// Numbers of clusters. They are never reused, because there are only a few hundred clusters.
 #[derive(Debug, Clone, Default)]
 pub(in crate::view) struct ClusterNumbers {
     names: Vector<ClusterName>,
@@ -12,7 +12,7 @@ pub(in crate::view) struct ClusterNumbers {
 }
 
 impl ClusterNumbers {
-    /// The number of a cluster, a new one if it has none yet.
+    /// Returns the number of a cluster. Assigns one if necessary.
     pub(in crate::view) fn assign(&mut self, cluster: &ClusterName) -> u32 {
         if let Some(number) = self.number(cluster) {
             return number;
@@ -23,12 +23,12 @@ impl ClusterNumbers {
         number
     }
 
-    /// The number of a cluster that has one.
+    /// Returns the number of a cluster that has one.
     pub(in crate::view) fn number(&self, cluster: &ClusterName) -> Option<u32> {
         self.numbers.get(cluster).copied()
     }
 
-    /// The cluster of a number.
+    /// Returns the cluster of a number.
     pub(in crate::view) fn name(&self, number: u32) -> Option<&ClusterName> {
         self.names.get(number as usize)
     }

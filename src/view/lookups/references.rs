@@ -1,7 +1,9 @@
-//! The references of a record to others: the identity and host that an entry names, the pod CIDRs of a node, the addresses behind a service.
+//! References from a record to other records: identity and host of an ipcache entry, pod CIDRs of a
+//! node, backends of a service.
 //!
-//! The survey looks at every record and asks for this alone, since decoding a million records takes a core many seconds. Of a packed record it
-//! is read from what its chunk notes and from the few fields of its value that the chunk does not.
+//! The survey needs only these of every record, because decoding a million records takes many
+//! seconds. For a packed record they come from the chunk's indexed fields, and from the few fields
+//! of the value that the chunk does not index.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,52 +11,52 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use smol_str::SmolStr;
 
-use super::lookup::Live;
+use super::lookup::LiveKey;
 use crate::model::{EntryKey, Kind, Object, ObjectPrefix};
 use crate::pack::{Chunk, Meaning};
 use crate::view::View;
-use crate::view::base::decoding::{object_of, whole};
-use crate::view::base::location::RecordLocation;
+use crate::view::records::decoding::{decode_object, with_object};
+use crate::view::records::location::RecordLocation;
 use crate::wire;
 
-/// The references of a usable record to others.
+/// References of a usable record to others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Gist {
-    /// An ip entry, derived ones included.
+pub enum RecordReferences {
+    /// An ipcache entry, mirrored or derived.
     Ip {
-        /// What it stands for.
+        /// Prefix of the entry.
         prefix: ObjectPrefix,
-        /// The identity that it names.
+        /// Identity that the entry names.
         identity: u32,
-        /// The host that it is behind; not of derived entries, whose node it is.
+        /// Host of the entry; `None` for a derived entry, which belongs to its node.
         host_ip: Option<IpAddr>,
     },
-    /// An identity of this number.
+    /// Number of an identity.
     Identity(u32),
     /// A node.
     Node {
-        /// Its addresses.
+        /// Addresses of the node.
         addresses: Vec<IpAddr>,
-        /// The ranges that its pods get addresses from.
+        /// Pod CIDRs of the node.
         pod_cidrs: BTreeSet<IpNet>,
     },
-    /// A service, and the addresses behind it.
+    /// Addresses of a service's backends.
     Backends(BTreeSet<IpAddr>),
     /// An endpoint slice.
     Slice {
-        /// Its addresses.
+        /// Addresses of the slice's endpoints.
         addresses: BTreeSet<IpAddr>,
-        /// The service that it is of, as `<namespace>/<name>`.
+        /// Service of the slice, as `<namespace>/<name>`.
         service: Option<SmolStr>,
-        /// About how many bytes of memory it takes while it is decoded.
+        /// Approximate memory that the decoded slice uses, in bytes.
         decoded_bytes: u64,
     },
-    /// A service export.
+    /// A service export, or an object without references.
     Export,
 }
 
-impl Gist {
-    /// The gist of a decoded object; `kind` is that of its key.
+impl RecordReferences {
+    /// Returns the references of a decoded object whose key has this kind.
     #[must_use]
     pub fn of(kind: Kind, object: &Object) -> Self {
         match object {
@@ -78,8 +80,8 @@ impl Gist {
         }
     }
 
-    /// The gist of a row whose meaning its chunk notes.
-    fn of_noted(chunk: &Chunk, row: usize, meaning: Meaning) -> Option<Self> {
+    /// Returns the references of a row from its indexed fields.
+    fn of_row(chunk: &Chunk, row: usize, meaning: Meaning) -> Option<Self> {
         match meaning {
             Meaning::Ip { prefix, identity } => {
                 let host_ip = if chunk.scope(row).0.is_mirrored() { wire::host_ip(&chunk.usable_value(row)?) } else { None };
@@ -96,21 +98,21 @@ impl Gist {
 }
 
 impl View {
-    /// The gist of a key; `None` where it is not held, or never was usable.
+    /// Returns the references of a key; `None` if it does not exist or never had a usable value.
     #[must_use]
-    pub fn gist(&self, key: &EntryKey) -> Option<Gist> {
-        self.place(key).and_then(|place| Self::gist_at(&place))
+    pub fn references(&self, key: &EntryKey) -> Option<RecordReferences> {
+        self.records.locate(key).and_then(|location| Self::references_at(&location))
     }
 
-    /// The gist of an existing key.
+    /// Returns the references of an existing key.
     #[must_use]
-    pub fn gist_of(&self, live: &Live) -> Option<Gist> {
-        live.place().and_then(Self::gist_at)
+    pub fn references_of(&self, live: &LiveKey) -> Option<RecordReferences> {
+        live.location().and_then(Self::references_at)
     }
 
-    fn gist_at(place: &RecordLocation) -> Option<Gist> {
-        let at = match place.record() {
-            Ok(record) => return whole(record).object.as_deref().map(|object| Gist::of(record.key.kind, object)),
+    fn references_at(location: &RecordLocation) -> Option<RecordReferences> {
+        let at = match location.record() {
+            Ok(record) => return with_object(record).object.as_deref().map(|object| RecordReferences::of(record.key.kind, object)),
             Err(at) => at,
         };
         let meaning = at.chunk.meaning(at.row);
@@ -118,7 +120,8 @@ impl View {
             return None;
         }
         let kind = at.chunk.scope(at.row).0;
-        Gist::of_noted(&at.chunk, at.row, meaning).or_else(|| object_of(&at.chunk.record(at.row)).map(|object| Gist::of(kind, &object)))
+        RecordReferences::of_row(&at.chunk, at.row, meaning)
+            .or_else(|| decode_object(&at.chunk.record(at.row)).map(|object| RecordReferences::of(kind, &object)))
     }
 }
 
@@ -129,9 +132,9 @@ mod tests {
     use crate::pack::build_noted;
     use crate::view::tests::bare_record;
 
-    /// Nobody could decode these values; of a million that can be, it would take many seconds.
+    /// The values in this test cannot be decoded.
     #[test]
-    fn nothing_is_decoded_for_the_gist_of_what_a_chunk_notes() {
+    fn references_come_from_indexed_fields_without_decoding() {
         let cluster = ClusterName::parse("paris").unwrap();
         let record = |kind, name: &str, value: &str| {
             let (key, value) = (EntryKey::new(kind, cluster.clone(), name), value.as_bytes().into());
@@ -144,9 +147,13 @@ mod tests {
         let noted = [(ip, Meaning::Ip { prefix, identity: 300 }), (node, Meaning::Node { addresses: vec![host] })];
         let mut view = View::default();
         view.restore_chunks(build_noted(noted.iter().map(|(record, meaning)| (record, meaning.clone()))));
-        let gists: Vec<Option<Gist>> = view.live_from(&EntryKey::lowest()).map(|live| view.gist_of(&live)).collect();
+        let references: Vec<Option<RecordReferences>> =
+            view.live_keys_from(&EntryKey::lowest()).map(|live| view.references_of(&live)).collect();
         let pod_cidrs = BTreeSet::from(["10.1.2.0/24".parse().unwrap()]);
-        let expected = [Gist::Ip { prefix, identity: 300, host_ip: Some(host) }, Gist::Node { addresses: vec![host], pod_cidrs }];
-        assert_eq!(gists, expected.map(Some));
+        let expected = [
+            RecordReferences::Ip { prefix, identity: 300, host_ip: Some(host) },
+            RecordReferences::Node { addresses: vec![host], pod_cidrs },
+        ];
+        assert_eq!(references, expected.map(Some));
     }
 }

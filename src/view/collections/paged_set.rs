@@ -1,84 +1,87 @@
-//! A persistent sorted multimap from addresses to the numbers of their holders, in pages: a change copies one page.
+//! Persistent sorted multimap from addresses to the numbers of their owners. Entries are stored in
+//! pages, and a change copies one page.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::wide::WideMap;
+use super::two_level_map::TwoLevelMap;
 
-/// A page that grows past this is split. A search counts the lower addresses, by blocks first: those of IPv4 are 8 cache lines, which
-/// the processor fetches at once, where each step of a binary search would wait for the one before.
+/// Maximum number of entries in a page. A search compares one address per block first: the IPv4
+/// addresses of a page fill 8 cache lines, which the processor loads at once, whereas each step of
+/// a binary search would wait for the previous one.
 const PAGE_LENGTH_MAX: usize = 128;
 
-/// How many addresses a search counts one by one: a cache line of those of IPv4.
+/// Number of addresses that a search compares one by one: a cache line of IPv4 addresses.
 const SEARCH_BLOCK: usize = 16;
 
-/// How full pages are made of many entries at once: with room for a few more.
+/// Number of entries of a page after bulk insertion, which leaves space for more.
 const PAGE_LENGTH_FILLED: usize = 112;
 
-/// A page below this joins the one before it, if there is room.
+/// Minimum number of entries in a page. A smaller page is joined with the previous one if both fit.
 const PAGE_LENGTH_MIN: usize = 32;
 
-/// Entries of one length: an address, or a hash that stands for a name, and the number of the cluster or node that has it.
+/// Pairs of an address, or a hash, and the number of the cluster or node that owns it.
 #[derive(Debug, Clone)]
 pub(in crate::view) struct PagedSet<A: Ord> {
-    /// By the first address of each. All entries of one address are in one page.
-    pages: WideMap<A, Page<A>>,
+    /// Pages by their first addresses. All entries of one address are in one page.
+    pages: TwoLevelMap<A, AddressPage<A>>,
     length: usize,
 }
 
-/// Entries in order, addresses and holders apart.
+/// Sorted entries, with addresses and owners in separate arrays.
 #[derive(Debug, Clone)]
-struct Page<A> {
+struct AddressPage<A> {
     addresses: Arc<[A]>,
-    holders: Holders,
+    owners: PageOwners,
 }
 
-/// The holder of each address of a page.
+/// Owners of the entries of a page.
 #[derive(Debug, Clone)]
-enum Holders {
-    /// One holder has all addresses, as a rule: a cluster's addresses lie together. It takes no room, and a search need not wait for it.
-    One(u32),
-    /// By entry.
-    Each(Arc<[u32]>),
+enum PageOwners {
+    /// One owner for all entries, which is usual because the addresses of a cluster are neighbours.
+    Single(u32),
+    /// One owner per entry.
+    PerAddress(Arc<[u32]>),
 }
 
-impl Holders {
-    /// Of one entry at least.
-    fn of<A>(entries: &[(A, u32)]) -> Self {
+impl PageOwners {
+    /// `entries` must not be empty.
+    fn from_entries<A>(entries: &[(A, u32)]) -> Self {
         let (_, first) = &entries[0];
-        if entries.iter().all(|(_, holder)| holder == first) {
-            return Self::One(*first);
+        if entries.iter().all(|(_, owner)| owner == first) {
+            return Self::Single(*first);
         }
-        Self::Each(entries.iter().map(|(_, holder)| *holder).collect())
+        Self::PerAddress(entries.iter().map(|(_, owner)| *owner).collect())
     }
 
-    /// The holders of the entries of one address: where one has all, there is no second entry of an address.
-    fn of_address(&self, entries: Range<usize>) -> &[u32] {
+    /// Returns the owners of one address, given the indices of its entries. With a single owner, an
+    /// address has only one entry.
+    fn owners_at(&self, entries: Range<usize>) -> &[u32] {
         match self {
-            Self::One(_) if entries.is_empty() => &[],
-            Self::One(holder) => std::slice::from_ref(holder),
-            Self::Each(holders) => &holders[entries],
+            Self::Single(_) if entries.is_empty() => &[],
+            Self::Single(owner) => std::slice::from_ref(owner),
+            Self::PerAddress(owners) => &owners[entries],
         }
     }
 
     fn iter(&self, count: usize) -> impl Iterator<Item = u32> {
         let (one, each) = match self {
-            Self::One(holder) => (Some(*holder), &[][..]),
-            Self::Each(holders) => (None, &holders[..]),
+            Self::Single(owner) => (Some(*owner), &[][..]),
+            Self::PerAddress(owners) => (None, &owners[..]),
         };
-        one.into_iter().flat_map(move |holder| std::iter::repeat_n(holder, count)).chain(each.iter().copied())
+        one.into_iter().flat_map(move |owner| std::iter::repeat_n(owner, count)).chain(each.iter().copied())
     }
 }
 
 impl<A: Ord> Default for PagedSet<A> {
     fn default() -> Self {
-        Self { pages: WideMap::default(), length: 0 }
+        Self { pages: TwoLevelMap::default(), length: 0 }
     }
 }
 
-impl<A: Copy + Ord> Page<A> {
-    fn of(entries: &[(A, u32)]) -> Self {
-        Self { addresses: entries.iter().map(|(address, _)| *address).collect(), holders: Holders::of(entries) }
+impl<A: Copy + Ord> AddressPage<A> {
+    fn from_entries(entries: &[(A, u32)]) -> Self {
+        Self { addresses: entries.iter().map(|(address, _)| *address).collect(), owners: PageOwners::from_entries(entries) }
     }
 
     fn len(&self) -> usize {
@@ -86,45 +89,46 @@ impl<A: Copy + Ord> Page<A> {
     }
 
     fn entries(&self) -> impl Iterator<Item = (A, u32)> {
-        self.addresses.iter().copied().zip(self.holders.iter(self.len()))
+        self.addresses.iter().copied().zip(self.owners.iter(self.len()))
     }
 
-    /// Where the entries of an address begin.
+    /// Returns the index of the first entry of an address.
     fn start(&self, address: A) -> usize {
         if self.len() > PAGE_LENGTH_MAX {
-            // many clusters have one address
+            // one address of very many clusters
             return self.addresses.partition_point(|other| *other < address);
         }
-        // the last of each block first: those are few, and wait for no other
+        // the last address of each block first, because these loads do not depend on each other
         let blocks = self.addresses.chunks_exact(SEARCH_BLOCK);
         let skipped = blocks.filter(|block| block[SEARCH_BLOCK - 1] < address).count() * SEARCH_BLOCK;
         let block = self.addresses[skipped..].iter().take(SEARCH_BLOCK);
         skipped + block.filter(|other| **other < address).count()
     }
 
-    /// The page with one more entry before the one at `at`, where there is room and no other kind of holders is needed: a cluster that is
-    /// listed for the first time comes address by address, and each would make all pairs of its page anew.
-    fn with(&self, at: usize, (address, holder): &(A, u32)) -> Option<Self> {
+    /// Returns the page with one more entry at the index `at`. `None` if the page is full or needs
+    /// another form of owners. Cheap, because the first list of a cluster inserts its addresses one
+    /// by one.
+    fn with_entry(&self, at: usize, (address, owner): &(A, u32)) -> Option<Self> {
         if self.len() >= PAGE_LENGTH_MAX {
             return None;
         }
-        let holders = match &self.holders {
-            Holders::One(one) if one == holder => Holders::One(*one),
-            Holders::One(_) => return None,
-            Holders::Each(holders) => Holders::Each(inserted(holders, at, *holder)),
+        let owners = match &self.owners {
+            PageOwners::Single(one) if one == owner => PageOwners::Single(*one),
+            PageOwners::Single(_) => return None,
+            PageOwners::PerAddress(owners) => PageOwners::PerAddress(inserted(owners, at, *owner)),
         };
-        Some(Self { addresses: inserted(&self.addresses, at, *address), holders })
+        Some(Self { addresses: inserted(&self.addresses, at, *address), owners })
     }
 
-    /// Where an entry is, or belongs.
-    fn find(&self, (address, holder): &(A, u32)) -> Result<usize, usize> {
+    /// Returns the index of an entry, or as error the index at which to insert it.
+    fn find(&self, (address, owner): &(A, u32)) -> Result<usize, usize> {
         let start = self.start(*address);
         let end = start + self.addresses[start..].iter().take_while(|other| *other == address).count();
-        self.holders.of_address(start..end).binary_search(holder).map(|at| start + at).map_err(|at| start + at)
+        self.owners.owners_at(start..end).binary_search(owner).map(|at| start + at).map_err(|at| start + at)
     }
 }
 
-/// Items with one more before the one at `at`.
+/// Returns a copy of `items` with one more item at the index `at`.
 fn inserted<T: Copy>(items: &[T], at: usize, item: T) -> Arc<[T]> {
     let mut all = Vec::with_capacity(items.len() + 1);
     all.extend_from_slice(&items[..at]);
@@ -134,25 +138,25 @@ fn inserted<T: Copy>(items: &[T], at: usize, item: T) -> Arc<[T]> {
 }
 
 impl<A: Copy + Ord> PagedSet<A> {
-    /// Makes a set of entries in order of address; `holder` maps the numbers of the entries to those of the set.
-    pub(in crate::view) fn of_sorted(entries: &[(A, u32)], holder: impl Fn(u32) -> u32) -> Self {
+    /// Creates a set from entries sorted by address. `owner` maps the owner numbers.
+    pub(in crate::view) fn from_sorted(entries: &[(A, u32)], owner: impl Fn(u32) -> u32) -> Self {
         debug_assert!(entries.is_sorted_by_key(|(address, _)| *address), "entries come in order of address");
         let (mut pages, mut rest, mut length) = (Vec::with_capacity(entries.len() / PAGE_LENGTH_FILLED + 1), entries, 0);
         while !rest.is_empty() {
             let (page, tail) = rest.split_at(boundary(rest, PAGE_LENGTH_FILLED));
-            let mut page: Vec<(A, u32)> = page.iter().map(|(address, number)| (*address, holder(*number))).collect();
-            // all of one address are in one page, so that they are in order here is enough
+            let mut page: Vec<(A, u32)> = page.iter().map(|(address, number)| (*address, owner(*number))).collect();
+            // this sorts each address's owners, because all its entries are in one page
             page.sort_unstable();
             page.dedup();
             length += page.len();
-            pages.push((page[0].0, Page::of(&page)));
+            pages.push((page[0].0, AddressPage::from_entries(&page)));
             rest = tail;
         }
-        Self { pages: WideMap::of_sorted(&pages), length }
+        Self { pages: TwoLevelMap::from_sorted(&pages), length }
     }
 
-    /// Takes in another set: quickly where one of them is small.
-    pub(in crate::view) fn absorb(&mut self, mut other: Self) {
+    /// Merges another set into this one. Fast if one of them is small.
+    pub(in crate::view) fn merge(&mut self, mut other: Self) {
         if self.length < other.length {
             std::mem::swap(self, &mut other);
         }
@@ -163,17 +167,17 @@ impl<A: Copy + Ord> PagedSet<A> {
         }
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub(in crate::view) fn len(&self) -> usize {
         self.length
     }
 
-    /// Every address in order, as often as it has entries.
+    /// Iterates over the addresses in order, once per entry.
     pub(in crate::view) fn addresses(&self) -> impl Iterator<Item = A> {
         self.pages.iter().flat_map(|(_, page)| page.addresses.iter().copied())
     }
 
-    /// The entries of addresses from one to another, both included, in order.
+    /// Iterates over the entries from one address to another, both included, in order.
     pub(in crate::view) fn range(&self, first: A, last: A) -> impl Iterator<Item = (A, u32)> {
         let page = self.pages.floor(&first).map_or(first, |(page, _)| *page);
         let pages = self.pages.from(&page).take_while(move |(page, _)| **page <= last);
@@ -181,25 +185,25 @@ impl<A: Copy + Ord> PagedSet<A> {
         entries.skip_while(move |(address, _)| *address < first).take_while(move |(address, _)| *address <= last)
     }
 
-    /// The holders of an address, in order.
-    pub(in crate::view) fn at(&self, address: A) -> &[u32] {
+    /// Returns the owners of an address, in order.
+    pub(in crate::view) fn owners_of(&self, address: A) -> &[u32] {
         let Some((_, page)) = self.pages.floor(&address) else { return &[] };
         let start = page.start(address);
         let length = page.addresses[start..].iter().take_while(|at| **at == address).count();
-        page.holders.of_address(start..start + length)
+        page.owners.owners_at(start..start + length)
     }
 
-    /// Adds an entry; false where it was there.
+    /// Adds an entry. Returns false if it exists already.
     pub(in crate::view) fn insert(&mut self, entry: (A, u32)) -> bool {
         let found = self.pages.floor(&entry.0).or_else(|| self.pages.first());
         let Some((first, page)) = found.map(|(first, page)| (*first, page)) else {
-            self.pages.insert(entry.0, Page::of(&[entry]));
+            self.pages.insert(entry.0, AddressPage::from_entries(&[entry]));
             self.length += 1;
             return true;
         };
         let Err(at) = page.find(&entry) else { return false };
         if at > 0
-            && let Some(page) = page.with(at, &entry)
+            && let Some(page) = page.with_entry(at, &entry)
         {
             self.length += 1;
             self.pages.insert(first, page);
@@ -214,7 +218,7 @@ impl<A: Copy + Ord> PagedSet<A> {
         true
     }
 
-    /// Removes an entry; false where it was not there.
+    /// Removes an entry. Returns false if it does not exist.
     pub(in crate::view) fn remove(&mut self, entry: &(A, u32)) -> bool {
         let Some((first, page)) = self.pages.floor(&entry.0).map(|(first, page)| (*first, page)) else { return false };
         let Ok(at) = page.find(entry) else { return false };
@@ -225,7 +229,8 @@ impl<A: Copy + Ord> PagedSet<A> {
         true
     }
 
-    /// Puts entries in place of the page that begins with `first`: split where they are many, joined to the page before where few.
+    /// Replaces the entries of the page that begins with `first`. Splits a large page, and joins a
+    /// small one with the previous page.
     fn replace(&mut self, first: A, entries: &[(A, u32)]) {
         let mut joined = Vec::new();
         let mut entries = entries;
@@ -246,13 +251,14 @@ impl<A: Copy + Ord> PagedSet<A> {
         while !entries.is_empty() {
             let length = if entries.len() > PAGE_LENGTH_MAX { boundary(entries, entries.len() / 2) } else { entries.len() };
             let (page, rest) = entries.split_at(length);
-            self.pages.insert(page[0].0, Page::of(page));
+            self.pages.insert(page[0].0, AddressPage::from_entries(page));
             entries = rest;
         }
     }
 }
 
-/// The first place from `wanted` on where a page may end: not between two entries of one address.
+/// Returns the first index from `wanted` on at which a page may end: not between two entries of one
+/// address.
 fn boundary<A: Copy + Ord>(entries: &[(A, u32)], wanted: usize) -> usize {
     if wanted >= entries.len() {
         return entries.len();
@@ -270,9 +276,9 @@ mod tests {
 
     use super::*;
 
-    /// Few holders, so that pages come to be of one holder and of several, and an address has as many.
+    /// Few owners, so that some pages have one owner and others several.
     #[test]
-    fn a_set_is_that_of_the_standard_library_whoever_holds_what() {
+    fn a_paged_set_equals_a_btree_set() {
         for seed in 0..20 {
             let mut random = StdRng::seed_from_u64(seed);
             let entry = |random: &mut StdRng, step: u32| {
@@ -280,15 +286,15 @@ mod tests {
                 (address, if (step / 400).is_multiple_of(2) { address / 200 } else { random.random_range(0..3) })
             };
             let mut truth: BTreeSet<(u32, u32)> = (0..random.random_range(0..600)).map(|_| entry(&mut random, 0)).collect();
-            // in order of address alone, some twice, and in two parts
+            // sorted by address only, with duplicates, and in two parts
             let (some, others): (Vec<_>, Vec<_>) = truth.iter().rev().copied().partition(|_| random.random_bool(0.9));
             let made = |entries: Vec<(u32, u32)>| {
                 let mut entries: Vec<(u32, u32)> = entries.into_iter().flat_map(|entry| [entry; 2]).collect();
                 entries.sort_by_key(|(address, _)| *address);
-                PagedSet::of_sorted(&entries, |holder| holder)
+                PagedSet::from_sorted(&entries, |owner| owner)
             };
             let mut set = made(some);
-            set.absorb(made(others));
+            set.merge(made(others));
             for step in 0..2_000 {
                 let entry = entry(&mut random, step);
                 if random.random_bool(if step / 500 % 2 == 0 { 0.8 } else { 0.2 }) {
@@ -296,8 +302,8 @@ mod tests {
                 } else {
                     assert_eq!(set.remove(&entry), truth.remove(&entry), "seed {seed}, step {step}");
                 }
-                let expected: Vec<u32> = truth.range((entry.0, 0)..=(entry.0, u32::MAX)).map(|(_, holder)| *holder).collect();
-                assert_eq!((set.at(entry.0), set.len()), (&*expected, truth.len()), "seed {seed}, step {step}");
+                let expected: Vec<u32> = truth.range((entry.0, 0)..=(entry.0, u32::MAX)).map(|(_, owner)| *owner).collect();
+                assert_eq!((set.owners_of(entry.0), set.len()), (&*expected, truth.len()), "seed {seed}, step {step}");
             }
         }
     }

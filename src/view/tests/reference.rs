@@ -1,9 +1,10 @@
-//! The mirror as it was before it was packed: every record whole, in ordered maps. Slow and large, and easy to believe.
+//! Reference implementation of the mirror: every record unpacked, in ordered maps. Slow and large,
+//! but easy to verify.
 
 #![allow(dead_code, reason = "it is kept as it was")]
 
-mod index;
-mod reads;
+mod ip_index;
+mod lookups;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use std::time::SystemTime;
 
 use imbl::{OrdMap, OrdSet};
 
-use self::index::IpIndex;
+use self::ip_index::ReferenceIpIndex;
 use crate::model::*;
-use crate::view::Effects;
+use crate::view::ChangeSet;
 
-/// What is known of one scope as a whole.
+/// State of one scope.
 #[derive(Debug, Clone, Default)]
-struct HeldScope {
+struct ReferenceScope {
     cursor: Option<Cursor>,
     confirmed: bool,
     generation: u64,
@@ -27,34 +28,33 @@ struct HeldScope {
 
 /// The mirror in memory. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Naive {
+pub(super) struct ReferenceView {
     entries: OrdMap<EntryKey, Arc<Record>>,
-    /// Usable ip entries by prefix.
-    ipcache: IpIndex,
-    /// Usable identities: numeric id and key.
+    /// Usable ipcache entries by prefix.
+    ipcache: ReferenceIpIndex,
+    /// Usable identities by number.
     identities: OrdSet<(u32, EntryKey)>,
-    /// Usable ip entries by the identity that they name.
+    /// Usable ipcache entries by identity.
     identity_ips: OrdSet<(u32, EntryKey)>,
-    /// Nodes by each of their addresses.
     node_addresses: OrdSet<(std::net::IpAddr, EntryKey)>,
-    /// Keys whose newest bytes could not be used.
+    /// Keys whose newest bytes cannot be used.
     rejected: OrdSet<EntryKey>,
-    scopes: OrdMap<Scope, HeldScope>,
+    scopes: OrdMap<Scope, ReferenceScope>,
     clusters: OrdMap<ClusterName, ClusterRecord>,
     phases: OrdMap<ClusterName, ((Phase, u64), Sequence)>,
     findings: OrdMap<EntryKey, (Arc<Object>, Sequence)>,
-    /// How many records of a kind have an object.
+    /// Number of usable records per kind.
     object_counts: [u64; Kind::STORED.len()],
     sequence: Sequence,
 }
 
-impl Naive {
-    /// An empty mirror whose first change gets the sequence after `sequence`.
+impl ReferenceView {
+    /// Creates an empty mirror whose first change gets the sequence after `sequence`.
     pub(super) fn starting_at(sequence: Sequence) -> Self {
         Self { sequence, ..Self::default() }
     }
 
-    /// Takes in what the store held, unconfirmed and unannounced.
+    /// Restores a record.
     pub(super) fn restore(&mut self, record: Record) {
         assert!(record.generation == 0, "a restored record must not claim to be confirmed");
         if record.key.kind != Kind::NodeIp {
@@ -66,22 +66,20 @@ impl Naive {
         self.entries.insert(record.key.clone(), Arc::new(record));
     }
 
-    /// Takes in a cursor that the store held.
+    /// Restores a cursor.
     pub(super) fn restore_cursor(&mut self, scope: Scope, cursor: Cursor) {
         self.scopes.entry(scope).or_default().cursor = Some(cursor);
     }
 
-    /// Takes in a cluster record that the store held.
+    /// Restores a cluster record.
     pub(super) fn restore_cluster(&mut self, cluster: ClusterName, record: ClusterRecord) {
         self.clusters.insert(cluster, record);
     }
 
-    /// The sequence of the newest change.
     pub(super) fn sequence(&self) -> Sequence {
         self.sequence
     }
 
-    /// Adds a record to the indices over objects.
     fn index(&mut self, record: &Record) {
         if record.rejection.is_some() {
             self.rejected.insert(record.key.clone());
@@ -105,7 +103,6 @@ impl Naive {
         }
     }
 
-    /// Takes a record out of the indices over objects.
     fn unindex(&mut self, record: &Record) {
         if record.rejection.is_some() {
             self.rejected.remove(&record.key);
@@ -130,71 +127,69 @@ impl Naive {
     }
 }
 
-/// The scope that a key belongs to.
 fn scope_of(key: &EntryKey) -> Scope {
     Scope { cluster: key.cluster.clone(), kind: key.kind }
 }
 
-/// The key of a change.
 fn key_of(change: &Change) -> &EntryKey {
     match change {
         Change::Put { key, .. } | Change::Delete { key } | Change::Hold { key } => key,
     }
 }
 
-/// The generation of changes that come before any list of this process: those of a resumed watch.
+/// Generation of changes before the first list of this process, as from a resumed watch.
 const FIRST_GENERATION: u64 = 1;
 
-/// A put taken apart, so that its parts have names.
-struct Put {
+/// Fields of [`Change::Put`].
+struct ReferencePut {
     key: EntryKey,
     value: Arc<[u8]>,
     decoded: Result<Arc<Object>, Arc<str>>,
     source: SourceStamp,
 }
 
-impl Naive {
-    /// Applies one command. `now` is the wall clock, for the times of rejections.
-    pub(super) fn apply(&mut self, command: Command, now: SystemTime) -> Effects {
-        let mut effects = Effects::default();
+impl ReferenceView {
+    /// Applies one command. `now` is the wall-clock time for rejections.
+    pub(super) fn apply(&mut self, command: Command, now: SystemTime) -> ChangeSet {
+        let mut change_set = ChangeSet::default();
         match command {
-            Command::BeginList(scope) => self.begin_list(scope, &mut effects),
+            Command::BeginList(scope) => self.begin_list(scope, &mut change_set),
             Command::Apply { scope, changes, cursor } => {
                 for change in changes {
                     assert!(scope_of(key_of(&change)) == scope, "a change must belong to the scope of its command");
-                    self.change(change, now, &mut effects);
+                    self.change(change, now, &mut change_set);
                 }
                 if let Some(cursor) = cursor {
-                    self.set_cursor(scope, cursor, &mut effects);
+                    self.set_cursor(scope, cursor, &mut change_set);
                 }
             }
-            Command::Prune(scope) => self.prune(&scope, &mut effects),
+            Command::Prune(scope) => self.prune(&scope, &mut change_set),
             Command::Confirm(scope) => self.confirm(scope),
             Command::Remember { cluster, record } => {
                 if self.clusters.get(&cluster) != Some(&record) {
-                    effects.clusters.insert(cluster.clone(), Some(record.clone()));
+                    change_set.clusters.insert(cluster.clone(), Some(record.clone()));
                     self.clusters.insert(cluster, record);
                 }
             }
-            Command::Phase { cluster, phase, cause } => self.set_phase(cluster, (phase, cause), &mut effects),
-            Command::Findings(changes) => self.set_findings(changes, &mut effects),
+            Command::Phase { cluster, phase, cause } => self.set_phase(cluster, (phase, cause), &mut change_set),
+            Command::Findings(changes) => self.set_findings(changes, &mut change_set),
             Command::Beat => unreachable!("nobody reads this mirror as an etcd"),
-            Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut effects),
+            Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut change_set),
         }
-        effects
+        change_set
     }
 
-    fn begin_list(&mut self, scope: Scope, effects: &mut Effects) {
+    fn begin_list(&mut self, scope: Scope, change_set: &mut ChangeSet) {
         let state = self.scopes.entry(scope.clone()).or_default();
         state.generation = state.generation.max(FIRST_GENERATION) + 1;
         if state.cursor.take().is_some() {
-            effects.cursors.insert(scope, None);
+            change_set.cursors.insert(scope, None);
         }
     }
 
-    fn set_cursor(&mut self, scope: Scope, cursor: Cursor, effects: &mut Effects) {
+    fn set_cursor(&mut self, scope: Scope, cursor: Cursor, change_set: &mut ChangeSet) {
         self.scopes.entry(scope.clone()).or_default().cursor = Some(cursor.clone());
-        effects.cursors.insert(scope, Some(cursor));
+        change_set.cursors.insert(scope, Some(cursor));
     }
 
     fn confirm(&mut self, scope: Scope) {
@@ -203,54 +198,55 @@ impl Naive {
         state.restored_count = 0;
     }
 
-    /// Removes what the last list did not confirm. Only a complete list may lead here (invariant 3).
-    fn prune(&mut self, scope: &Scope, effects: &mut Effects) {
+    /// Deletes the keys that the last list did not contain. Must only follow a complete list
+    /// (invariant 3).
+    fn prune(&mut self, scope: &Scope, change_set: &mut ChangeSet) {
         let generation = self.scopes.get(scope).map_or(0, |state| state.generation);
         let gone: Vec<EntryKey> =
             self.in_scope(scope).filter(|record| record.generation < generation).map(|record| record.key.clone()).collect();
         for key in gone {
-            self.delete(&key, DeleteReason::Deleted, effects);
+            self.delete(&key, DeleteReason::Deleted, change_set);
         }
         self.confirm(scope.clone());
     }
 
-    fn remove_cluster(&mut self, cluster: &ClusterName, reason: DeleteReason, effects: &mut Effects) {
+    fn remove_cluster(&mut self, cluster: &ClusterName, reason: DeleteReason, change_set: &mut ChangeSet) {
         for kind in Kind::ALL {
             let scope = Scope { cluster: cluster.clone(), kind };
             let gone: Vec<EntryKey> = self.in_scope(&scope).map(|record| record.key.clone()).collect();
             for key in gone {
-                self.delete(&key, reason, effects);
+                self.delete(&key, reason, change_set);
             }
             if self.scopes.remove(&scope).is_some_and(|state| state.cursor.is_some()) {
-                effects.cursors.insert(scope, None);
+                change_set.cursors.insert(scope, None);
             }
         }
         if self.clusters.remove(cluster).is_some() {
-            effects.clusters.insert(cluster.clone(), None);
+            change_set.clusters.insert(cluster.clone(), None);
         }
         if reason == DeleteReason::ClusterRemoved
             && let Some(old) = self.phases.remove(cluster)
         {
             self.sequence = self.sequence.next();
-            effects.announcements.push(self.told_of(cluster.clone(), Some(old), None));
+            change_set.announcements.push(self.phase_announcement(cluster.clone(), Some(old), None));
         }
     }
 
-    fn set_phase(&mut self, cluster: ClusterName, phase: (Phase, u64), effects: &mut Effects) {
+    fn set_phase(&mut self, cluster: ClusterName, phase: (Phase, u64), change_set: &mut ChangeSet) {
         let old = self.phases.get(&cluster).copied();
         if old.is_some_and(|(before, _)| before == phase) {
             return;
         }
         if !self.clusters.contains_key(&cluster) {
-            effects.clusters.insert(cluster.clone(), Some(ClusterRecord::default()));
+            change_set.clusters.insert(cluster.clone(), Some(ClusterRecord::default()));
             self.clusters.insert(cluster.clone(), ClusterRecord::default());
         }
         self.sequence = self.sequence.next();
         self.phases.insert(cluster.clone(), (phase, self.sequence));
-        effects.announcements.push(self.told_of(cluster, old, Some(phase)));
+        change_set.announcements.push(self.phase_announcement(cluster, old, Some(phase)));
     }
 
-    fn told_of(&self, cluster: ClusterName, old: Option<((Phase, u64), Sequence)>, new: Option<(Phase, u64)>) -> Announcement {
+    fn phase_announcement(&self, cluster: ClusterName, old: Option<((Phase, u64), Sequence)>, new: Option<(Phase, u64)>) -> Announcement {
         let object = |(phase, cause)| Arc::new(Object::Cluster(ClusterPhase { phase: Some(phase), cause }));
         Announcement {
             sequence: self.sequence,
@@ -263,7 +259,7 @@ impl Naive {
         }
     }
 
-    fn set_findings(&mut self, changes: Vec<FindingChange>, effects: &mut Effects) {
+    fn set_findings(&mut self, changes: Vec<FindingChange>, change_set: &mut ChangeSet) {
         for (key, new) in changes {
             let old = self.findings.get(&key).cloned();
             if old.as_ref().map(|(object, _)| object) == new.as_ref() {
@@ -274,7 +270,7 @@ impl Naive {
                 Some(object) => drop(self.findings.insert(key.clone(), (Arc::clone(object), self.sequence))),
                 None => drop(self.findings.remove(&key)),
             }
-            effects.announcements.push(Announcement {
+            change_set.announcements.push(Announcement {
                 sequence: self.sequence,
                 key,
                 replaces: old.as_ref().map(|(_, sequence)| *sequence),
@@ -286,39 +282,39 @@ impl Naive {
         }
     }
 
-    /// What is made here, with its place in the order.
+    /// Iterates over the phases and findings with their sequences.
     pub(super) fn placed(&self) -> impl Iterator<Item = (Sequence, EntryKey)> {
         let clusters = self.phases.iter().map(|(cluster, (_, sequence))| (*sequence, EntryKey::of_cluster(cluster.clone())));
         clusters.chain(self.findings.iter().map(|(key, (_, sequence))| (*sequence, key.clone())))
     }
 
-    fn change(&mut self, change: Change, now: SystemTime, effects: &mut Effects) {
+    fn change(&mut self, change: Change, now: SystemTime, change_set: &mut ChangeSet) {
         match change {
-            Change::Put { key, value, decoded, source } => self.put(Put { key, value, decoded, source }, now, effects),
-            Change::Delete { key } => self.delete(&key, DeleteReason::Deleted, effects),
+            Change::Put { key, value, decoded, source } => self.put(ReferencePut { key, value, decoded, source }, now, change_set),
+            Change::Delete { key } => self.delete(&key, DeleteReason::Deleted, change_set),
             Change::Hold { key } => {
                 let Some(old) = self.entries.get(&key).cloned() else { return };
                 let generation = self.scope_mut(&key).generation.max(FIRST_GENERATION);
-                self.repeat(&old, SourceStamp { held: true, ..old.source }, generation, effects);
+                self.update_source(&old, SourceStamp { held: true, ..old.source }, generation, change_set);
             }
         }
     }
 
-    fn put(&mut self, put: Put, now: SystemTime, effects: &mut Effects) {
+    fn put(&mut self, put: ReferencePut, now: SystemTime, change_set: &mut ChangeSet) {
         let generation = self.scopes.get(&scope_of(&put.key)).map_or(0, |state| state.generation).max(FIRST_GENERATION);
         let old = self.entries.get(&put.key).cloned();
         let same = old.as_ref().filter(|old| old.value == put.value && old.rejection.is_some() == put.decoded.is_err());
         if let Some(same) = same {
-            self.repeat(&Arc::clone(same), put.source, generation, effects);
+            self.update_source(&Arc::clone(same), put.source, generation, change_set);
             return;
         }
-        let record = self.put_changed(put, old, now, effects);
+        let record = self.put_changed(put, old, now, change_set);
         if record.key.kind == Kind::Node {
-            self.derive(&record, now, effects);
+            self.update_derived(&record, now, change_set);
         }
     }
 
-    fn put_changed(&mut self, put: Put, old: Option<Arc<Record>>, now: SystemTime, effects: &mut Effects) -> Arc<Record> {
+    fn put_changed(&mut self, put: ReferencePut, old: Option<Arc<Record>>, now: SystemTime, change_set: &mut ChangeSet) -> Arc<Record> {
         let generation = self.scopes.get(&scope_of(&put.key)).map_or(0, |state| state.generation).max(FIRST_GENERATION);
         self.sequence = self.sequence.next();
         let record = Arc::new(self.successor(put, old.as_deref(), now, generation));
@@ -332,21 +328,22 @@ impl Naive {
         }
         self.index(&record);
         self.entries.insert(record.key.clone(), Arc::clone(&record));
-        effects.announcements.push(Announcement {
+        change_set.announcements.push(Announcement {
             sequence: self.sequence,
             key: record.key.clone(),
-            old: old.as_deref().map(whole),
-            new: Some(whole(&record)),
+            old: old.as_deref().map(with_object),
+            new: Some(with_object(&record)),
             revision: Some(record.source.mod_revision),
             replaces: old.as_ref().map(|old| old.last_sequence),
             deleted: None,
         });
-        effects.records.push((record.key.clone(), Some(Arc::clone(&record))));
+        change_set.records.push((record.key.clone(), Some(Arc::clone(&record))));
         record
     }
 
-    /// What an agent makes of a node, by a second reading of the rules, in keys and values.
-    fn derive(&mut self, node: &Record, now: SystemTime, effects: &mut Effects) {
+    /// Derives the entries of a node, with a second implementation of the rules that builds keys
+    /// and values directly.
+    fn update_derived(&mut self, node: &Record, now: SystemTime, change_set: &mut ChangeSet) {
         let mut wanted: Vec<(String, String, u32, u8)> = Vec::new();
         let mut host_ip = String::new();
         let host = |ip: IpAddr| format!(r#""IP":"{ip}""#);
@@ -354,7 +351,7 @@ impl Naive {
             for address in &node.addresses {
                 wanted.push((address.ip.to_string(), host(address.ip), 6, 0));
             }
-            // those of the random nodes are /28 and /124
+            // the random nodes have CIDRs of /28 and /124
             let of_first = [(&node.ipv4_pod_cidr, 28, "////8A==", 9), (&node.ipv6_pod_cidr, 124, "////////////////////8A==", 10)];
             let is_dual = node.ipv4_pod_cidr.is_some() && node.ipv6_pod_cidr.is_some();
             for (net, length, mask, world) in of_first {
@@ -365,7 +362,7 @@ impl Naive {
             }
             wanted.extend(node.health_ips.iter().map(|ip| (ip.to_string(), host(*ip), 4, node.encryption_key)));
             wanted.extend(node.ingress_ips.iter().map(|ip| (ip.to_string(), host(*ip), 8, node.encryption_key)));
-            // those of the random nodes have one internal address of IPv4
+            // the random nodes have one internal IPv4 address
             let internal = node.addresses.iter().find(|address| address.address_type == "InternalIP");
             host_ip = internal.map(|address| address.ip.to_string()).unwrap_or_default();
         }
@@ -377,23 +374,24 @@ impl Naive {
             if wanted[..at].iter().all(|(before, ..)| before != prefix) && old.as_ref().is_none_or(|old| *old.value != *value) {
                 let source = SourceStamp { mod_revision: node.source.mod_revision, ..SourceStamp::default() };
                 let decoded = super::decoded(&entry, &value);
-                self.put_changed(Put { key: entry, value: value.into(), decoded, source }, old, now, effects);
+                self.put_changed(ReferencePut { key: entry, value: value.into(), decoded, source }, old, now, change_set);
             }
         }
-        for key in self.derived_from(&node.key) {
+        for key in self.derived_keys(&node.key) {
             if !wanted.iter().any(|(prefix, ..)| *name(prefix) == *key.name) {
-                self.delete(&key, DeleteReason::Deleted, effects);
+                self.delete(&key, DeleteReason::Deleted, change_set);
             }
         }
     }
 
-    fn derived_from(&self, node: &EntryKey) -> Vec<EntryKey> {
+    fn derived_keys(&self, node: &EntryKey) -> Vec<EntryKey> {
         let of_node = |key: &&EntryKey| key.kind == Kind::NodeIp && key.origin() == *node;
         self.entries.keys().filter(of_node).cloned().collect()
     }
 
-    /// Equal bytes announce nothing, but their revision and lease are kept (invariant 4) and the key is confirmed.
-    fn repeat(&mut self, old: &Arc<Record>, source: SourceStamp, generation: u64, effects: &mut Effects) {
+    /// Stores a new revision, lease or held mark without an announcement (invariant 4), and
+    /// confirms the key.
+    fn update_source(&mut self, old: &Arc<Record>, source: SourceStamp, generation: u64, change_set: &mut ChangeSet) {
         if old.source == source && old.generation == generation {
             return;
         }
@@ -401,12 +399,13 @@ impl Naive {
         self.count_confirmed(old);
         self.entries.insert(record.key.clone(), Arc::clone(&record));
         if old.source != source {
-            effects.records.push((record.key.clone(), Some(record)));
+            change_set.records.push((record.key.clone(), Some(record)));
         }
     }
 
-    /// The record that follows `old` when new bytes come. An unusable value keeps the last usable one (invariant 7).
-    fn successor(&self, put: Put, old: Option<&Record>, now: SystemTime, generation: u64) -> Record {
+    /// Creates the record that follows `old`. An unusable value keeps the last usable one
+    /// (invariant 7).
+    fn successor(&self, put: ReferencePut, old: Option<&Record>, now: SystemTime, generation: u64) -> Record {
         let (object, good_value, rejection) = match put.decoded {
             Ok(object) => (Some(object), None, None),
             Err(reason) => {
@@ -430,7 +429,7 @@ impl Naive {
         }
     }
 
-    fn delete(&mut self, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
+    fn delete(&mut self, key: &EntryKey, reason: DeleteReason, change_set: &mut ChangeSet) {
         let Some(old) = self.entries.remove(key) else { return };
         self.sequence = self.sequence.next();
         self.unindex(&old);
@@ -438,22 +437,22 @@ impl Naive {
         if key.kind != Kind::NodeIp {
             self.scope_mut(key).entry_count -= 1;
         }
-        effects.announcements.push(Announcement {
+        change_set.announcements.push(Announcement {
             sequence: self.sequence,
             key: key.clone(),
-            old: Some(whole(&old)),
+            old: Some(with_object(&old)),
             new: None,
             revision: None,
             replaces: Some(old.last_sequence),
             deleted: Some(reason),
         });
-        effects.records.push((key.clone(), None));
+        change_set.records.push((key.clone(), None));
         if key.kind == Kind::Node {
-            self.derived_from(key).iter().for_each(|derived| self.delete(derived, reason, effects));
+            self.derived_keys(key).iter().for_each(|derived| self.delete(derived, reason, change_set));
         }
     }
 
-    /// Takes a restored record off the count of those that wait for confirmation.
+    /// Subtracts a restored record from the unconfirmed ones of its scope.
     fn count_confirmed(&mut self, old: &Record) {
         if old.key.kind == Kind::NodeIp {
             return;
@@ -464,17 +463,16 @@ impl Naive {
         }
     }
 
-    fn scope_mut(&mut self, key: &EntryKey) -> &mut HeldScope {
+    fn scope_mut(&mut self, key: &EntryKey) -> &mut ReferenceScope {
         self.scopes.entry(scope_of(key)).or_default()
     }
 
-    /// The stored cursor of a scope.
     pub(super) fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
         self.scopes.get(scope)?.cursor.as_ref()
     }
 }
 
-/// A record whose object is at hand, as it is announced.
-fn whole(record: &Record) -> Version {
+/// Creates a version of a record whose object is in memory.
+fn with_object(record: &Record) -> Version {
     Version::of(record, |_, _| None)
 }

@@ -1,0 +1,69 @@
+//! Precedence between ipcache entries for one prefix, as agents resolve it. This is the only place
+//! with that rule.
+
+use std::cmp::Reverse;
+
+use crate::model::{ClusterName, Record};
+
+/// Rank of an ipcache entry among the entries for its prefix. The entry that agents use sorts
+/// first. The fields are compared in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryRank {
+    /// Entries derived from pod CIDRs are a fallback and rank last, even those of the own cluster:
+    /// their sources are no stronger than those of pods (`podCIDREntries`,
+    /// `pkg/node/manager/manager.go`).
+    is_fallback: bool,
+    /// Entries of other clusters do not overwrite those of the agent's own cluster
+    /// (`defaultSources`, `pkg/source/source.go`).
+    is_remote: bool,
+    /// Announced entries precede entries derived from nodes.
+    is_derived: bool,
+    /// An agent that starts now does not get an entry whose newest bytes are unusable
+    /// (docs/develop/protocol.md, trap 5).
+    is_refused: bool,
+    /// Otherwise the last writer wins.
+    newest: Reverse<u64>,
+}
+
+/// Reason why an entry ranks below another one for its prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RankReason {
+    /// The other entry belongs to the agent's own cluster.
+    Remote,
+    /// The other entry is announced, and this one is derived from a node.
+    Derived,
+    /// The newest bytes of this entry cannot be used.
+    Refused,
+    /// The other entry was written later.
+    Older,
+}
+
+impl EntryRank {
+    /// Returns the rank of an ipcache entry for the agents of the cluster `own`, if it is known.
+    #[must_use]
+    pub fn of(record: &Record, own: Option<&ClusterName>) -> Self {
+        Self {
+            is_fallback: record.key.is_fallback(),
+            is_remote: own != Some(&record.key.cluster),
+            is_derived: !record.key.kind.is_mirrored(),
+            is_refused: record.rejection.is_some(),
+            newest: Reverse(record.last_sequence.0),
+        }
+    }
+
+    /// Returns why this rank is below a stronger one.
+    #[must_use]
+    pub const fn reason_below(&self, stronger: &Self) -> RankReason {
+        if self.is_fallback != stronger.is_fallback {
+            RankReason::Derived
+        } else if self.is_remote != stronger.is_remote {
+            RankReason::Remote
+        } else if self.is_derived != stronger.is_derived {
+            RankReason::Derived
+        } else if self.is_refused != stronger.is_refused {
+            RankReason::Refused
+        } else {
+            RankReason::Older
+        }
+    }
+}
