@@ -19,7 +19,7 @@ use super::publish::{PublishError, Publisher};
 use super::retire::retire;
 use crate::client_file::{ClientFile, ClientFileError};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
-use crate::model::{ClusterId, ClusterName, shown_path};
+use crate::model::{ClusterId, ClusterName, redacted_path};
 use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
 use crate::wire::time_text;
@@ -93,7 +93,7 @@ pub enum AnnounceError {
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Files(Vec<FileError>),
     /// The client file cannot be read.
-    #[error("{} cannot be read: {reason}", shown_path(path))]
+    #[error("{} cannot be read: {reason}", redacted_path(path))]
     ClientFile {
         /// Path of the client file.
         path: PathBuf,
@@ -101,7 +101,7 @@ pub enum AnnounceError {
         reason: String,
     },
     /// The client file is invalid.
-    #[error("{}: {reason}", shown_path(path))]
+    #[error("{}: {reason}", redacted_path(path))]
     Client {
         /// Path of the client file.
         path: PathBuf,

@@ -1,6 +1,6 @@
 //! Suggestions for mistyped paths.
 
-use crate::model::nearest;
+use crate::model::suggest_word;
 
 /// Resources below `/v1`.
 const RESOURCES: [&str; 16] = [
@@ -55,7 +55,7 @@ pub(crate) fn meant(path: &str) -> Option<String> {
     }
     let Some((first, rest)) = segments.split_first() else { return Some("/v1/status".to_owned()) };
     let name = ELSEWHERE.iter().find(|(other, _)| other == first).map(|(_, ours)| *ours);
-    let name = name.or_else(|| nearest(first, RESOURCES.into_iter().chain(BESIDE)))?;
+    let name = name.or_else(|| suggest_word(first, RESOURCES.into_iter().chain(BESIDE)))?;
     let found = if BESIDE.contains(&name) { format!("/{name}") } else { below(name, rest) };
     (found != path).then_some(found)
 }

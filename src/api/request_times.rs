@@ -8,7 +8,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use crate::model::{Histogram, Times};
+use crate::model::{Histogram, HistogramSnapshot};
 
 /// Route of requests that match no route.
 const NONE: &str = "none";
@@ -26,15 +26,15 @@ impl RequestTimes {
             let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(status).or_default().entry(route.to_owned()).or_default())
         });
-        histogram.note(time);
+        histogram.record(time);
     }
 
     /// Returns route, status and durations of all requests, sorted by route and status.
-    pub(crate) fn all(&self) -> Vec<(String, u16, Times)> {
+    pub(crate) fn all(&self) -> Vec<(String, u16, HistogramSnapshot)> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let each =
-            all.iter().flat_map(|(status, routes)| routes.iter().map(|(route, times)| (route.replace("{*", "{"), *status, times.times())));
-        let mut each: Vec<(String, u16, Times)> = each.collect();
+            all.iter().flat_map(|(status, routes)| routes.iter().map(|(route, times)| (route.replace("{*", "{"), *status, times.snapshot())));
+        let mut each: Vec<(String, u16, HistogramSnapshot)> = each.collect();
         each.sort_by(|(one, one_status, _), (other, other_status, _)| (one, one_status).cmp(&(other, other_status)));
         each
     }

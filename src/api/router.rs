@@ -18,10 +18,10 @@ use super::render::accept::{BATCH_PATH, negotiate};
 use super::render::{conditional, errors, problem_pages};
 use super::state::ApiState;
 use super::{events, meant, request_times, routes};
-use crate::model::{Causes, Due};
+use crate::model::{LogLimiter, LogPermit};
 
 /// Recently logged panics of handlers. A request that causes a panic can be repeated many times.
-static PANICS: Causes = Causes::new();
+static PANICS: LogLimiter = LogLimiter::new();
 
 /// Schema of the lines of a stream. The route itself cannot declare it.
 #[derive(OpenApi)]
@@ -148,7 +148,7 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
 pub(crate) fn panicked(panic: Box<dyn std::any::Any + Send>) -> axum::response::Response {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     let panic = text.unwrap_or("unknown");
-    if let Some(Due { more }) = PANICS.due(panic) {
+    if let Some(LogPermit { more }) = PANICS.permit(panic) {
         tracing::error!(panic, more, "a request handler panicked");
     }
     Problem::new(Code::Internal, "this is a bug in meshkeep: its log has the details").into_response()

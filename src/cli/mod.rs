@@ -23,7 +23,7 @@ use rustix::process::umask;
 use self::failure::{CommandResult, EXIT_USAGE, ResultExt as _};
 use self::queries::api_client::ServerOptions;
 use crate::config::{Setting, Settings, UsageError};
-use crate::model::{in_words, printable, with_bare_urls, without_url_secrets};
+use crate::model::{printable, readable_error, redact_url_secrets, redact_urls};
 use crate::runtime::StartSignals;
 
 /// Commands that run until a signal stops them.
@@ -260,7 +260,7 @@ fn report_usage_error(error: &UsageError) -> ExitCode {
 /// URLs in it.
 fn print_usage_error(error: &clap::Error) {
     let text = error.render().to_string();
-    let shown = with_bare_urls(&text);
+    let shown = redact_urls(&text);
     if error.use_stderr() && (shown != text || printable(&text) != text) {
         print_to_stderr(shown.into_owned());
     } else {
@@ -282,7 +282,7 @@ fn print_warning(message: &str) {
 /// terminal acts on. A message that cannot be written, or is not read in time, is lost: it must not
 /// change the exit code.
 fn print_to_stderr(text: String) {
-    let text = printable(&without_url_secrets(&in_words(text))).into_owned();
+    let text = printable(&redact_url_secrets(&readable_error(text))).into_owned();
     // sent once, after the message
     let (done, is_done) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {

@@ -3,7 +3,7 @@
 //! etcd's client and meshkeep ignore unknown keys: a certificate at a misspelt key is silently not
 //! used.
 
-use crate::model::nearest;
+use crate::model::suggest_word;
 
 /// All keys that etcd's client reads, including those without effect here, so that none of them
 /// counts as misspelt (etcd 3.7, `client/v3/config.go` and `client/v3/yaml/config.go`). One is
@@ -64,7 +64,7 @@ pub fn meant_by(key: &str) -> Option<&'static str> {
     }
     let plain = lower.replace(['_', ' '], "-");
     let elsewhere = OTHER_NAMES.iter().find(|(other, _)| *other == plain).map(|(_, ours)| *ours);
-    elsewhere.or_else(|| nearest(key, KNOWN))
+    elsewhere.or_else(|| suggest_word(key, KNOWN))
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub enum ClientFileError {
         reason: String,
     },
     /// A setting is missing, and a misspelt key may be the reason.
-    #[error("{error}; {}", in_words(keys))]
+    #[error("{error}; {}", describe_misspelt(keys))]
     Misspelt {
         /// Error without the suggestion.
         error: Box<Self>,
@@ -132,7 +132,7 @@ impl ClientFile {
     #[must_use]
     pub fn warnings(&self) -> Option<String> {
         let half_pair = self.half_pair.map(|warning| format!("{warning}, so no client certificate is used"));
-        let misspelt = (!self.misspelt.is_empty()).then(|| in_words(&self.misspelt));
+        let misspelt = (!self.misspelt.is_empty()).then(|| describe_misspelt(&self.misspelt));
         misspelt.into_iter().chain(half_pair).reduce(|warning, more| format!("{warning}; {more}"))
     }
 }
@@ -197,7 +197,7 @@ impl ParsedValues {
     }
 }
 
-fn in_words(keys: &[MisspeltKey]) -> String {
+fn describe_misspelt(keys: &[MisspeltKey]) -> String {
     let texts: Vec<String> = keys.iter().map(|MisspeltKey { key, meant }| format!("{key:?} where \"{meant}\" is meant")).collect();
     format!("it contains {}, which etcd's client ignores", texts.join(", and "))
 }

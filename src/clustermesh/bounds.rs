@@ -109,33 +109,33 @@ impl Holdings {
 
     /// Marks a kind as resuming over a new connection.
     pub(super) fn resume(&self, kind: Kind) {
-        self.state().stages[kind.place()] = Stage::Resuming;
+        self.state().stages[kind.index()] = Stage::Resuming;
     }
 
     /// Marks a kind as being listed, and restarts its count.
     pub(super) fn list(&self, kind: Kind) {
         let mut state = self.state();
-        state.source[kind.place()] = Size::default();
-        state.stages[kind.place()] = Stage::Listing;
+        state.source[kind.index()] = Size::default();
+        state.stages[kind.index()] = Stage::Listing;
     }
 
     /// Marks a kind as settled: the mirror has, or is about to have, what the source has.
     pub(super) fn settle(&self, kind: Kind) {
-        self.state().stages[kind.place()] = Stage::Settled;
+        self.state().stages[kind.index()] = Stage::Settled;
     }
 
     /// Adds what was put while there was no connection, without checking the limits. These are few
     /// keys, and they are checked when the kind is settled.
     pub(super) fn add_unjudged(&self, kind: Kind, more: Size) {
         let mut state = self.state();
-        state.source[kind.place()] = state.source[kind.place()] + more;
+        state.source[kind.index()] = state.source[kind.index()] + more;
         state.held = state.held + more;
     }
 
     /// Sets the revision that the committer was asked to bring a kind to, or `None` when a list
     /// begins.
     pub(super) fn expect(&self, kind: Kind, revision: Option<Revision>) {
-        self.state().expected[kind.place()] = revision;
+        self.state().expected[kind.index()] = revision;
     }
 
     /// Returns whether the mirror has reached the expected revision of every settled kind, given
@@ -143,7 +143,7 @@ impl Holdings {
     pub(super) fn is_settled(&self, reached: impl Fn(Kind) -> Option<Revision>) -> bool {
         let state = self.state();
         let is_settled = |kind: &Kind| {
-            let at = kind.place();
+            let at = kind.index();
             state.stages[at] != Stage::Settled || state.expected[at].is_none_or(|expected| reached(*kind) >= Some(expected))
         };
         Kind::ALL.iter().all(is_settled)
@@ -156,7 +156,7 @@ impl Holdings {
     /// to be counted.
     pub(super) fn add(&self, kind: Kind, more: Size, keys_said: u64) -> Result<(), Excess> {
         let mut state = self.state();
-        let (at, bounds) = (kind.place(), self.bounds);
+        let (at, bounds) = (kind.index(), self.bounds);
         let mut source = state.source;
         source[at] = source[at] + more;
         let said = Size { keys: source[at].keys.max(keys_said), ..source[at] };
@@ -186,8 +186,8 @@ impl Holdings {
     pub(super) fn counted(&self, sizes: [ScopeSize; Kind::ALL.len()]) {
         let mut state = self.state();
         for kind in Kind::ALL {
-            if state.stages[kind.place()] == Stage::Settled {
-                state.source[kind.place()] = sizes[kind.place()].confirmed;
+            if state.stages[kind.index()] == Stage::Settled {
+                state.source[kind.index()] = sizes[kind.index()].confirmed;
             }
         }
         state.held = sizes.iter().map(|size| size.all).sum();
@@ -223,7 +223,7 @@ mod tests {
 
     fn held(confirmed: Size, all: Size) -> [ScopeSize; Kind::ALL.len()] {
         let mut sizes = [ScopeSize::default(); Kind::ALL.len()];
-        sizes[Kind::Ip.place()] = ScopeSize { confirmed, all };
+        sizes[Kind::Ip.index()] = ScopeSize { confirmed, all };
         sizes
     }
 

@@ -34,7 +34,7 @@ use self::diff::Announced;
 pub(super) use self::scan::read_cluster_file;
 use self::scan::{DirectoryIdentity, FileReading, Glance, Reading, read_directory};
 use crate::file_watch::DirectoryWatch;
-use crate::model::{Causes, ClusterName, DirectoryState, Due, Reminders};
+use crate::model::{ClusterName, DirectoryState, LogLimiter, LogPermit, ReminderSchedule};
 
 /// Interval between two checks of the metadata: half of the 2 s in which a change must take effect.
 /// The other half is for settling.
@@ -45,7 +45,7 @@ const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 const SETTLE_READINGS_MAX: u32 = 6;
 
 /// Recently logged files that cannot be used, with the reason.
-static UNUSABLE: Causes = Causes::new();
+static UNUSABLE: LogLimiter = LogLimiter::new();
 
 /// Change of the set of remote clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,8 +137,8 @@ struct Directory {
     options: DirectoryOptions,
     watch: Option<Watch>,
     changed: Arc<Notify>,
-    /// Reminders for unusable files by name, and for the directory as the empty name.
-    reminders: Reminders<String>,
+    /// ReminderSchedule for unusable files by name, and for the directory as the empty name.
+    reminders: ReminderSchedule<String>,
     /// Last reported state.
     told: DirectoryState,
 }
@@ -153,7 +153,7 @@ struct Watch {
 
 impl Directory {
     fn new(options: DirectoryOptions) -> Self {
-        let reminders = Reminders::new(options.remind_interval);
+        let reminders = ReminderSchedule::new(options.remind_interval);
         Self { changed: Arc::clone(&options.rescan), reminders, options, watch: None, told: DirectoryState::default() }
     }
 
@@ -247,7 +247,7 @@ impl Directory {
             Some(_) | None => {}
         }
         for (file, reason) in now.invalid.iter().filter(|(file, reason)| before.invalid.get(*file) != Some(*reason)) {
-            if let Some(Due { more }) = UNUSABLE.due(&format!("{file} {reason}")) {
+            if let Some(LogPermit { more }) = UNUSABLE.permit(&format!("{file} {reason}")) {
                 tracing::warn!(%path, file, reason, more, "client file {file} cannot be used");
             }
         }

@@ -21,7 +21,7 @@ use super::ids::ClusterIds;
 use super::reporter::Reporter;
 use super::scope::Surroundings;
 use crate::commit::{CommandSender, Subscriber};
-use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, DirectoryState, Kind, Phase, Reminders, Scope};
+use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, DirectoryState, Kind, Phase, ReminderSchedule, Scope};
 
 /// Status of every cluster, by name.
 pub type Board = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
@@ -81,7 +81,7 @@ impl Mesh {
     /// when it returns.
     pub async fn run(mut self, mut events: mpsc::Receiver<DirectoryEvent>, stop: CancellationToken) {
         let remind_interval = self.options.timing.cluster.remind_interval;
-        let mut reminders = Reminders::new(remind_interval);
+        let mut reminders = ReminderSchedule::new(remind_interval);
         let mut look = interval((remind_interval / LOOKS_PER_REMINDER).max(Duration::from_millis(1)));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -103,7 +103,7 @@ impl Mesh {
     }
 
     /// Logs every cluster that is still not live, at the reminder interval.
-    fn remind(&self, reminders: &mut Reminders<ClusterName>) {
+    fn remind(&self, reminders: &mut ReminderSchedule<ClusterName>) {
         let is_broken = |member: &Member| member.status.borrow().phase != Phase::Live;
         let broken = self.members.iter().filter(|(_, member)| is_broken(member)).map(|(cluster, _)| cluster.clone());
         for (cluster, broken_for) in reminders.due(broken, Instant::now()) {

@@ -15,14 +15,15 @@ use self::phases::{LoggedPhases, awaited_canaries, loss_of, news_since, phase_of
 use super::failure::AttemptError;
 use crate::commit::CommandSender;
 use crate::model::{
-    Causes, ClusterName, ClusterStatus, Command, Due, Heartbeat, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack, in_words,
+    ClusterName, ClusterStatus, Command, Heartbeat, Kind, LogLimiter, LogPermit, Phase, RefusedKey, ResourceStatus, RevisionRollback,
+    UnknownPrefix, readable_error,
 };
 
 /// Recently logged phases, failures, waits and unknown prefixes of all clusters.
-static PHASES: Causes = Causes::new();
-static FAILED: Causes = Causes::new();
-static WAITING: Causes = Causes::new();
-static UNKNOWN: Causes = Causes::new();
+static PHASES: LogLimiter = LogLimiter::new();
+static FAILED: LogLimiter = LogLimiter::new();
+static WAITING: LogLimiter = LogLimiter::new();
+static UNKNOWN: LogLimiter = LogLimiter::new();
 
 /// Writing end of a cluster's status. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -65,16 +66,16 @@ impl Reporter {
             text.push_str(&format!(" after {:.1} s", self.logged().since().elapsed().as_secs_f64()));
         }
         match (self.line_about(phase), error) {
-            (Some(Due { more }), Some(error)) => tracing::warn!(%cluster, phase = name, error, more, "cluster {cluster} {text}"),
-            (Some(Due { more }), None) => tracing::info!(%cluster, phase = name, more, "cluster {cluster} {text}"),
+            (Some(LogPermit { more }), Some(error)) => tracing::warn!(%cluster, phase = name, error, more, "cluster {cluster} {text}"),
+            (Some(LogPermit { more }), None) => tracing::info!(%cluster, phase = name, more, "cluster {cluster} {text}"),
             (None, error) => tracing::debug!(%cluster, phase = name, error, "cluster {cluster} {text} again"),
         }
     }
 
     /// Returns a log line for a phase if one is due. The limit is needed because a remote can
     /// alternate between `live` and `sourceLost` as often as it likes.
-    fn line_about(&self, phase: Phase) -> Option<Due> {
-        self.logged().is_news(phase).then(|| PHASES.due(&format!("{} {}", self.cluster, phase.api_name()))).flatten()
+    fn line_about(&self, phase: Phase) -> Option<LogPermit> {
+        self.logged().is_news(phase).then(|| PHASES.permit(&format!("{} {}", self.cluster, phase.api_name()))).flatten()
     }
 
     fn logged(&self) -> MutexGuard<'_, LoggedPhases> {
@@ -151,7 +152,7 @@ impl Reporter {
     /// Records a failed attempt; the next one starts after `wait`. A repeated error is logged only
     /// at debug level, because a remote that is down for a day would fill the log.
     pub(super) fn failure(&self, error: &str, wait: Duration) {
-        let error = &*in_words(error);
+        let error = &*readable_error(error);
         let retry_in_ms = wait.as_millis();
         let is_news = self.status.borrow().last_error.as_deref() != Some(error);
         // the error is set before the phase, because both are announced together
@@ -164,9 +165,9 @@ impl Reporter {
         let entered = self.enter(Phase::BackingOff);
         self.change(|status| status.next_retry = Some(Instant::now() + wait));
         let phase = Phase::BackingOff.api_name();
-        match is_news.then(|| FAILED.due(&format!("{} {error}", self.cluster))).flatten() {
+        match is_news.then(|| FAILED.permit(&format!("{} {error}", self.cluster))).flatten() {
             // this line covers the change of phase too
-            Some(Due { more }) => {
+            Some(LogPermit { more }) => {
                 tracing::warn!(cluster = %self.cluster, phase, error, retry_in_ms, more, "an attempt to read cluster {} failed: {error}", self.cluster)
             }
             None if entered => self.tell(Phase::BackingOff, Some(error)),
@@ -184,19 +185,19 @@ impl Reporter {
     /// Records that the etcd went back to an older revision during a connection, which has ended.
     pub(super) fn went_back(&self, error: &AttemptError) {
         self.change(|status| {
-            let count = status.went_back.as_ref().map_or(0, |before| before.count) + 1;
-            status.went_back = Some(WentBack { error: error.to_string(), last: Instant::now(), count });
+            let count = status.revision_rollback.as_ref().map_or(0, |before| before.count) + 1;
+            status.revision_rollback = Some(RevisionRollback { error: error.to_string(), last: Instant::now(), count });
         });
     }
 
     /// Records the error in the cluster's file, if any, and its keys that are probably misspelt.
     pub(super) fn file_is(&self, error: Option<String>, slips: Option<String>) {
-        if let Some(slips) = slips.as_ref().filter(|slips| self.status.borrow().file_slips.as_ref() != Some(slips)) {
+        if let Some(slips) = slips.as_ref().filter(|slips| self.status.borrow().misspelt_keys.as_ref() != Some(slips)) {
             tracing::warn!(cluster = %self.cluster, "the client file of cluster {} has a key that is probably misspelt: {slips}", self.cluster);
         }
         self.status.send_if_modified(|status| {
-            let changed = (&status.file_error, &status.file_slips) != (&error, &slips);
-            (status.file_error, status.file_slips) = (error, slips);
+            let changed = (&status.file_error, &status.misspelt_keys) != (&error, &slips);
+            (status.file_error, status.misspelt_keys) = (error, slips);
             changed
         });
     }
@@ -206,7 +207,7 @@ impl Reporter {
         self.status.send_if_modified(|status| std::mem::replace(&mut status.progress_unanswered, unanswered) != unanswered);
     }
 
-    /// Resets the status of a connection or an attempt that ended. `config_gone` stays set until
+    /// Resets the status of a connection or an attempt that ended. `config_deleted` stays set until
     /// the config is read again.
     pub(super) fn disconnected(&self) {
         self.change(|status| {
@@ -216,14 +217,14 @@ impl Reporter {
             for resource in &mut status.resources {
                 resource.synced = false;
                 resource.awaiting_canary = false;
-                resource.canary_gone = false;
+                resource.canary_deleted = false;
             }
         });
     }
 
     /// Enters a phase that waits for something without a failure, and records the reason.
     pub(super) fn waiting(&self, phase: Phase, reason: &str) {
-        let reason = &*in_words(reason);
+        let reason = &*readable_error(reason);
         let news = self.status.borrow().last_error.as_deref() != Some(reason) || self.status.borrow().phase != phase;
         if news {
             self.change(|status| {
@@ -233,8 +234,8 @@ impl Reporter {
             });
         }
         let entered = self.enter(phase);
-        match news.then(|| WAITING.due(&format!("{} {reason}", self.cluster))).flatten() {
-            Some(Due { more }) => {
+        match news.then(|| WAITING.permit(&format!("{} {reason}", self.cluster))).flatten() {
+            Some(LogPermit { more }) => {
                 tracing::warn!(cluster = %self.cluster, phase = phase.api_name(), reason, more, "cluster {} waits: {reason}", self.cluster)
             }
             None if entered => self.tell(phase, Some(reason)),
@@ -265,8 +266,8 @@ impl Reporter {
     pub(super) fn sign(&self, kind: Option<Kind>, gone: bool) {
         self.mirrors(|status| {
             let sign = match kind {
-                None => &mut status.config_gone,
-                Some(kind) => &mut status.resource_mut(kind).canary_gone,
+                None => &mut status.config_deleted,
+                Some(kind) => &mut status.resource_mut(kind).canary_deleted,
             };
             std::mem::replace(sign, gone) != gone
         });
@@ -334,7 +335,7 @@ impl Reporter {
         let before = self.status.borrow().unknown_prefixes.clone();
         for one in found.iter().filter(|one| !before.iter().any(|known| known.prefix == one.prefix)) {
             let UnknownPrefix { prefix, key_count } = one;
-            let Some(Due { more }) = UNKNOWN.due(&format!("{} {prefix}", self.cluster)) else { continue };
+            let Some(LogPermit { more }) = UNKNOWN.permit(&format!("{} {prefix}", self.cluster)) else { continue };
             tracing::warn!(
                 cluster = %self.cluster, prefix, key_count, more,
                 "cluster {} has keys that this version does not know and does not mirror", self.cluster
@@ -481,6 +482,6 @@ mod tests {
     fn a_source_that_loses_and_gains_all_the_time_has_a_line_for_each_phase_in_a_minute() {
         let (reporter, _status) = Reporter::new(ClusterName::parse("back-and-forth").unwrap());
         let lines = (0..2_000).flat_map(|_| [Phase::Live, Phase::SourceLost]).filter_map(|phase| reporter.line_about(phase));
-        assert_eq!(lines.collect::<Vec<_>>(), [Due { more: None }; 2]);
+        assert_eq!(lines.collect::<Vec<_>>(), [LogPermit { more: None }; 2]);
     }
 }

@@ -29,7 +29,7 @@ pub use self::holds::{Sign, Signs};
 use self::sentinel::OTHER_HISTORY;
 pub use self::unreadable::Unreadable;
 use crate::model::{
-    Change, ClusterId, Command, Cursor, DeletePoint, EntryKey, EtcdClusterId, MaxConnectedClusters, Revision, Scope, Sentinel,
+    CanaryPoint, Change, ClusterId, Command, Cursor, DeletePoint, EntryKey, EtcdClusterId, MaxConnectedClusters, Revision, Scope,
 };
 use cilium_kvstore::{ChangedKeys, Event, KeyValue, Page};
 
@@ -191,7 +191,7 @@ pub struct Resync {
     /// Cursor that is stored or about to be stored.
     cursor: Option<Cursor>,
     source: Option<Source>,
-    canary: Option<Sentinel>,
+    canary: Option<CanaryPoint>,
     state: State,
     holds: Holds,
     unreadable: Unreadable,
@@ -294,7 +294,7 @@ impl Resync {
     }
 
     fn canary_seen(&mut self, canary: KeyValue) -> Step {
-        let sentinel = Sentinel { revision: canary.mod_revision, value: canary.value.to_vec() };
+        let sentinel = CanaryPoint { revision: canary.mod_revision, value: canary.value.to_vec() };
         self.canary = Some(sentinel.clone());
         match &self.state {
             State::AwaitingCanary => self.check(),

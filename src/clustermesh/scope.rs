@@ -25,13 +25,13 @@ use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, Source};
 use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECKS, Timing};
 use crate::commit::{CommandSender, DecodedBudget, Published, Subscriber};
-use crate::model::{Causes, Command, Due, EntryKey, LeaseId, Revision, Scope};
+use crate::model::{Command, EntryKey, LeaseId, LogLimiter, LogPermit, Revision, Scope};
 use crate::wire::cluster_config::Reading;
 use crate::wire::keys;
 use cilium_kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, WatchMessage};
 
 /// Clusters and kinds for which a key that was omitted was logged recently.
-static LEFT_OUT: Causes = Causes::new();
+static LEFT_OUT: LogLimiter = LogLimiter::new();
 
 /// State that all kinds of a cluster share.
 #[derive(Debug)]
@@ -399,7 +399,7 @@ impl ScopeTask<'_> {
         let step = self.memory.resync.step(input);
         for reason in &step.unreadable_keys {
             let Scope { cluster, kind } = &self.scope;
-            if let Some(Due { more }) = LEFT_OUT.due(&format!("{cluster} {kind}")) {
+            if let Some(LogPermit { more }) = LEFT_OUT.permit(&format!("{cluster} {kind}")) {
                 tracing::warn!(%cluster, %kind, reason, more, "rejected a key of cluster {cluster}: /v1/rejected lists all");
             }
         }

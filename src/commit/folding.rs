@@ -192,7 +192,7 @@ impl FoldWorker {
 /// Runs a job and measures its duration.
 fn timed(job: Job) -> (Vec<FoldResult>, Duration) {
     let begun = Instant::now();
-    job.announced.iter().for_each(|announcement| announcement.let_rows_go());
+    job.announced.iter().for_each(|announcement| announcement.release_rows());
     (job.folds.into_iter().map(FoldJob::run).collect(), begun.elapsed())
 }
 
@@ -354,7 +354,7 @@ mod tests {
                 let record = view.record(&announcement.key).unwrap();
                 told.push(Arc::clone(&record.value));
                 rows.push(Arc::new(OneRow(Record::clone(&record))));
-                let old = Some(Version::packed(rows.last().unwrap().clone(), 0, 100, |_, _| None));
+                let old = Some(Version::from_packed(rows.last().unwrap().clone(), 0, 100, |_, _| None));
                 feed.announce(Announcement { old, ..announcement }, now);
             }
             folder.attend(&mut view, &feed);

@@ -241,8 +241,8 @@ impl Committer {
             let (begun, came) = (Instant::now(), batch.came());
             self.commit(batch.take());
             published = Instant::now();
-            self.publisher.marks.commit.note(published.saturating_duration_since(begun));
-            self.publisher.marks.publish.note(published.saturating_duration_since(came.unwrap_or(begun)));
+            self.publisher.marks.commit.record(published.saturating_duration_since(begun));
+            self.publisher.marks.publish.record(published.saturating_duration_since(came.unwrap_or(begun)));
         }
         self.persister.finish();
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::gathered::Gathered;
-use crate::model::{Causes, Due, Histogram, REMINDER_INTERVAL, Reminders, in_words};
+use crate::model::{Histogram, LogLimiter, LogPermit, REMINDER_INTERVAL, ReminderSchedule, readable_error};
 use crate::store::{Group, Store, StoreError};
 
 /// Time for which changes gather before they are stored together. docs/develop/measurements.md §1.1
@@ -61,7 +61,7 @@ const TIDY_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// Recently logged messages about storing. A disk that alternates between full and not full must
 /// not fill the log.
-static TOLD: Causes = Causes::new();
+static TOLD: LogLimiter = LogLimiter::new();
 
 /// A store of groups: [`Store`], or a test's replacement.
 pub trait Persistence: Send + 'static {
@@ -111,7 +111,7 @@ impl Persistence for Store {
 }
 
 fn tell_unmoved(error: &StoreError) {
-    if let Some(Due { more }) = TOLD.due(&format!("unmoved {error}")) {
+    if let Some(LogPermit { more }) = TOLD.permit(&format!("unmoved {error}")) {
         tracing::error!(%error, more, "cannot move changes from the log into the store: reopening the engine");
     }
 }
@@ -184,7 +184,7 @@ pub struct PersistWorker<P> {
     shared: Arc<Shared>,
     persistence: P,
     state: watch::Sender<PersistState>,
-    reminders: Mutex<Reminders<()>>,
+    reminders: Mutex<ReminderSchedule<()>>,
 }
 
 /// Reports the changes that are not synced, without waiting for the store.
@@ -216,7 +216,7 @@ pub fn persister<P: Persistence>(persistence: P, state: watch::Sender<PersistSta
     let shared = Arc::new(Shared::default());
     (
         Persister { shared: Arc::clone(&shared) },
-        PersistWorker { shared, persistence, state, reminders: Mutex::new(Reminders::new(REMINDER_INTERVAL)) },
+        PersistWorker { shared, persistence, state, reminders: Mutex::new(ReminderSchedule::new(REMINDER_INTERVAL)) },
     )
 }
 
@@ -372,7 +372,7 @@ impl<P: Persistence> PersistWorker<P> {
                 Ok(()) => {
                     self.succeeded();
                     if let Some(since) = since {
-                        self.shared.times.note(since.elapsed());
+                        self.shared.times.record(since.elapsed());
                     }
                     if Instant::now() >= tend_from {
                         let outcome = self.persistence.tend(next_at);
@@ -440,7 +440,7 @@ impl<P: Persistence> PersistWorker<P> {
     fn succeeded(&self) {
         if std::mem::take(&mut self.shared.lock().failing) {
             self.remind(false);
-            if let Some(Due { more }) = TOLD.due("works") {
+            if let Some(LogPermit { more }) = TOLD.permit("works") {
                 tracing::info!(more, "the store can be written again");
             }
         }
@@ -451,7 +451,7 @@ impl<P: Persistence> PersistWorker<P> {
         if self.shared.lock().stopped {
             return;
         }
-        let state = outcome.map_or_else(|error| PersistState::Failing { error: in_words(error) }, |()| PersistState::Healthy);
+        let state = outcome.map_or_else(|error| PersistState::Failing { error: readable_error(error) }, |()| PersistState::Healthy);
         self.state.send_if_modified(|current| {
             let differs = *current != state;
             *current = state;
@@ -468,7 +468,7 @@ impl<P: Persistence> PersistWorker<P> {
     fn failed(&self, group: Group, error: &StoreError) {
         let mut waiting = self.shared.lock();
         if !waiting.failing
-            && let Some(Due { more }) = TOLD.due(&error.to_string())
+            && let Some(LogPermit { more }) = TOLD.permit(&error.to_string())
         {
             tracing::error!(%error, more, "cannot write the store: trying again every second, the API is not affected");
         }
@@ -485,7 +485,7 @@ impl<P: Persistence> PersistWorker<P> {
             waiting.since = None;
         }
         let is_full = matches!(error, StoreError::LogFull { .. });
-        let error = in_words(error);
+        let error = readable_error(error);
         self.state.send_replace(if waiting.stopped || is_full { PersistState::Stopped { error } } else { PersistState::Failing { error } });
         self.shared.changed.notify_all();
     }

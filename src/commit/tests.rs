@@ -8,7 +8,7 @@ use std::{fs, thread};
 use super::*;
 use crate::feed::Retention;
 use crate::model::{
-    Change, ClusterId, ClusterName, Kind, MaxConnectedClusters, Object, Revision, Scope, Severity, SourceStamp, ToldFinding,
+    Change, ClusterId, ClusterName, FindingObject, Kind, MaxConnectedClusters, Object, Revision, Scope, Severity, SourceStamp,
 };
 use crate::store::{Store, StoreError};
 use crate::wire::{self, Context};
@@ -102,7 +102,7 @@ fn nothing_yet() -> Published {
 /// Adds a finding, or resolves it.
 fn finding(is_there: bool) -> Command {
     let clusters = vec!["paris".to_owned()];
-    let told = ToldFinding {
+    let told = FindingObject {
         id: "heldEntries/paris".to_owned(),
         kind: "heldEntries",
         severity: Severity::Info,

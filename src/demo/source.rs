@@ -79,7 +79,7 @@ impl Source {
         let record = ClusterRecord { config: Some(config), ..ClusterRecord::default() };
         let pods = (0..self.pods).map(|pod| data::pod(self.id, pod, 0));
         let entries = data::fixed(self.name.as_str(), self.id, self.pods).into_iter().chain(pods);
-        let mut commands = vec![Command::Beat, Command::Remember { cluster: self.name.clone(), record }];
+        let mut commands = vec![Command::Heartbeat, Command::StoreCluster { cluster: self.name.clone(), record }];
         commands.extend(entries.map(|entry| self.put(entry)));
         commands.extend([Kind::Identity, Kind::Ip, Kind::Node, Kind::Service].map(|kind| self.complete(kind)));
         let mut state = self.state();
@@ -100,7 +100,7 @@ impl Source {
     }
 
     pub(super) fn beat(&self) {
-        self.state().apply(vec![Command::Beat]);
+        self.state().apply(vec![Command::Heartbeat]);
     }
 
     /// Replaces a random pod by another one with the same address.

@@ -18,7 +18,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::client_file::ClientFile;
-use crate::model::{ClusterId, ClusterName, EtcdClusterId, MaxConnectedClusters, in_words};
+use crate::model::{ClusterId, ClusterName, EtcdClusterId, MaxConnectedClusters, readable_error};
 use cilium_kvstore::{ClientOptions, Connection};
 
 /// Result of a check.
@@ -54,11 +54,11 @@ impl Check {
     }
 
     fn warning(step: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { step, outcome: CheckOutcome::Warning, found: in_words(found.into()), advice: Some(advice.into()) }
+        Self { step, outcome: CheckOutcome::Warning, found: readable_error(found.into()), advice: Some(advice.into()) }
     }
 
     fn failed(step: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { step, outcome: CheckOutcome::Failed, found: in_words(found.into()), advice: Some(advice.into()) }
+        Self { step, outcome: CheckOutcome::Failed, found: readable_error(found.into()), advice: Some(advice.into()) }
     }
 }
 

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::meta::{ItemMeta, ListMeta};
 use super::objects::{IpcacheEntry, Node};
-use crate::model::ToldFinding;
+use crate::model::FindingObject;
 
 /// Something that looks wrong in the mesh.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -39,9 +39,9 @@ pub(crate) struct Finding {
     pub(crate) key: Option<String>,
 }
 
-impl From<ToldFinding> for Finding {
-    fn from(told: ToldFinding) -> Self {
-        let ToldFinding { id, kind, severity, clusters, detail, advice, since, count, key } = told;
+impl From<FindingObject> for Finding {
+    fn from(told: FindingObject) -> Self {
+        let FindingObject { id, kind, severity, clusters, detail, advice, since, count, key } = told;
         let cluster = match clusters.as_slice() {
             [only] => Some(only.clone()),
             _ => None,
@@ -50,8 +50,8 @@ impl From<ToldFinding> for Finding {
     }
 }
 
-impl From<&ToldFinding> for Finding {
-    fn from(told: &ToldFinding) -> Self {
+impl From<&FindingObject> for Finding {
+    fn from(told: &FindingObject) -> Self {
         told.clone().into()
     }
 }

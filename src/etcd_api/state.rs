@@ -13,7 +13,7 @@ use super::responses::{QUICK_RESPONSE_BYTES_MAX, RESPONSE_BYTES_MAX};
 use super::revisions::to_revision;
 use crate::admission::{Budget, Client, Places, Scanner, Share, StreamPermit};
 use crate::handle::{Handle, Reading};
-use crate::model::{EntryKey, Question, RangeOutcome};
+use crate::model::{EntryKey, RangeOutcome, RecordQuery};
 
 /// Id of the only member of the cluster: this process.
 pub(super) const MEMBER_ID: u64 = 1;
@@ -110,7 +110,7 @@ impl EtcdApi {
     pub(super) async fn reading_for(&self, key: &[u8]) -> Result<Reading, Status> {
         let entry = str::from_utf8(key).ok().and_then(EntryKey::from_cache_form).filter(|key| key.kind.is_mirrored());
         let Some(entry) = entry else { return self.reading().await };
-        self.handle.reading_for(Question::Key(entry)).await.map_err(|_| errors::loading())
+        self.handle.reading_for(RecordQuery::Key(entry)).await.map_err(|_| errors::loading())
     }
 
     /// Counts the outcome of a range request in the metrics, and returns the answer unchanged.

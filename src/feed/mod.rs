@@ -172,7 +172,7 @@ impl Feed {
     fn let_oldest_objects_go(&mut self) {
         if let Some(oldest) = self.ring.get(self.ring.len() - self.with_objects) {
             self.object_bytes -= oldest.object_bytes();
-            oldest.let_objects_go();
+            oldest.release_objects();
         }
         self.with_objects -= 1;
     }
@@ -405,7 +405,7 @@ mod tests {
             version: sequence,
             generation: 1,
         };
-        Version::of(&record, |_, value| Some(Arc::new(Object::Service(service(u32::try_from(value.len() / 50).unwrap()).1))))
+        Version::from_record(&record, |_, value| Some(Arc::new(Object::Service(service(u32::try_from(value.len() / 50).unwrap()).1))))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{SHOWN_MAX, UnreadNodes, and_more, listed};
 use crate::dto::text::rfc3339;
 use crate::handle;
 use crate::handle::{Reading, Survey};
-use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, ToldFinding};
+use crate::model::{ClusterName, EntryKey, FindingObject, Kind, ObjectPrefix};
 
 /// What else may be behind pod CIDRs that overlap: ranges that no pod has an address from (cilium/cilium#46179).
 const MADE_UP: &str =
@@ -15,7 +15,7 @@ const MADE_UP: &str =
 
 /// A finding across keys. `None` where what it rests on is just being read, as a list that is not complete says nothing of what is absent, and
 /// where it is over since the survey.
-pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading, unread: &UnreadNodes) -> Option<ToldFinding> {
+pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading, unread: &UnreadNodes) -> Option<FindingObject> {
     let told = match finding {
         handle::Finding::DanglingHostIp(cluster, ip) => dangling_host(finding, cluster, *ip, reading, unread)?,
         handle::Finding::DanglingIdentity(cluster, identity) => dangling_identity(finding, cluster, *identity, reading)?,
@@ -33,7 +33,7 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
                 "{key} has identity {identity}, which is outside the range of {cluster}, {lowest} to {highest}: the key is not used"
             );
             let advice = "check whether the cluster's id was changed while it was running";
-            ToldFinding { key: Some(key.to_string()), ..across(finding, std::slice::from_ref(cluster), detail, advice) }
+            FindingObject { key: Some(key.to_string()), ..across(finding, std::slice::from_ref(cluster), detail, advice) }
         }
         handle::Finding::OverlappingNodePodCidr(cluster) => {
             let nets = &survey.overlaps(cluster)?.between_nodes;
@@ -59,7 +59,7 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
         }
         handle::Finding::ServiceTooLarge(service) => service_too_large(finding, service, survey, reading)?,
     };
-    Some(ToldFinding { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..told })
+    Some(FindingObject { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..told })
 }
 
 /// The host may be a node of any cluster, so that nothing is said while the nodes of one are being read for the first time.
@@ -69,7 +69,7 @@ fn dangling_host(
     ip: IpAddr,
     reading: &Reading,
     unread: &UnreadNodes,
-) -> Option<ToldFinding> {
+) -> Option<FindingObject> {
     (reading.is_complete(cluster, Kind::Node) && !unread.is_arriving && !reading.has_any_node_at(ip)).then_some(())?;
     let unknown = match unread.clusters.as_slice() {
         [] => String::new(),
@@ -81,17 +81,17 @@ fn dangling_host(
     Some(across(finding, std::slice::from_ref(cluster), detail, advice))
 }
 
-fn dangling_identity(finding: &handle::Finding, cluster: &ClusterName, identity: u32, reading: &Reading) -> Option<ToldFinding> {
+fn dangling_identity(finding: &handle::Finding, cluster: &ClusterName, identity: u32, reading: &Reading) -> Option<FindingObject> {
     (reading.is_complete(cluster, Kind::Identity) && !reading.has_identity(identity, cluster)).then_some(())?;
     let detail = format!(
         "{cluster} has addresses with identity {identity}, but does not announce that identity: policies by label do not match them"
     );
     let advice = "check whether its operator deleted an identity that is still in use";
     let key = reading.ip_of_identity(identity, cluster).map(|key| key.to_string());
-    Some(ToldFinding { key, ..across(finding, std::slice::from_ref(cluster), detail, advice) })
+    Some(FindingObject { key, ..across(finding, std::slice::from_ref(cluster), detail, advice) })
 }
 
-fn export_conflict(finding: &handle::Finding, service: &str, reading: &Reading) -> Option<ToldFinding> {
+fn export_conflict(finding: &handle::Finding, service: &str, reading: &Reading) -> Option<FindingObject> {
     let exports = reading.merged_exports(service)?;
     let first = exports.conflicts.first()?;
     let shown =
@@ -103,10 +103,10 @@ fn export_conflict(finding: &handle::Finding, service: &str, reading: &Reading) 
     let clusters: BTreeSet<ClusterName> = in_conflict.chain(oldest).cloned().collect();
     let key = first.clusters.first().map(|cluster| EntryKey::new(Kind::ServiceExport, cluster.clone(), service).to_string());
     let advice = format!("make the exported services equal in all clusters; /v1/global-services/{service} lists every conflict");
-    Some(ToldFinding { key, ..across(finding, &clusters.into_iter().collect::<Vec<_>>(), detail, advice) })
+    Some(FindingObject { key, ..across(finding, &clusters.into_iter().collect::<Vec<_>>(), detail, advice) })
 }
 
-fn service_too_large(finding: &handle::Finding, service: &str, survey: &Survey, reading: &Reading) -> Option<ToldFinding> {
+fn service_too_large(finding: &handle::Finding, service: &str, survey: &Survey, reading: &Reading) -> Option<FindingObject> {
     let total: u64 = survey.slice_bytes(service).map(|(_, bytes)| bytes).sum();
     let (cluster, bytes) = survey.slice_bytes(service).max_by_key(|(_, bytes)| *bytes)?;
     let bytes_max = reading.service_bytes_max();
@@ -116,12 +116,12 @@ fn service_too_large(finding: &handle::Finding, service: &str, survey: &Survey, 
     );
     let advice =
         format!("check what writes the endpoint slices of {cluster} (the first is {key}); if they are intended, raise --decoded-max-bytes");
-    Some(ToldFinding { key: Some(key), ..across(finding, std::slice::from_ref(cluster), detail, advice) })
+    Some(FindingObject { key: Some(key), ..across(finding, std::slice::from_ref(cluster), detail, advice) })
 }
 
 /// One across keys, of clusters.
-fn across(finding: &handle::Finding, clusters: &[ClusterName], detail: String, advice: impl Into<String>) -> ToldFinding {
-    ToldFinding { id: finding.to_string(), ..super::finding(finding.kind_name(), "", clusters, detail, advice) }
+fn across(finding: &handle::Finding, clusters: &[ClusterName], detail: String, advice: impl Into<String>) -> FindingObject {
+    FindingObject { id: finding.to_string(), ..super::finding(finding.kind_name(), "", clusters, detail, advice) }
 }
 
 fn text_of(prefix: ObjectPrefix) -> String {
@@ -129,7 +129,7 @@ fn text_of(prefix: ObjectPrefix) -> String {
 }
 
 /// Those of some possible findings that there are.
-pub(crate) fn about(findings: &[handle::Finding], survey: &Survey, reading: &Reading) -> Vec<ToldFinding> {
+pub(crate) fn about(findings: &[handle::Finding], survey: &Survey, reading: &Reading) -> Vec<FindingObject> {
     let unread = UnreadNodes::of(reading);
     findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| told(finding, survey, reading, &unread)).collect()
 }

@@ -9,7 +9,7 @@ use super::listed;
 use super::writer::silent_writer;
 use crate::dto::text::rfc3339;
 use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
-use crate::model::{ClusterName, ClusterStatus, Kind, MissingConfigState, Phase, ToldFinding, WentBack};
+use crate::model::{ClusterName, ClusterStatus, FindingObject, Kind, MissingConfigState, Phase, RevisionRollback};
 
 /// How long a cluster may be in a phase on its way to what is read: agents go on without it after a minute (`clustermesh-sync-timeout`).
 pub(super) const PHASE_TIME_MAX: Duration = Duration::from_secs(60);
@@ -22,19 +22,19 @@ pub(super) const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
 const WENT_BACK_TOLD: Duration = Duration::from_secs(3_600);
 
 /// All of them.
-pub(super) fn of_clusters(reading: &Reading) -> Vec<ToldFinding> {
+pub(super) fn of_clusters(reading: &Reading) -> Vec<FindingObject> {
     let clusters: Vec<ClusterReading> = reading.cluster_names().iter().filter_map(|name| reading.cluster(name)).collect();
-    let mut found: Vec<ToldFinding> = clusters.iter().flat_map(|cluster| of_cluster(cluster, reading)).collect();
+    let mut found: Vec<FindingObject> = clusters.iter().flat_map(|cluster| of_cluster(cluster, reading)).collect();
     found.extend(duplicate_ids(&clusters));
     found
 }
 
-fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<ToldFinding> {
+fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<FindingObject> {
     let name = &cluster.name;
-    let mut found: Vec<ToldFinding> = rejected(name, reading).into_iter().collect();
+    let mut found: Vec<FindingObject> = rejected(name, reading).into_iter().collect();
     let Some(status) = &cluster.status else { return found };
     found.extend(way_to_it(name, status));
-    if let Some(slips) = &status.file_slips {
+    if let Some(slips) = &status.misspelt_keys {
         let detail = format!("the client file of {name} has a key that is not used: {slips}");
         let advice = "correct the key: meshkeep reads the file again when it changes";
         found.push(finding("clusterFileMisspelt", name.as_str(), [name], detail, advice));
@@ -45,13 +45,13 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<ToldFinding> {
     if status.phase == Phase::SourceLost {
         let detail = format!("the leases of {name} are no longer renewed: meshkeep serves its last known state");
         let advice = format!("check that the KVStoreMesh of {name}, or its clustermesh-apiserver, is running");
-        found.push(ToldFinding { since: since(status.phase_since), ..finding("sourceLost", name.as_str(), [name], detail, advice) });
+        found.push(FindingObject { since: since(status.phase_since), ..finding("sourceLost", name.as_str(), [name], detail, advice) });
     }
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     if held > 0 {
         let detail = format!("{held} keys of {name} disappeared with the lease of their writer and are held until the writer is back");
         let advice = "wait until its KVStoreMesh writes or deletes them; see docs/use/holds.md";
-        found.push(ToldFinding { count: Some(held as u64), ..finding("heldEntries", name.as_str(), [name], detail, advice) });
+        found.push(FindingObject { count: Some(held as u64), ..finding("heldEntries", name.as_str(), [name], detail, advice) });
     }
     if status.progress_unanswered {
         let detail = format!(
@@ -65,7 +65,7 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<ToldFinding> {
 }
 
 /// What stands between us and a cluster: its file, the way there, what it lets be read, and what it does not go on from.
-fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> {
+fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let error = || status.last_error.as_deref().unwrap_or("there is no error message");
     if let Some(error) = &status.file_error {
         let detail = format!("the client file of {name} cannot be used: {error}");
@@ -110,35 +110,35 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> 
         Phase::WaitingForCanary => "check that its clustermesh-apiserver or KVStoreMesh has finished its first sync",
         _ => "run `meshkeep doctor`, which tests each step of the connection",
     };
-    Some(ToldFinding { since: since(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
+    Some(FindingObject { since: since(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
 }
 
 /// Reports whose etcd the file of a cluster leads to. At once if there is evidence that it is another cluster's, or the user may not read the config. A
 /// cluster that had a config is given a minute: a KVStoreMesh that starts anew writes the configs of its clusters one after another.
-fn missing_config(name: &ClusterName, status: &ClusterStatus, state: &MissingConfigState) -> Option<ToldFinding> {
+fn missing_config(name: &ClusterName, status: &ClusterStatus, state: &MissingConfigState) -> Option<FindingObject> {
     let MissingConfigState { since: missing_since, missing } = state;
-    let is_certain = !status.config_gone && (missing.denied || !missing.others.is_empty());
+    let is_certain = !status.config_deleted && (missing.denied || !missing.others.is_empty());
     if !is_certain && missing_since.elapsed() < PHASE_TIME_MAX {
         return None;
     }
-    let rest = if status.config_gone { "; meshkeep keeps the last known state" } else { "" };
+    let rest = if status.config_deleted { "; meshkeep keeps the last known state" } else { "" };
     let detail = format!("{name} is not read: {}{rest}", missing.describe(name));
     let finding = finding("clusterConfigMissing", name.as_str(), [name], detail, missing.advice(name));
-    Some(ToldFinding { since: since(*missing_since), ..finding })
+    Some(FindingObject { since: since(*missing_since), ..finding })
 }
 
 /// The first of its certificates that ends.
-fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> {
+fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let what = format!("the client certificate or the CA for {name}");
     let advice = format!("renew it and replace the file that the client file of {name} names: the next connection uses it");
     expiring((name.as_str(), &what), [name], status.certificate_expiry?, &advice)
 }
 
 /// What a cluster says of itself and how much it says.
-fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<ToldFinding> {
+fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<FindingObject> {
     let mut found = Vec::new();
     let is_told = status.missing_config.as_ref().is_some_and(|state| missing_config(name, status, state).is_some());
-    if status.config_gone && !is_told {
+    if status.config_deleted && !is_told {
         let detail = format!("the cluster config of {name} was deleted from its etcd: meshkeep uses the last one");
         let advice = "check that its clustermesh-apiserver or KVStoreMesh is running";
         found.push(finding("clusterConfigLost", name.as_str(), [name], detail, advice));
@@ -148,24 +148,26 @@ fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<ToldFinding> 
         let detail = format!("the cluster config of {name} cannot be used: {}; meshkeep keeps the last known state", refused.reason);
         let advice = format!("check what wrote {key} (/v1/rejected has its value)");
         let since = Some(rfc3339(refused.first_seen));
-        found.push(ToldFinding { since, ..finding("clusterConfigRefused", name.as_str(), [name], detail, advice) });
+        found.push(FindingObject { since, ..finding("clusterConfigRefused", name.as_str(), [name], detail, advice) });
     }
     if let Some(excess) = &status.too_large {
         let advice = "find out what fills its etcd, or raise --cluster-max-keys or --cluster-max-bytes";
         found.push(finding("clusterTooLarge", name.as_str(), [name], format!("{name} is not read: {excess}"), advice));
     }
-    if let Some(WentBack { error, count, last }) = status.went_back.as_ref().filter(|one| one.last.elapsed() < WENT_BACK_TOLD) {
+    if let Some(RevisionRollback { error, count, last }) =
+        status.revision_rollback.as_ref().filter(|one| one.last.elapsed() < WENT_BACK_TOLD)
+    {
         let detail = format!(
             "{error}; meshkeep reads {name} again each time ({count} since the start), and agents may have older data than they expect"
         );
         let advice = "give each etcd its own address, and restart agents after a restore";
-        found.push(ToldFinding { since: since(*last), ..finding("revisionWentBack", name.as_str(), [name], detail, advice) });
+        found.push(FindingObject { since: since(*last), ..finding("revisionWentBack", name.as_str(), [name], detail, advice) });
     }
     found
 }
 
 /// Values of a cluster that could not be used.
-fn rejected(name: &ClusterName, reading: &Reading) -> Option<ToldFinding> {
+fn rejected(name: &ClusterName, reading: &Reading) -> Option<FindingObject> {
     let (count, first) = reading.rejected_of(name);
     let key = first?.to_string();
     let detail = match count {
@@ -175,11 +177,11 @@ fn rejected(name: &ClusterName, reading: &Reading) -> Option<ToldFinding> {
     };
     let advice = format!("/v1/rejected?cluster={name} lists them with the reasons; check what wrote them");
     let count = Some(count as u64);
-    Some(ToldFinding { count, key: Some(key), ..finding("rejectedValues", name.as_str(), [name], detail, advice) })
+    Some(FindingObject { count, key: Some(key), ..finding("rejectedValues", name.as_str(), [name], detail, advice) })
 }
 
 /// Ids that several clusters claim: their identities mean different labels under the same numbers.
-fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = ToldFinding> {
+fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = FindingObject> {
     let mut by_id: BTreeMap<u32, Vec<ClusterName>> = BTreeMap::new();
     for cluster in clusters {
         // of two that claim one id the second is refused, and keeps the one that it had

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::finding;
 use crate::dto::text::rfc3339;
-use crate::model::{Severity, ToldFinding};
+use crate::model::{FindingObject, Severity};
 
 /// How long before a certificate ends it is told, and when that is urgent: as most who renew by hand are told.
 const TOLD: Duration = Duration::from_secs(30 * 86_400);
@@ -16,7 +16,7 @@ pub(super) fn expiring(
     clusters: impl IntoIterator<Item = impl ToString>,
     expiry: SystemTime,
     advice: &str,
-) -> Option<ToldFinding> {
+) -> Option<FindingObject> {
     let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
     if left > TOLD {
         return None;
@@ -29,5 +29,5 @@ pub(super) fn expiring(
         days => format!("{what} expires at {at}, in {days} days"),
     };
     let told = finding("certificateExpiring", subject, clusters, detail, advice);
-    Some(if left <= URGENT { ToldFinding { severity: Severity::Critical, ..told } } else { told })
+    Some(if left <= URGENT { FindingObject { severity: Severity::Critical, ..told } } else { told })
 }

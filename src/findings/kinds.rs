@@ -1,6 +1,6 @@
 //! The kinds of findings, how bad each is, and how many are told.
 
-use crate::model::{Severity, ToldFinding};
+use crate::model::{FindingObject, Severity};
 
 /// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
 /// `info`: something that passes by itself, or that nobody need do anything about today.
@@ -54,8 +54,8 @@ pub(crate) fn finding(
     clusters: impl IntoIterator<Item = impl ToString>,
     detail: impl Into<String>,
     advice: impl Into<String>,
-) -> ToldFinding {
-    ToldFinding {
+) -> FindingObject {
+    FindingObject {
         id: if subject.is_empty() { kind.to_owned() } else { format!("{kind}/{subject}") },
         kind,
         severity: KINDS.iter().find(|(known, _)| *known == kind).map_or(Severity::Warning, |(_, severity)| *severity),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use crate::dto::text::rfc3339;
-use crate::model::ToldFinding;
+use crate::model::FindingObject;
 
 /// Start times by finding. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -23,7 +23,7 @@ struct Book {
 
 impl Ledger {
     /// Sets the start of each of the current findings, and forgets findings that are over.
-    pub(crate) fn note(&self, findings: &mut [ToldFinding]) {
+    pub(crate) fn note(&self, findings: &mut [FindingObject]) {
         let now = SystemTime::now();
         let mut known = self.0.since.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *known);
@@ -54,7 +54,7 @@ mod tests {
     fn a_finding_is_there_since_it_was_seen_first_until_it_is_over() {
         let ledger = Ledger::default();
         let noted = |present: bool| {
-            let mut findings: Vec<ToldFinding> = present.then(|| finding("staleFile", "x", ["paris"], "", "")).into_iter().collect();
+            let mut findings: Vec<FindingObject> = present.then(|| finding("staleFile", "x", ["paris"], "", "")).into_iter().collect();
             ledger.note(&mut findings);
             let since = findings.pop().and_then(|finding| finding.since);
             (since, ledger.0.since.lock().unwrap().get("staleFile/x").copied())

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::{Handle, Reading, Survey};
-use crate::model::{ClusterName, Severity, ToldFinding};
+use crate::model::{ClusterName, FindingObject, Severity};
 use crate::server::{Kept, KeptFiles, Serving};
 use ledger::Ledger;
 
@@ -65,7 +65,7 @@ impl FindingSources {
 }
 
 /// Returns the findings about clusters and this process, sorted by id, each with its start.
-pub(crate) fn standing(sources: &FindingSources, reading: &Reading) -> Vec<ToldFinding> {
+pub(crate) fn standing(sources: &FindingSources, reading: &Reading) -> Vec<FindingObject> {
     let mut found = clusters::of_clusters(reading);
     found.extend(process::of_process(sources));
     found.sort_by(|one, other| one.id.cmp(&other.id));

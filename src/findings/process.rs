@@ -5,11 +5,11 @@ use super::expiry::expiring;
 use super::finding;
 use crate::dto::text::rfc3339;
 use crate::handle::PersistState;
-use crate::model::{ClusterName, ToldFinding};
+use crate::model::{ClusterName, FindingObject};
 use crate::server::TLS_CERTIFICATE;
 
 /// All of it.
-pub(super) fn of_process(sources: &FindingSources) -> Vec<ToldFinding> {
+pub(super) fn of_process(sources: &FindingSources) -> Vec<FindingObject> {
     const NOBODY: [&str; 0] = [];
     let (handle, files) = (&sources.handle, &sources.files);
     let mut found = Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn of_process(sources: &FindingSources) -> Vec<ToldFinding> {
     if let Some(none) = handle.no_clusters().filter(|none| none.lasts) {
         let detail = format!("there is no remote cluster to mirror: {}", none.reason);
         let advice = "check that --clustermesh-config is the right directory, and that the Secret mounted there has the right name and namespace and a file for each cluster; if no cluster is expected yet, start meshkeep with --allow-no-clusters";
-        found.push(ToldFinding { since: Some(rfc3339(none.since)), ..finding("noClusters", "", NOBODY, detail, advice) });
+        found.push(FindingObject { since: Some(rfc3339(none.since)), ..finding("noClusters", "", NOBODY, detail, advice) });
     }
     let unwritten = match handle.persistence() {
         PersistState::Healthy => None,
@@ -70,7 +70,7 @@ pub(super) fn of_process(sources: &FindingSources) -> Vec<ToldFinding> {
     if untold > 0 {
         let detail = format!("the change stream omits {untold} findings, because there are too many: `kind=problem` has the others");
         let advice = "resolve the findings in the stream; /v1/problems lists all";
-        found.push(ToldFinding { count: Some(untold), ..finding("findingsOmitted", "", NOBODY, detail, advice) });
+        found.push(FindingObject { count: Some(untold), ..finding("findingsOmitted", "", NOBODY, detail, advice) });
     }
     found
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{TOLD_BYTES_MAX, TOLD_COUNT_MAX, UnreadNodes, told};
 use crate::handle::{Reading, Survey};
-use crate::model::{EntryKey, FindingChange, Object, ToldFinding};
+use crate::model::{EntryKey, FindingChange, FindingObject, Object};
 
 /// Maximum number of changes that one comparison publishes. It bounds the tombstones per second of
 /// findings that begin and end all the time. The largest set is published within 16 s.
@@ -30,7 +30,7 @@ pub(crate) struct FindingPublisher {
 /// Current findings, at most [`TOLD_COUNT_MAX`] and [`TOLD_BYTES_MAX`].
 #[derive(Debug, Default)]
 pub(crate) struct FindingSet {
-    by_key: BTreeMap<EntryKey, ToldFinding>,
+    by_key: BTreeMap<EntryKey, FindingObject>,
     bytes: usize,
     /// Number of findings that exceed the limits and are not published.
     pub(crate) left_out: u64,
@@ -39,7 +39,7 @@ pub(crate) struct FindingSet {
 impl FindingSet {
     /// Collects the findings about clusters and this process, then those across keys that are at
     /// least [`LASTING_MIN`] old.
-    pub(crate) fn of(standing: Vec<ToldFinding>, survey: Option<&Survey>, reading: &Reading, now: SystemTime) -> Self {
+    pub(crate) fn of(standing: Vec<FindingObject>, survey: Option<&Survey>, reading: &Reading, now: SystemTime) -> Self {
         let mut found = Self::default();
         let (mut rest, total) =
             (0, standing.len() as u64 + survey.iter().flat_map(|survey| survey.counts()).map(|(_, count)| count).sum::<u64>());
@@ -63,7 +63,7 @@ impl FindingSet {
     }
 
     /// Adds a finding. Returns false if the limits do not allow it.
-    fn take(&mut self, finding: ToldFinding) -> bool {
+    fn take(&mut self, finding: FindingObject) -> bool {
         let bytes = self.bytes + finding.text_bytes();
         if self.by_key.len() >= TOLD_COUNT_MAX || bytes > TOLD_BYTES_MAX {
             return false;
@@ -90,7 +90,7 @@ impl FindingPublisher {
                 break;
             }
             let before = self.told.get(&key).and_then(|object| object.as_finding());
-            if before.is_none_or(|before| !before.says_the_same(&finding)) {
+            if before.is_none_or(|before| !before.has_same_content(&finding)) {
                 changes.push((key, Some(Arc::new(Object::Finding(finding.into())))));
             }
         }
@@ -109,13 +109,13 @@ mod tests {
     use super::*;
     use crate::findings::finding;
 
-    fn found(findings: impl IntoIterator<Item = ToldFinding>) -> FindingSet {
+    fn found(findings: impl IntoIterator<Item = FindingObject>) -> FindingSet {
         let mut found = FindingSet::default();
         findings.into_iter().for_each(|finding| assert!(found.take(finding)));
         found
     }
 
-    fn lost(cluster: &str, detail: &str) -> ToldFinding {
+    fn lost(cluster: &str, detail: &str) -> FindingObject {
         finding("sourceLost", cluster, [cluster], detail, "")
     }
 
@@ -132,7 +132,7 @@ mod tests {
         let mut publisher = FindingPublisher::default();
         let key = |cluster: &str| format!("problem/sourceLost/{cluster}");
         assert_eq!(told(publisher.changes(found([lost("b", "x"), lost("a", "y")]))), [key("a") + " y", key("b") + " x"]);
-        let again = ToldFinding { since: Some("2026-01-01T00:00:00Z".to_owned()), ..lost("a", "y") };
+        let again = FindingObject { since: Some("2026-01-01T00:00:00Z".to_owned()), ..lost("a", "y") };
         assert_eq!(told(publisher.changes(found([lost("b", "x"), again]))), Vec::<String>::new());
         assert_eq!(told(publisher.changes(found([lost("a", "z")]))), [key("b") + " over", key("a") + " z"]);
         assert_eq!(told(publisher.changes(found([]))), [key("a") + " over"]);
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(taken, TOLD_COUNT_MAX);
         let mut long = FindingSet::default();
         let taken =
-            many(40).map(|finding| ToldFinding { detail: "x".repeat(1 << 20), ..finding }).filter(|one| long.take(one.clone())).count();
+            many(40).map(|finding| FindingObject { detail: "x".repeat(1 << 20), ..finding }).filter(|one| long.take(one.clone())).count();
         assert_eq!(taken, 15);
         let mut publisher = FindingPublisher::default();
         let steps: Vec<usize> = (0..4).map(|_| publisher.changes(found(many(CHANGES_MAX * 2 + 7))).len()).collect();

@@ -2,10 +2,10 @@
 
 use super::finding;
 use crate::dto::text::rfc3339;
-use crate::model::{ClusterName, ClusterStatus, ToldFinding};
+use crate::model::{ClusterName, ClusterStatus, FindingObject};
 
 /// Returns the finding about a cluster whose writer puts no heartbeat.
-pub(super) fn silent_writer(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> {
+pub(super) fn silent_writer(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let writer = &status.writer;
     let severity = writer.silence(status.last_contact)?;
     let since = writer.heard_time().map(rfc3339);
@@ -20,7 +20,7 @@ pub(super) fn silent_writer(name: &ClusterName, status: &ClusterStatus) -> Optio
     };
     let detail = format!("the etcd of {name} answers, but {silence}{errors}: later changes in {name} are unknown");
     let told = finding("writerSilent", name.as_str(), [name], detail, advice(name, &writer.etcd_errors));
-    Some(ToldFinding { severity, since, ..told })
+    Some(FindingObject { severity, since, ..told })
 }
 
 /// Returns what to do about a silent writer whose etcd reports these errors.

@@ -10,14 +10,14 @@ use tokio::sync::watch;
 
 use super::{Handle, LOADING_WAIT_MAX, Loading, Reading};
 use crate::commit::Published;
-use crate::model::Question;
+use crate::model::RecordQuery;
 
 /// Answers single questions while the store loads.
 pub trait Early: Debug + Send + Sync {
     /// Returns a snapshot that answers `question` as the loaded store would, with everything that
     /// the matching records refer to. `None` if the answer has to wait for the store. Reads from
     /// the disk.
-    fn published(&self, question: &Question) -> Option<Published>;
+    fn published(&self, question: &RecordQuery) -> Option<Published>;
 }
 
 /// The current [`Early`], if the store is loading.
@@ -35,7 +35,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`Loading`] after the wait.
-    pub async fn reading_for(&self, question: Question) -> Result<Reading, Loading> {
+    pub async fn reading_for(&self, question: RecordQuery) -> Result<Reading, Loading> {
         let deadline = Instant::now() + LOADING_WAIT_MAX;
         if let Some(reading) = self.try_reading() {
             return Ok(reading);

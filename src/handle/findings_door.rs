@@ -43,6 +43,6 @@ impl Handle {
     /// There is no committer, either not yet or not any more.
     pub async fn beat(&self) -> Result<(), WriterGone> {
         let writer = self.0.findings.0.get().ok_or(WriterGone)?;
-        writer.send(Command::Beat).await
+        writer.send(Command::Heartbeat).await
     }
 }

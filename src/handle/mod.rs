@@ -30,7 +30,9 @@ use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, Published, Subscriber};
-use crate::model::{ClusterName, ClusterStatus, DirectoryState, EtcdCounts, LogTail, MaxConnectedClusters, Scope, Setting, Times};
+use crate::model::{
+    ClusterName, ClusterStatus, DirectoryState, EtcdCounts, HistogramSnapshot, LogTail, MaxConnectedClusters, Scope, Setting,
+};
 
 pub use crate::commit::{ChangeCounts, NoDecodedRoom};
 pub use crate::model::IdentityScope;
@@ -306,11 +308,11 @@ impl Handle {
 
     /// Returns the durations of each step of a change by name. Empty while the store loads.
     #[must_use]
-    pub fn step_times(&self) -> Vec<(&'static str, Times)> {
+    pub fn step_times(&self) -> Vec<(&'static str, HistogramSnapshot)> {
         let loaded = self.0.about.loaded.borrow();
         let Some(marks) = loaded.as_ref().map(Subscriber::marks) else { return Vec::new() };
-        let stored = marks.stored().map(|stored| ("durable", stored.times()));
-        [("commit", marks.commit.times()), ("publish", marks.publish.times())].into_iter().chain(stored).collect()
+        let stored = marks.stored().map(|stored| ("durable", stored.snapshot()));
+        [("commit", marks.commit.snapshot()), ("publish", marks.publish.snapshot())].into_iter().chain(stored).collect()
     }
 
     /// Returns the number of changes since the start by cluster and kind. Empty while the store

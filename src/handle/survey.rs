@@ -2,9 +2,10 @@
 //! clusters, and services by backend address.
 //!
 //! A [`Survey`] reads a snapshot once and then the changes from one snapshot to the next, piece by
-//! piece ([`Look`]). It keeps only the part of each object that other keys depend on ([`RecordReferences`]). It
-//! has counts and sets of [`Finding`]s without their texts, for which a caller queries the
-//! [`Reading`]. Problems of a single cluster are not found here but from its status. Pure.
+//! piece ([`Look`]). It keeps only the part of each object that other keys depend on
+//! ([`RecordReferences`]). It has counts and sets of [`Finding`]s without their texts, for which a
+//! caller queries the [`Reading`]. Problems of a single cluster are not found here but from its
+//! status. Pure.
 
 mod backends;
 mod finding;

@@ -2,7 +2,7 @@
 
 /// Characters that occur in patterns but in no name in Kubernetes (`IsDNS1123Subdomain`,
 /// `k8s.io/apimachinery/pkg/util/validation`).
-const OF_PATTERNS: [char; 10] = ['*', '?', '[', ']', '{', '}', '^', '$', '|', '\\'];
+const PATTERN_CHARACTERS: [char; 10] = ['*', '?', '[', ']', '{', '}', '^', '$', '|', '\\'];
 
 /// Error for a pattern instead of a name. The message completes "NAME: …".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +17,7 @@ pub struct PatternForName {
 /// # Errors
 /// [`PatternForName`].
 pub fn check_exact_name(text: &str) -> Result<(), PatternForName> {
-    match text.chars().find(|character| OF_PATTERNS.contains(character)) {
+    match text.chars().find(|character| PATTERN_CHARACTERS.contains(character)) {
         Some(character) => Err(PatternForName { text: text.to_owned(), character }),
         None => Ok(()),
     }

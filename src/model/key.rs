@@ -54,9 +54,9 @@ pub enum Kind {
 
 /// Properties of a kind.
 #[derive(Debug)]
-struct Row {
+struct KindProperties {
     kind: Kind,
-    place: usize,
+    index: usize,
     base: &'static str,
     api_name: &'static str,
     list_name: &'static str,
@@ -68,45 +68,49 @@ struct Row {
     is_revocable: bool,
 }
 
-impl Row {
+impl KindProperties {
     /// Creates the row of a kind that meshkeep makes itself.
-    const fn made(kind: Kind, place: usize, base: &'static str, api_name: &'static str) -> Self {
+    const fn made(kind: Kind, index: usize, base: &'static str, api_name: &'static str) -> Self {
         let (list_name, infix, listed_as) = ("", "", kind);
         let (unscoped, is_mirrored, is_namespaced, is_revocable) = (None, false, false, false);
-        Self { kind, place, base, api_name, list_name, infix, unscoped, listed_as, is_mirrored, is_namespaced, is_revocable }
+        Self { kind, index, base, api_name, list_name, infix, unscoped, listed_as, is_mirrored, is_namespaced, is_revocable }
     }
 
     /// Creates the row of a mirrored kind.
-    const fn mirrored(kind: Kind, place: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
-        Self { is_mirrored: true, list_name, ..Self::made(kind, place, base, api_name) }
+    const fn mirrored(kind: Kind, index: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
+        Self { is_mirrored: true, list_name, ..Self::made(kind, index, base, api_name) }
     }
 
     /// Creates the row of a mirrored kind by which agents send traffic: services and their parts,
     /// which have namespaces.
-    const fn revocable(kind: Kind, place: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
-        Self { is_namespaced: true, is_revocable: true, ..Self::mirrored(kind, place, base, api_name, list_name) }
+    const fn revocable(kind: Kind, index: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
+        Self { is_namespaced: true, is_revocable: true, ..Self::mirrored(kind, index, base, api_name, list_name) }
     }
 }
 
 /// One row per kind, in the order of [`Kind`].
-const ROWS: [Row; 10] = [
-    Row::revocable(Kind::EndpointSlice, 0, "endpointslices/v1", "endpointSlice", "endpoint-slices"),
-    Row { infix: "id/", unscoped: Some("id/"), ..Row::mirrored(Kind::Identity, 1, "identities/v1", "identity", "identities") },
-    Row { unscoped: Some("default/"), ..Row::mirrored(Kind::Ip, 2, "ip/v1", "ipcache", "ipcache") },
-    Row { listed_as: Kind::Ip, ..Row::made(Kind::NodeIp, 3, "nodes/v1", "ipcache") },
-    Row::mirrored(Kind::Node, 3, "nodes/v1", "node", "nodes"),
-    Row::revocable(Kind::ServiceExport, 4, "serviceexports/v1", "serviceExport", "service-exports"),
-    Row::revocable(Kind::Service, 5, "services/v1", "service", "services"),
-    Row::made(Kind::Cluster, 6, "cluster-config", "cluster"),
-    Row::made(Kind::Problem, 7, "problem", "problem"),
-    Row::made(Kind::Notice, 8, "notice", "notice"),
+const KIND_PROPERTIES: [KindProperties; 10] = [
+    KindProperties::revocable(Kind::EndpointSlice, 0, "endpointslices/v1", "endpointSlice", "endpoint-slices"),
+    KindProperties {
+        infix: "id/",
+        unscoped: Some("id/"),
+        ..KindProperties::mirrored(Kind::Identity, 1, "identities/v1", "identity", "identities")
+    },
+    KindProperties { unscoped: Some("default/"), ..KindProperties::mirrored(Kind::Ip, 2, "ip/v1", "ipcache", "ipcache") },
+    KindProperties { listed_as: Kind::Ip, ..KindProperties::made(Kind::NodeIp, 3, "nodes/v1", "ipcache") },
+    KindProperties::mirrored(Kind::Node, 3, "nodes/v1", "node", "nodes"),
+    KindProperties::revocable(Kind::ServiceExport, 4, "serviceexports/v1", "serviceExport", "service-exports"),
+    KindProperties::revocable(Kind::Service, 5, "services/v1", "service", "services"),
+    KindProperties::made(Kind::Cluster, 6, "cluster-config", "cluster"),
+    KindProperties::made(Kind::Problem, 7, "problem", "problem"),
+    KindProperties::made(Kind::Notice, 8, "notice", "notice"),
 ];
 
 // each row is at the index of its kind
 const _: () = {
     let mut at = 0;
-    while at < ROWS.len() {
-        assert!(ROWS[at].kind as usize == at, "rows are in the order of their kinds");
+    while at < KIND_PROPERTIES.len() {
+        assert!(KIND_PROPERTIES[at].kind as usize == at, "rows are in the order of their kinds");
         at += 1;
     }
 };
@@ -124,54 +128,54 @@ impl Kind {
     pub const STREAMED: [Self; 8] =
         [Self::EndpointSlice, Self::Identity, Self::Ip, Self::Node, Self::ServiceExport, Self::Service, Self::Cluster, Self::Problem];
 
-    const fn row(self) -> &'static Row {
-        &ROWS[self as usize]
+    const fn properties(self) -> &'static KindProperties {
+        &KIND_PROPERTIES[self as usize]
     }
 
     /// Returns the prefix below `cilium/cache/` and `cilium/state/` (Cilium's
     /// `pkg/clustermesh/kvstoremesh/reflector`).
     #[must_use]
     pub const fn base(self) -> &'static str {
-        self.row().base
+        self.properties().base
     }
 
     /// Returns the name in the API and its filters.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
-        self.row().api_name
+        self.properties().api_name
     }
 
     /// Returns the name of the API's list, such as `nodes` in `/v1/nodes`. Empty for a kind that is
     /// not mirrored.
     #[must_use]
     pub const fn list_name(self) -> &'static str {
-        self.row().list_name
+        self.properties().list_name
     }
 
     /// Returns whether its keys name objects as `<namespace>/<name>`.
     #[must_use]
     pub const fn is_namespaced(self) -> bool {
-        self.row().is_namespaced
+        self.properties().is_namespaced
     }
 
     /// Returns whether its keys are one-to-one copies of the source's keys.
     #[must_use]
     pub const fn is_mirrored(self) -> bool {
-        self.row().is_mirrored
+        self.properties().is_mirrored
     }
 
     /// Returns the index in [`Kind::ALL`]. [`Kind::NodeIp`] has the index of nodes; kinds without
     /// records have an index beyond the end.
     #[must_use]
-    pub const fn place(self) -> usize {
-        self.row().place
+    pub const fn index(self) -> usize {
+        self.properties().index
     }
 
     /// Returns the kind that lists, filters and streams use: all ipcache entries have one kind,
     /// whether they are mirrored or derived.
     #[must_use]
     pub const fn listed_as(self) -> Self {
-        self.row().listed_as
+        self.properties().listed_as
     }
 
     /// Returns whether the entries are removed when their cluster is unreachable for longer than
@@ -179,19 +183,19 @@ impl Kind {
     /// addresses stay (`RevokeCache` in `pkg/clustermesh/remote_cluster.go`).
     #[must_use]
     pub const fn is_revocable(self) -> bool {
-        self.row().is_revocable
+        self.properties().is_revocable
     }
 
     /// Returns the part of a cache key between the cluster's name and the object's name. Only
     /// identities have one.
     pub(crate) const fn infix(self) -> &'static str {
-        self.row().infix
+        self.properties().infix
     }
 
     /// Returns the part that replaces the cluster's name in a cluster's own etcd; `None` if the
     /// name itself is used. The name of an address space is `default` (`pkg/ipcache/kvstore.go`).
     pub(crate) const fn unscoped(self) -> Option<&'static str> {
-        self.row().unscoped
+        self.properties().unscoped
     }
 }
 
@@ -372,12 +376,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_has_its_row_and_the_lists_of_kinds_follow_from_the_rows() {
-        let those = |test: fn(&Row) -> bool| ROWS.iter().filter(|row| test(row)).map(|row| row.kind).collect::<Vec<_>>();
+    fn the_lists_of_kinds_agree_with_the_properties() {
+        let those =
+            |test: fn(&KindProperties) -> bool| KIND_PROPERTIES.iter().filter(|row| test(row)).map(|row| row.kind).collect::<Vec<_>>();
         assert_eq!(those(|row| row.is_mirrored), Kind::ALL);
         assert_eq!(those(|row| row.is_mirrored || row.listed_as != row.kind), Kind::STORED);
         assert_eq!(those(|row| row.listed_as == row.kind && row.kind != Kind::Notice), Kind::STREAMED);
-        assert!(Kind::ALL.into_iter().enumerate().all(|(at, kind)| kind.place() == at));
+        assert!(Kind::ALL.into_iter().enumerate().all(|(at, kind)| kind.index() == at));
     }
 
     #[test]
@@ -402,9 +407,9 @@ mod tests {
     }
 
     #[test]
-    fn the_kinds_know_their_places() {
-        for (place, kind) in Kind::ALL.into_iter().enumerate() {
-            assert_eq!((kind.place(), kind.is_mirrored(), kind.listed_as()), (place, true, kind));
+    fn kinds_have_the_index_of_their_list() {
+        for (index, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!((kind.index(), kind.is_mirrored(), kind.listed_as()), (index, true, kind));
         }
         assert!(Kind::STORED.is_sorted() && Kind::STREAMED.is_sorted() && Kind::ALL.is_sorted());
     }

@@ -10,20 +10,20 @@ mod exact_name;
 mod key;
 mod objects;
 mod process;
-mod question;
+mod record_query;
 mod size;
 mod text;
 
 pub use cilium_kvstore::{Backoff, EtcdClusterId, LeaseId, Revision};
 
 pub use changes::announcement::{Announcement, Rows, Version};
-pub use changes::change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
+pub use changes::change::{CanaryPoint, Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Tombstone};
+pub use changes::finding::{FindingChange, FindingObject, Severity};
 pub use changes::position::{Epoch, EpochSpan, Position, ReaderPosition, Sequence};
 pub use changes::record::{RawRecord, Record, Rejection, SourceStamp};
-pub use changes::told_finding::{FindingChange, Severity, ToldFinding};
 pub use clusters::cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, MaxConnectedClusters, Phase, RefusedKey,
-    ResourceStatus, UnknownPrefix, WentBack,
+    ResourceStatus, RevisionRollback, UnknownPrefix,
 };
 pub use clusters::missing_config::{MissingConfig, MissingConfigState};
 pub use clusters::writer::{Heartbeat, SilenceLimits, WriterStatus};
@@ -38,16 +38,16 @@ pub use objects::object::{
     ObjectPrefix, Port, Service,
 };
 pub use objects::packed_slice::PackedSlice;
-pub use process::causes::{Causes, Due};
-pub use process::etcd_counts::{EtcdCounts, OpenOne, RangeOutcome};
-pub use process::histogram::{HISTOGRAM_STEPS, Histogram, Times};
+pub use process::etcd_counts::{EtcdCounts, OpenGuard, RangeOutcome};
+pub use process::histogram::{HISTOGRAM_BOUNDS, Histogram, HistogramSnapshot};
 pub use process::listen::{ETCD_VERSION, ListenAddress};
+pub use process::log_limiter::{LogLimiter, LogPermit};
 pub use process::log_tail::LogTail;
-pub use process::reminders::{REMINDER_INTERVAL, Reminders};
+pub use process::reminders::{REMINDER_INTERVAL, ReminderSchedule};
 pub use process::setting::{Setting, SettingSource};
-pub use question::Question;
+pub use record_query::RecordQuery;
 pub use size::{ScopeSize, Size};
-pub use text::in_words::in_words;
-pub use text::nearest::nearest;
-pub use text::printable::{is_acted_on, printable, printable_with_colours};
-pub use text::secret_url::{SecretUrl, shown_path, with_bare_urls, without_url_secrets};
+pub use text::printable::{is_terminal_control, printable, printable_with_colours};
+pub use text::readable_error::readable_error;
+pub use text::secret_url::{SecretUrl, redact_url_secrets, redact_urls, redacted_path};
+pub use text::suggestion::suggest_word;

@@ -12,7 +12,7 @@ use super::restore::{Decoder, restore_changed};
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
 use crate::handle::Early;
-use crate::model::{ClusterName, MaxConnectedClusters, Object, Question, Record};
+use crate::model::{ClusterName, MaxConnectedClusters, Object, Record, RecordQuery};
 use crate::store::PartialStore;
 use crate::view::{DERIVATION, View};
 
@@ -44,7 +44,7 @@ pub(super) fn begin(partial: PartialStore, max: MaxConnectedClusters, retention:
 }
 
 impl Early for EarlyMirror {
-    fn published(&self, question: &Question) -> Option<Published> {
+    fn published(&self, question: &RecordQuery) -> Option<Published> {
         let mut questions = vec![question.clone()];
         let mut view = self.read(&questions)?;
         let named = named(question, &view);
@@ -57,7 +57,7 @@ impl Early for EarlyMirror {
 }
 
 impl EarlyMirror {
-    fn read(&self, questions: &[Question]) -> Option<View> {
+    fn read(&self, questions: &[RecordQuery]) -> Option<View> {
         let mut found = self.partial.read(questions)?;
         self.decoder.decode_all(&mut found.changed);
         let mut view = self.view.clone();
@@ -69,28 +69,28 @@ impl EarlyMirror {
 
 /// Returns further questions for objects that the answer refers to: identities, nodes by their
 /// addresses, and nodes from which entries are derived.
-fn named(question: &Question, view: &View) -> Vec<Question> {
+fn named(question: &RecordQuery, view: &View) -> Vec<RecordQuery> {
     let mut named = Vec::new();
     match question {
-        Question::Covering(ip) => {
+        RecordQuery::Covering(ip) => {
             // every match; the order of their precedence does not matter here
             for found in view.lookup(*ip, None) {
                 if let Some(Object::Ip(entry)) = found.record.object.as_deref() {
-                    named.push(Question::Identity(entry.identity));
-                    named.extend(entry.host_ip.map(Question::NodeAt));
+                    named.push(RecordQuery::Identity(entry.identity));
+                    named.extend(entry.host_ip.map(RecordQuery::NodeAt));
                 }
                 named.extend(origin(&found.record));
             }
         }
-        Question::Network(net) => named.extend(view.ips_at(*net).filter_map(|record| origin(&record))),
-        Question::Identity(_) | Question::NodeAt(_) | Question::Key(_) => {}
+        RecordQuery::Network(net) => named.extend(view.ips_at(*net).filter_map(|record| origin(&record))),
+        RecordQuery::Identity(_) | RecordQuery::NodeAt(_) | RecordQuery::Key(_) => {}
     }
     named
 }
 
-fn origin(record: &Record) -> Option<Question> {
+fn origin(record: &Record) -> Option<RecordQuery> {
     let origin = record.key.origin();
-    (origin != record.key).then_some(Question::Key(origin))
+    (origin != record.key).then_some(RecordQuery::Key(origin))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use super::stall::Stallable;
 use super::tls::Serving;
 use super::visit::{Answer, Transport, Visit};
 use crate::admission::Client;
-use crate::model::{Causes, Due};
+use crate::model::{LogLimiter, LogPermit};
 
 /// Maximum size of each of the two buffers of an HTTP/1 connection, in bytes.
 ///
@@ -67,7 +67,7 @@ const NO_BODY_MAX: Duration = Duration::from_secs(1 << 28);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Recently logged accept errors.
-static REFUSED: Causes = Causes::new();
+static REFUSED: LogLimiter = LogLimiter::new();
 
 /// First bytes of an HTTP/2 connection without TLS. No HTTP/1.1 request starts with them (RFC 9113
 /// §3.4).
@@ -137,7 +137,7 @@ impl Server {
             let (socket, client) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    if let Some(Due { more }) = REFUSED.due(&error.to_string()) {
+                    if let Some(LogPermit { more }) = REFUSED.permit(&error.to_string()) {
                         tracing::warn!(%error, more, "cannot accept connections: trying again ten times a second");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::model::in_words;
+use crate::model::readable_error;
 
 /// Interval between checks of the files' metadata. A rotated file is in use within a second.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -104,7 +104,7 @@ impl<T> Kept<T> {
     ) -> Result<Self, E> {
         let seen = Seen { stamps: stamps(&paths), read: Instant::now(), failure: None };
         let current = ArcSwap::from_pointee(make()?);
-        Ok(Self { name, paths, make: Box::new(move || make().map_err(in_words)), current, seen: Mutex::new(seen) })
+        Ok(Self { name, paths, make: Box::new(move || make().map_err(readable_error)), current, seen: Mutex::new(seen) })
     }
 
     /// Returns the value in use.

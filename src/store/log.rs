@@ -22,7 +22,7 @@ use self::frames::FileHead;
 use self::run::Run;
 use self::synced_mark::SyncedMark;
 use super::encoding::group::{Changes, Group};
-use crate::model::{Causes, Due, Epoch};
+use crate::model::{Epoch, LogLimiter, LogPermit};
 
 /// A file that is larger is followed by another, so that it can go: a few seconds at the highest rate of the plan, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -32,7 +32,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 const TOTAL_BYTES_MAX: u64 = 256 << 20;
 
 /// Why the log could not be written, as far as it was told lately.
-static UNWRITTEN: Causes = Causes::new();
+static UNWRITTEN: LogLimiter = LogLimiter::new();
 
 /// The log of an open store. Shared by the writer, which appends, and the thread that stores, which does everything else.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ impl Log {
     /// Notes up to which group everything is on the disk, so that a start notices what is missing of it.
     fn note_synced(&self, id: u64, group: u64) {
         if let Err(error) = self.files.note_synced(SyncedMark { id, group })
-            && let Some(Due { more }) = UNWRITTEN.due("synced")
+            && let Some(LogPermit { more }) = UNWRITTEN.permit("synced")
         {
             tracing::warn!(%error, more, "cannot record how far the log is synced: if its end is damaged, the next start treats it as torn");
         }
@@ -289,7 +289,7 @@ impl Log {
     fn told(&self, outcome: io::Result<()>) {
         self.failing.store(outcome.is_err(), Ordering::Relaxed);
         if let Err(error) = outcome
-            && let Some(Due { more }) = UNWRITTEN.due(&error.to_string())
+            && let Some(LogPermit { more }) = UNWRITTEN.permit(&error.to_string())
         {
             tracing::error!(%error, more, "cannot write the log: if the process is killed now, some streams get a reset");
         }

@@ -100,7 +100,7 @@ impl Scopes {
     pub(super) fn count_change(&mut self, number: ScopeNumber, kind: Kind) {
         self.changes.count += 1;
         *self.changes.scopes.get_mut(number.0) = self.changes.count;
-        if let Some(newest) = self.changes.kinds.get_mut(kind.place()) {
+        if let Some(newest) = self.changes.kinds.get_mut(kind.index()) {
             *newest = self.changes.count;
         }
     }
@@ -115,7 +115,7 @@ impl Scopes {
 
     /// Returns the version of a kind: the number of its last change.
     pub(super) fn kind_version(&self, kind: Kind) -> u64 {
-        self.changes.kinds.get(kind.place()).copied().unwrap_or_default()
+        self.changes.kinds.get(kind.index()).copied().unwrap_or_default()
     }
 
     /// Returns the version of a scope: the number of its last change.

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use super::FollowReport;
 use super::rules::{HoldReason, Withdrawal};
 use crate::announce::plan::Plan;
-use crate::model::shown_path;
+use crate::model::redacted_path;
 
 /// Interval between writes when nothing changes. The time of the file shows that the announcer is
 /// alive.
@@ -39,7 +39,7 @@ pub(in crate::announce) async fn keep_metrics(
         if let Err(error) = written.as_ref()
             && !is_failing
         {
-            tracing::warn!(path = %shown_path(&path), %error, "cannot write the metrics: trying again every minute");
+            tracing::warn!(path = %redacted_path(&path), %error, "cannot write the metrics: trying again every minute");
         }
         is_failing = written.is_err();
         tokio::select! {

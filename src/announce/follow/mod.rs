@@ -25,7 +25,7 @@ use super::fault::{FileError, ReadFile};
 use super::files::{check_count, check_files, read};
 use super::plan::Plan;
 use crate::file_watch::DirectoryWatch;
-use crate::model::shown_path;
+use crate::model::redacted_path;
 
 /// Interval between checks of the files' stamps when no change was reported. Same as for the config
 /// directory.
@@ -262,7 +262,7 @@ fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
     }
     let is_held = |path: &Path| now.held.iter().any(|change| change.path == path);
     for change in before.held.iter().filter(|change| !is_held(&change.path)) {
-        tracing::info!(path = %shown_path(&change.path), "no change to the file is held back any more");
+        tracing::info!(path = %redacted_path(&change.path), "no change to the file is held back any more");
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::super::fault::{FileError, ReadFile};
 use super::stamp::FileStamp;
-use crate::model::shown_path;
+use crate::model::redacted_path;
 
 /// Times and limits of the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,9 +194,9 @@ impl fmt::Display for HeldChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.reason {
             HoldReason::Withdrawal(Withdrawal { withdrawn, workloads, .. }) => {
-                write!(f, "{}: would withdraw {withdrawn} of {workloads} workloads", shown_path(&self.path))
+                write!(f, "{}: would withdraw {withdrawn} of {workloads} workloads", redacted_path(&self.path))
             }
-            HoldReason::KeepsChanging => write!(f, "{}: keeps changing", shown_path(&self.path)),
+            HoldReason::KeepsChanging => write!(f, "{}: keeps changing", redacted_path(&self.path)),
         }
     }
 }

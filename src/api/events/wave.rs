@@ -80,8 +80,8 @@ mod tests {
         Arc::new(Announcement {
             sequence,
             key,
-            old: object(old).map(Version::made_here),
-            new: object(new).map(Version::made_here),
+            old: object(old).map(Version::of_own_object),
+            new: object(new).map(Version::of_own_object),
             revision: None,
             replaces: None,
             deleted: None,

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::words::and;
 use crate::api::openapi;
 use crate::api::problem::Problem;
-use crate::model::nearest;
+use crate::model::suggest_word;
 
 /// Member that says why an item has no content.
 const TOO_LARGE: &str = "tooLarge";
@@ -100,7 +100,7 @@ impl Wanted {
 fn unknown(name: &str, members: &BTreeMap<String, Shape>) -> Problem {
     let names: Vec<&str> = members.keys().map(String::as_str).collect();
     let there_are = and(&names);
-    let trouble = match nearest(name, names.iter().copied()) {
+    let trouble = match suggest_word(name, names.iter().copied()) {
         Some(meant) => format!("these items have no field {name:?}, did you mean {meant}? They have {there_are}"),
         None => format!("these items have no field {name:?}: they have {there_are}"),
     };

@@ -10,7 +10,7 @@ use utoipa::openapi::path::Parameter;
 
 use super::words::and;
 use crate::api::problem::{Code, Problem};
-use crate::model::nearest;
+use crate::model::suggest_word;
 
 /// Description of a known parameter.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ pub(super) fn explain<T: IntoParams>(pairs: &[(String, String)]) -> Problem {
 fn unknown(name: &str, known: &[Known]) -> Problem {
     let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
     let takes = format!("this path has {}", and(&names));
-    match nearest(name, names.iter().copied()) {
+    match suggest_word(name, names.iter().copied()) {
         Some(meant) => Problem::parameter(name, format!("is not a parameter of this path, did you mean {meant}? {takes}")),
         None => Problem::parameter(name, format!("is not a parameter of this path: {takes}")),
     }

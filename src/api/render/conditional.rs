@@ -2,10 +2,10 @@
 //! nothing while nothing changes.
 //!
 //! If an answer depends only on the mirror's data of some kinds and clusters, its tag is made of a
-//! counter that grows with their changes ([`Reading::content_version`]). The counter is read before the
-//! answer is made: `304` needs no lookup, and an answer that is newer than its tag is at worst sent
-//! once more. Answers about connections, times or findings are tagged by their content, and so are
-//! documents.
+//! counter that grows with their changes ([`Reading::content_version`]). The counter is read before
+//! the answer is made: `304` needs no lookup, and an answer that is newer than its tag is at worst
+//! sent once more. Answers about connections, times or findings are tagged by their content, and so
+//! are documents.
 //!
 //! Tags are weak: they do not cover the age of an answer (`ageSeconds`, `position`, revisions of
 //! sources). `304` therefore means that the client's copy is what it would get, not that it is

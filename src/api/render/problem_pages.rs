@@ -5,7 +5,7 @@ use axum::extract::rejection::PathRejection;
 use axum::response::Html;
 
 use crate::api::problem::{Code, Problem};
-use crate::model::nearest;
+use crate::model::suggest_word;
 
 /// Advice for browsers: how to send a request with a token.
 const WITH_TOKEN: &str = "<p>Browsers do not send this header. Use a program that does:</p>\n\
@@ -22,7 +22,7 @@ pub(crate) async fn index() -> Html<String> {
 pub(crate) async fn one(path: Result<Path<String>, PathRejection>) -> Result<Html<String>, Problem> {
     let Path(name) = path.map_err(|_| Problem::new(Code::NotFound, "there is no such problem: /problems lists all"))?;
     let Some(code) = Code::ALL.iter().find(|code| code.name() == name) else {
-        let meant = nearest(&name, Code::ALL.iter().map(|code| code.name()));
+        let meant = suggest_word(&name, Code::ALL.iter().map(|code| code.name()));
         let meant = meant.map(|meant| format!(", perhaps /problems/{meant}")).unwrap_or_default();
         return Err(Problem::new(Code::NotFound, format!("there is no problem of that name{meant}: /problems lists all")));
     };

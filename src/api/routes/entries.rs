@@ -19,7 +19,7 @@ use crate::api::state::ApiState;
 use crate::dto::raw::{Entry, Rejected};
 use crate::dto::text::seconds;
 use crate::dto::{EntryList, RejectedList};
-use crate::model::{ClusterName, EntryKey, Kind, Question, RefusedKey};
+use crate::model::{ClusterName, EntryKey, Kind, RecordQuery, RefusedKey};
 
 /// Raw entries: all mirrored keys with their newest bytes, valid or rejected.
 ///
@@ -65,7 +65,7 @@ pub(crate) async fn get_entry(
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
     let missing = || Problem::new(Code::NotFound, format!("there is no key {text}: /v1/entries?prefix= lists the keys below a prefix"));
     let key = EntryKey::from_cache_form(&text).filter(|key| key.kind.is_mirrored()).ok_or_else(missing)?;
-    let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
+    let reading = state.handle.reading_for(RecordQuery::Key(key.clone())).await?;
     let record = reading.record(&key).ok_or_else(missing)?;
     let source = reading.source_of(&record);
     query.values.terms()?.check(std::slice::from_ref(&source))?;

@@ -16,7 +16,7 @@ use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{Identity, IdentityAnswer, IpcacheEntry, Node, Service};
 use crate::dto::{IdentityList, IpcacheList, NodeList, ServiceList};
 use crate::handle::{Filter, Reading};
-use crate::model::{EntryKey, IdentityScope, Kind, Question};
+use crate::model::{EntryKey, IdentityScope, Kind, RecordQuery};
 
 /// Nodes of all clusters.
 ///
@@ -44,7 +44,7 @@ pub(crate) async fn get_node(
 ) -> Result<Json<Node>, Problem> {
     let Path((cluster, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::Node, cluster_in_path(&cluster)?, name.as_str());
-    let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
+    let reading = state.handle.reading_for(RecordQuery::Key(key.clone())).await?;
     let found = single(&reading, &key, query.values.terms()?, Node::of);
     let missing = || Problem::new(Code::NotFound, format!("cluster {cluster} has no node {name}: /v1/nodes lists all nodes"));
     let (mut node, meta) = found.ok_or_else(missing)??;
@@ -84,7 +84,7 @@ pub(crate) async fn get_service(
 ) -> Result<Json<Service>, Problem> {
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::Service, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
-    let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
+    let reading = state.handle.reading_for(RecordQuery::Key(key.clone())).await?;
     let found = single(&reading, &key, query.values.terms()?, Service::of);
     let detail = || format!("cluster {cluster} exports no service {namespace}/{name}: /v1/services lists all services");
     let (mut service, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
@@ -133,7 +133,7 @@ pub(crate) async fn get_identity(
     let id = identity_in_path(path)?;
     let wanted = clusters(&query.values.cluster)?;
     let terms = query.values.terms()?;
-    let reading = state.handle.reading_for(Question::Identity(id)).await?;
+    let reading = state.handle.reading_for(RecordQuery::Identity(id)).await?;
     let ids = ClusterIds::new(&reading);
     let mut records: Vec<_> = reading.identities(id).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster)).collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.last_sequence));

@@ -14,7 +14,7 @@ use crate::api::state::ApiState;
 use crate::dto::problems::{Finding, FindingList};
 use crate::findings::{KINDS, Surveyed, UnreadNodes, standing, told};
 use crate::handle::{self, Survey};
-use crate::model::{ClusterName, Kind, Severity, ToldFinding};
+use crate::model::{ClusterName, FindingObject, Kind, Severity};
 
 /// Findings: everything that looks wrong in the mesh.
 ///
@@ -63,7 +63,7 @@ impl Wanted {
         Ok(Self { kind: kind.flatten(), severity: wanted.flatten(), clusters })
     }
 
-    fn has(&self, finding: &ToldFinding) -> bool {
+    fn has(&self, finding: &FindingObject) -> bool {
         let is_of = |names: &[String]| self.clusters.iter().any(|cluster| names.iter().any(|name| **name == *cluster.as_str()));
         self.kind.is_none_or(|kind| kind == finding.kind)
             && self.severity.is_none_or(|severity| severity == finding.severity)
@@ -73,10 +73,10 @@ impl Wanted {
 
 /// Returns the rows of a page: first `standing`, the findings about clusters and this process, then
 /// those across keys.
-fn findings(listing: &Listing, standing: Vec<ToldFinding>, survey: Option<Survey>, wanted: Wanted) -> Rows {
+fn findings(listing: &Listing, standing: Vec<FindingObject>, survey: Option<Survey>, wanted: Wanted) -> Rows {
     let reading = listing.reading.clone();
     let unread = UnreadNodes::of(&reading);
-    let is_wanted = move |finding: &ToldFinding| wanted.has(finding);
+    let is_wanted = move |finding: &FindingObject| wanted.has(finding);
     let first = listing.start_text().unwrap_or_default();
     let mut start: Option<handle::Finding> = first.parse().ok();
     // a page that begins with a finding across keys is after those about clusters

@@ -399,7 +399,7 @@ pub(in crate::api) fn mesh() -> View {
         view.apply(Command::Confirm(Scope { cluster: cluster("paris"), kind }), now);
     }
     let record = ClusterRecord { config: Some(paris_config()), last_contact: Some(contact_time()), ..ClusterRecord::default() };
-    view.apply(Command::Remember { cluster: cluster("paris"), record }, now);
+    view.apply(Command::StoreCluster { cluster: cluster("paris"), record }, now);
     assert_eq!(view.sequence(), Sequence(HEAD));
     view
 }

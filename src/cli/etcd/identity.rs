@@ -18,7 +18,7 @@ use crate::cli::terminal::progress::ProgressLine;
 use crate::client_file::ClientFile;
 use crate::config::parse_duration;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
-use crate::model::{ClusterId, MaxConnectedClusters, shown_path};
+use crate::model::{ClusterId, MaxConnectedClusters, redacted_path};
 use cilium_kvstore::allocator::{
     AllocateError, Allocator, AllocatorKey, AllocatorOptions, Backend, BackendError, Collected, EtcdBackend, Id, IdRange, StaleIds,
     StaleLocks,
@@ -123,7 +123,7 @@ impl RangeOptions {
 
 impl IdentityEtcdOptions {
     async fn open(&self) -> Result<Session, Failure> {
-        let path = shown_path(&self.etcd);
+        let path = redacted_path(&self.etcd);
         let content =
             read_argument(&self.etcd, SMALL_FILE_BYTES_MAX).map_err(|error| Failure::usage(format!("cannot read {path}: {error}")))?;
         let file = ClientFile::parse(&content).map_err(|error| Failure::usage(format!("{path}: {error}")))?;

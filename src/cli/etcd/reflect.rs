@@ -10,7 +10,7 @@ use crate::cli::failure::{Failure, ResultExt as _};
 use crate::client_file::ClientFile;
 use crate::config::{KvstoreOption, KvstoreOptions, Settings, UsageError, parse_duration};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
-use crate::model::shown_path;
+use crate::model::redacted_path;
 use crate::reflect::ReflectOptions;
 use crate::runtime::client_options;
 use cilium_kvstore::SessionOptions;
@@ -79,8 +79,8 @@ impl ReflectTargetOptions {
 
     pub(in crate::cli) fn options(&self) -> Result<ReflectOptions, Failure> {
         let path = self.to.as_ref().ok_or_else(|| Failure::usage("--to is missing"))?;
-        let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).or_fail(format!("cannot read {}", shown_path(path)))?;
-        let file = ClientFile::parse(&bytes).or_fail(format!("--to {}", shown_path(path)))?;
+        let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).or_fail(format!("cannot read {}", redacted_path(path)))?;
+        let file = ClientFile::parse(&bytes).or_fail(format!("--to {}", redacted_path(path)))?;
         let defaults = [KvstoreOption::Qps(WRITES_PER_SECOND), KvstoreOption::MaxInflight(IN_FLIGHT), KvstoreOption::Limit(PAGE_KEYS)];
         let tuning: Vec<KvstoreOption> = defaults.into_iter().chain(self.to_options.iter().copied()).collect();
         let session = SessionOptions {

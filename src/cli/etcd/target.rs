@@ -12,7 +12,7 @@ use crate::cli::terminal::progress::ProgressLine;
 use crate::client_file::ClientFile;
 use crate::config::{KvstoreOption, KvstoreOptions, parse_duration};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
-use crate::model::{in_words, shown_path};
+use crate::model::{readable_error, redacted_path};
 use crate::runtime::client_options;
 use cilium_kvstore::{EtcdConfig, KvstoreError, Session, SessionOptions};
 
@@ -130,7 +130,7 @@ impl TargetOptions {
         });
         match (self.etcd.as_ref().or(config_path), address) {
             (Some(path), _) => {
-                let shown = shown_path(path);
+                let shown = redacted_path(path);
                 let bytes =
                     read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
                 let parsed = ClientFile::parse(&bytes);
@@ -150,7 +150,7 @@ pub(in crate::cli) async fn connected(session: &Session, limit: Duration) -> Res
         loop {
             ticks.tick().await;
             if let Some(cause) = session.status().cause {
-                progress.set_text(format!("connecting to the etcd: {}", in_words(cause)));
+                progress.set_text(format!("connecting to the etcd: {}", readable_error(cause)));
             }
         }
     };

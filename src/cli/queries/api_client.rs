@@ -23,7 +23,7 @@ use crate::dto::Page;
 use crate::dto::lookup::LookupRequest;
 use crate::dto::problem::ProblemDocument;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
-use crate::model::{SecretUrl, in_words, with_bare_urls};
+use crate::model::{SecretUrl, readable_error, redact_urls};
 
 /// Maximum time to connect: the sidecar is on this machine or near it.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -383,7 +383,7 @@ fn redacted_server(server: &str) -> String {
     let is_plain = |text: &str| text.chars().all(|character| character.is_ascii_alphanumeric() || "-._:[]".contains(character));
     match server.split_once("://") {
         Some(("unix", _)) => server.to_owned(),
-        Some(_) => with_bare_urls(server.trim_end_matches('/')).into_owned(),
+        Some(_) => redact_urls(server.trim_end_matches('/')).into_owned(),
         None if is_plain(server) => server.to_owned(),
         None => SecretUrl::new(server).shown(),
     }
@@ -408,7 +408,7 @@ fn innermost_cause(error: &reqwest::Error) -> String {
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    let text = in_words(innermost);
+    let text = readable_error(innermost);
     let words = text.trim_start_matches("failed to lookup address information: ");
     // messages of the system begin with a capital, others may begin with a name
     let is_system = innermost.is::<std::io::Error>();

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::cli::failure::{Failure, ResultExt as _};
-use crate::model::{is_acted_on, printable, printable_with_colours};
+use crate::model::{is_terminal_control, printable, printable_with_colours};
 
 /// Start of the message for a failed write to standard output.
 const NOT_WRITTEN: &str = "cannot write to standard output";
@@ -105,7 +105,7 @@ pub(in crate::cli) fn parse_answer<T: DeserializeOwned>(answer: &Value) -> Resul
 
 /// Returns whether any text in the value has a character that a terminal acts on.
 fn acts_on_terminal(value: &Value) -> bool {
-    let in_text = |text: &str| text.chars().any(is_acted_on);
+    let in_text = |text: &str| text.chars().any(is_terminal_control);
     match value {
         Value::String(text) => in_text(text),
         Value::Array(items) => items.iter().any(acts_on_terminal),
@@ -333,7 +333,7 @@ mod tests {
         let hostile = json!({"items": [{"name": "x\u{1b}[31m\u{7f}\u{9b}\u{202e}\n", "count": 1}]});
         let text = yaml(&hostile).unwrap();
         let printed = printable(&text);
-        assert!(!printed.chars().any(|character| is_acted_on(character) && character != '\n'), "{printed}");
+        assert!(!printed.chars().any(|character| is_terminal_control(character) && character != '\n'), "{printed}");
         assert_eq!(serde_yaml_ng::from_str::<Value>(&printed).unwrap(), hostile);
         assert_eq!(yaml(&json!({"a": ["b"]})).unwrap(), "a:\n- b\n");
     }

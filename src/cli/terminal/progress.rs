@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::model::is_acted_on;
+use crate::model::is_terminal_control;
 
 /// Time after which the line appears. Shorter tasks show none.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ fn paint(out: &mut dyn Write, ended: &Receiver<()>, text: &Mutex<String>, column
 fn line(text: &str, since: Duration, columns: u16) -> String {
     let since = format!(", {} s", since.as_secs());
     let room = usize::from(columns).saturating_sub(since.len() + 1);
-    text.chars().map(|character| if is_acted_on(character) { ' ' } else { character }).take(room).collect::<String>() + &since
+    text.chars().map(|character| if is_terminal_control(character) { ' ' } else { character }).take(room).collect::<String>() + &since
 }
 
 #[cfg(test)]

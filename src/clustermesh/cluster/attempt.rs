@@ -115,7 +115,7 @@ impl Attempt<'_> {
 
     pub(super) async fn store_record(&self, memory: &mut Memory) -> Result<(), AttemptError> {
         memory.record.last_contact = self.task.surroundings.reporter.last_contact_time();
-        self.send(Command::Remember { cluster: self.task.name.clone(), record: memory.record.clone() }).await
+        self.send(Command::StoreCluster { cluster: self.task.name.clone(), record: memory.record.clone() }).await
     }
 
     pub(super) async fn send(&self, command: Command) -> Result<(), AttemptError> {
@@ -180,7 +180,7 @@ impl Attempt<'_> {
         let kind_of = |key: &[u8]| keys::canary_kind(key, &self.task.name, link.source.cached);
         let tell = |canary: KeyValue| {
             let kind = kind_of(&canary.key);
-            if let Some((kind, sender)) = kind.and_then(|kind| Some((kind, kinds.get(kind.place())?))) {
+            if let Some((kind, sender)) = kind.and_then(|kind| Some((kind, kinds.get(kind.index())?))) {
                 sender.send_replace(Some(canary));
                 reporter.sign(Some(kind), false);
             }
@@ -224,7 +224,7 @@ impl Attempt<'_> {
         loop {
             tick.tick().await;
             record.last_contact = self.task.surroundings.reporter.last_contact_time();
-            self.send(Command::Remember { cluster: self.task.name.clone(), record: record.clone() }).await?;
+            self.send(Command::StoreCluster { cluster: self.task.name.clone(), record: record.clone() }).await?;
         }
     }
 }

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::client_file::meant_by;
 use crate::files::read_bounded;
-use crate::model::{ClusterName, in_words};
+use crate::model::{ClusterName, readable_error};
 
 /// Maximum size of a cluster file. A client file has a few lines, and a whole Kubernetes Secret is
 /// at most 1 MiB (`MaxSecretSize` in Kubernetes' `pkg/apis/core/types.go`).
@@ -117,7 +117,7 @@ impl Glance {
             };
             Ok(GlanceStamps { directory: identity, files: list_names(directory)?.into_iter().map(stamp).collect() })
         };
-        Self(take().map_err(|error: io::Error| in_words(error)))
+        Self(take().map_err(|error: io::Error| readable_error(error)))
     }
 
     /// Returns the identity of the directory, if it exists.
@@ -150,7 +150,7 @@ pub(super) fn read_directory(directory: &Path, own_cluster: Option<&ClusterName>
         }
         Ok(files)
     };
-    Reading { glance, files: read().map_err(|error: io::Error| in_words(error)) }
+    Reading { glance, files: read().map_err(|error: io::Error| readable_error(error)) }
 }
 
 /// Returns the names in the directory, except for those that begin with a dot: a Secret's `..data`
@@ -248,7 +248,7 @@ fn read_content(path: &Path) -> Result<Option<Vec<u8>>, String> {
             io::ErrorKind::InvalidInput => Ok(None),
             io::ErrorKind::NotFound => Err("the file or the target of its link does not exist".to_owned()),
             io::ErrorKind::FileTooLarge => Err(format!("larger than {FILE_SIZE_BYTES_MAX} bytes, so it is not a client file")),
-            _ => Err(in_words(error)),
+            _ => Err(readable_error(error)),
         },
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn phase_of(status: &ClusterStatus) -> Phase {
         Phase::WaitingForCanary
     } else if !resources.iter().all(|resource| resource.synced) {
         Phase::Listing
-    } else if status.config_gone || resources.iter().any(|resource| resource.canary_gone || resource.held_count > 0) {
+    } else if status.config_deleted || resources.iter().any(|resource| resource.canary_deleted || resource.held_count > 0) {
         Phase::SourceLost
     } else {
         Phase::Live
@@ -98,8 +98,8 @@ pub(super) fn predicate(phase: Phase) -> &'static str {
 /// Describes what the source has lost, for status and log.
 pub(super) fn loss_of(status: &ClusterStatus) -> String {
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
-    let canary = status.resources.iter().any(|resource| resource.canary_gone);
-    let gone = match (status.config_gone, canary) {
+    let canary = status.resources.iter().any(|resource| resource.canary_deleted);
+    let gone = match (status.config_deleted, canary) {
         (true, true) => "its cluster config and canaries were deleted",
         (true, false) => "its cluster config was deleted",
         (false, true) => "one of its canaries was deleted",

@@ -15,7 +15,7 @@ use crate::etcd_api::key_interval::KeyInterval;
 use crate::etcd_api::responses::ResponseMemory;
 use crate::etcd_api::revisions::{to_revision, to_sequence};
 use crate::etcd_api::state::EtcdApi;
-use crate::handle::{RawPast, RawKey, Reading, Slice};
+use crate::handle::{RawKey, RawPast, Reading, Slice};
 use crate::model::{RawRecord, Sequence};
 
 /// Bytes of a reconstructed key in addition to its value. The value is shared with the feed.

@@ -8,7 +8,7 @@ use super::super::recent_changes::RecentChanges;
 use super::super::revisions::{to_revision, to_sequence};
 use crate::admission::Held;
 use crate::handle::{RawChange, Reading};
-use crate::model::{Announcement, OpenOne, RawRecord, Sequence};
+use crate::model::{Announcement, OpenGuard, RawRecord, Sequence};
 
 /// Size in bytes at which an answer is complete; the event that reaches it is included.
 ///
@@ -39,7 +39,7 @@ pub(super) struct Watcher {
     had_events: bool,
     /// Sequence up to which all events were sent. Above the head if the watch starts in the future.
     sent: Sequence,
-    _open: (OpenOne, Held),
+    _open: (OpenGuard, Held),
 }
 
 /// Reason why a watch was refused.
@@ -62,7 +62,7 @@ impl Watcher {
     pub(super) fn new(
         request: &PbWatchRequestUnion,
         head: Sequence,
-        open: (OpenOne, Held),
+        open: (OpenGuard, Held),
         may_read: impl Fn(&KeyInterval) -> bool,
     ) -> Result<Self, CreateRefusal> {
         let PbWatchRequestUnion::CreateRequest(create) = request else {

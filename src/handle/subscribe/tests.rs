@@ -15,7 +15,7 @@ use crate::commit::Published;
 use crate::feed::{Feed, Retention};
 use crate::handle::{Allowance, Slice};
 use crate::model::{
-    Change, ClusterName, Command, DeleteReason, Epoch, EpochSpan, Identity, LabelSet, Phase, Scope, Severity, SourceStamp, ToldFinding,
+    Change, ClusterName, Command, DeleteReason, Epoch, EpochSpan, FindingObject, Identity, LabelSet, Phase, Scope, Severity, SourceStamp,
 };
 use crate::view::View;
 
@@ -96,7 +96,7 @@ impl World {
             _ if count == 1 => vec![cluster(0), cluster(1)],
             _ => vec![cluster(1)],
         };
-        let finding = ToldFinding {
+        let finding = FindingObject {
             id: format!("heldEntries/{subject}"),
             kind: "heldEntries",
             severity: Severity::Info,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use crate::model::{DeleteReason, EntryKey, Object, Record, Revision, Sequence};
 
 /// Decoder of a key's usable bytes.
-type Decode = fn(&EntryKey, &Arc<[u8]>) -> Option<Arc<Object>>;
+type ObjectDecoder = fn(&EntryKey, &Arc<[u8]>) -> Option<Arc<Object>>;
 
 /// Records that are packed together, one per row.
 pub trait Rows: Send + Sync {
@@ -17,16 +17,16 @@ pub trait Rows: Send + Sync {
 }
 
 /// One version of a key: its bytes, its sequences, and its object. An object may use many times the
-/// memory of its bytes, so it is kept only until [`Announcement::let_objects_go`] and decoded again
-/// for later readers.
+/// memory of its bytes, so it is retained only until [`Announcement::release_objects`] and decoded
+/// again for later readers.
 pub struct Version {
     whole: OnceLock<VersionBytes>,
     /// Packed rows and the row's index, until the version is unpacked.
     packed: Mutex<Option<(Arc<dyn Rows>, usize)>>,
     /// Number of bytes, or an upper bound while the version is packed.
     byte_count: usize,
-    decode: Decode,
-    decoded: Mutex<Decoded>,
+    decode: ObjectDecoder,
+    cached: Mutex<CachedObject>,
 }
 
 /// Bytes of a version, and its sequences.
@@ -45,15 +45,15 @@ pub struct VersionBytes {
     usable: Option<Arc<[u8]>>,
 }
 
-/// State of a decoded object.
+/// Object of a version.
 #[derive(Debug, Clone)]
-enum Decoded {
+enum CachedObject {
     /// The object has no bytes to decode it from.
-    Fixed(Arc<Object>),
+    Permanent(Arc<Object>),
     /// The object came with the change.
-    Kept(Arc<Object>),
+    Retained(Arc<Object>),
     /// A reader may still hold the object.
-    Seen(Weak<Object>),
+    Shared(Weak<Object>),
 }
 
 /// One change, as streams receive it.
@@ -96,37 +96,38 @@ impl VersionBytes {
 impl Version {
     /// Creates a version from a record and the decoder of its bytes.
     #[must_use]
-    pub fn of(record: &Record, decode: Decode) -> Self {
-        let decoded = record.object.as_ref().map_or_else(|| Decoded::Seen(Weak::new()), |object| Decoded::Kept(Arc::clone(object)));
-        Self::whole(VersionBytes::of(record), decode, decoded)
+    pub fn from_record(record: &Record, decode: ObjectDecoder) -> Self {
+        let cached =
+            record.object.as_ref().map_or_else(|| CachedObject::Shared(Weak::new()), |object| CachedObject::Retained(Arc::clone(object)));
+        Self::whole(VersionBytes::of(record), decode, cached)
     }
 
     /// Creates a version from a packed record of at most `byte_count` bytes. The rows stay in
     /// memory until the bytes are requested, so a long-lived holder should request them.
     #[must_use]
-    pub fn packed(rows: Arc<dyn Rows>, row: usize, byte_count: usize, decode: Decode) -> Self {
-        let (packed, decoded) = (Mutex::new(Some((rows, row))), Mutex::new(Decoded::Seen(Weak::new())));
-        Self { whole: OnceLock::new(), packed, byte_count, decode, decoded }
+    pub fn from_packed(rows: Arc<dyn Rows>, row: usize, byte_count: usize, decode: ObjectDecoder) -> Self {
+        let (packed, cached) = (Mutex::new(Some((rows, row))), Mutex::new(CachedObject::Shared(Weak::new())));
+        Self { whole: OnceLock::new(), packed, byte_count, decode, cached }
     }
 
     /// Creates a version of an object that meshkeep made and that has no bytes. The object itself
-    /// is kept, and counts like bytes.
+    /// is retained, and counts like bytes.
     #[must_use]
-    pub fn made_here(object: Arc<Object>) -> Self {
+    pub fn of_own_object(object: Arc<Object>) -> Self {
         let byte_count = object.footprint();
-        Self { byte_count, ..Self::whole(VersionBytes::default(), |_, _| None, Decoded::Fixed(object)) }
+        Self { byte_count, ..Self::whole(VersionBytes::default(), |_, _| None, CachedObject::Permanent(object)) }
     }
 
     /// Creates a version whose bytes have no object.
     #[must_use]
-    pub fn bare(value: Arc<[u8]>, create_sequence: Sequence, last_sequence: Sequence, version: u64) -> Self {
+    pub fn without_object(value: Arc<[u8]>, create_sequence: Sequence, last_sequence: Sequence, version: u64) -> Self {
         let bytes = VersionBytes { value, create_sequence, last_sequence, version, usable: None };
-        Self::whole(bytes, |_, _| None, Decoded::Seen(Weak::new()))
+        Self::whole(bytes, |_, _| None, CachedObject::Shared(Weak::new()))
     }
 
-    fn whole(whole: VersionBytes, decode: Decode, decoded: Decoded) -> Self {
+    fn whole(whole: VersionBytes, decode: ObjectDecoder, cached: CachedObject) -> Self {
         let byte_count = whole.byte_count();
-        Self { whole: OnceLock::from(whole), packed: Mutex::default(), byte_count, decode, decoded: Mutex::new(decoded) }
+        Self { whole: OnceLock::from(whole), packed: Mutex::default(), byte_count, decode, cached: Mutex::new(cached) }
     }
 
     /// Returns the bytes. Unpacks them on the first call.
@@ -135,7 +136,7 @@ impl Version {
         if let Some(whole) = self.whole.get() {
             return whole;
         }
-        let mut packed = self.place();
+        let mut packed = self.packed_rows();
         // the version stays packed until the bytes are set
         self.whole.get_or_init(|| packed.take().map_or_else(VersionBytes::default, |(rows, row)| VersionBytes::of(&rows.record(row))))
     }
@@ -143,39 +144,39 @@ impl Version {
     /// Returns the object; `None` if the key never had usable bytes. Readers share the object while
     /// one of them holds it.
     fn object(&self, key: &EntryKey) -> Option<Arc<Object>> {
-        let mut decoded = self.decoded();
-        match &*decoded {
-            Decoded::Fixed(object) | Decoded::Kept(object) => Some(Arc::clone(object)),
-            Decoded::Seen(seen) => seen.upgrade().or_else(|| {
+        let mut cached = self.cached();
+        match &*cached {
+            CachedObject::Permanent(object) | CachedObject::Retained(object) => Some(Arc::clone(object)),
+            CachedObject::Shared(weak) => weak.upgrade().or_else(|| {
                 let object = (self.decode)(key, self.bytes().usable.as_ref()?)?;
-                *decoded = Decoded::Seen(Arc::downgrade(&object));
+                *cached = CachedObject::Shared(Arc::downgrade(&object));
                 Some(object)
             }),
         }
     }
 
-    fn place(&self) -> MutexGuard<'_, Option<(Arc<dyn Rows>, usize)>> {
+    fn packed_rows(&self) -> MutexGuard<'_, Option<(Arc<dyn Rows>, usize)>> {
         self.packed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn decoded(&self) -> MutexGuard<'_, Decoded> {
-        self.decoded.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, CachedObject> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Clone for Version {
     fn clone(&self) -> Self {
-        let decoded = Mutex::new(self.decoded().clone());
+        let cached = Mutex::new(self.cached().clone());
         // the bytes are set while the lock is held
-        let packed = self.place();
-        Self { whole: self.whole.clone(), packed: Mutex::new(packed.clone()), decoded, ..*self }
+        let packed = self.packed_rows();
+        Self { whole: self.whole.clone(), packed: Mutex::new(packed.clone()), cached, ..*self }
     }
 }
 
 impl fmt::Debug for Version {
     /// Formats without decoding.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Version").field(&self.whole).field(&*self.decoded()).finish()
+        f.debug_tuple("Version").field(&self.whole).field(&*self.cached()).finish()
     }
 }
 
@@ -204,26 +205,26 @@ impl Announcement {
     /// Returns the approximate memory of the retained objects, in bytes.
     #[must_use]
     pub fn object_bytes(&self) -> usize {
-        let kept = self.versions().map(|version| match &*version.decoded() {
-            Decoded::Kept(object) => object.footprint(),
-            Decoded::Fixed(_) | Decoded::Seen(_) => 0,
+        let retained = self.versions().map(|version| match &*version.cached() {
+            CachedObject::Retained(object) => object.footprint(),
+            CachedObject::Permanent(_) | CachedObject::Shared(_) => 0,
         });
-        kept.sum()
+        retained.sum()
     }
 
     /// Releases the packed rows.
-    pub fn let_rows_go(&self) {
+    pub fn release_rows(&self) {
         for version in self.versions() {
             let _ = version.bytes();
         }
     }
 
     /// Releases the objects.
-    pub fn let_objects_go(&self) {
+    pub fn release_objects(&self) {
         for version in self.versions() {
-            let mut decoded = version.decoded();
-            if matches!(&*decoded, Decoded::Kept(_)) {
-                *decoded = Decoded::Seen(Weak::new());
+            let mut cached = version.cached();
+            if matches!(&*cached, CachedObject::Retained(_)) {
+                *cached = CachedObject::Shared(Weak::new());
             }
         }
     }

@@ -73,7 +73,7 @@ pub struct DeletePoint {
 
 /// Canary of a scope when the scope was complete (§2, test 1).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sentinel {
+pub struct CanaryPoint {
     /// Mod revision of the canary.
     pub revision: Revision,
     /// Value of the canary, a time stamp.
@@ -95,7 +95,7 @@ pub struct Cursor {
     /// Newest delete at or below `revision` that was seen.
     pub last_delete: Option<DeletePoint>,
     /// Canary, if the cluster announces canaries.
-    pub canary: Option<Sentinel>,
+    pub canary: Option<CanaryPoint>,
 }
 
 /// Why a key was deleted.
@@ -141,7 +141,7 @@ pub enum Command {
     /// cursor.
     Confirm(Scope),
     /// Stores a cluster's record.
-    Remember {
+    StoreCluster {
         /// Cluster that the command concerns.
         cluster: ClusterName,
         /// Record to store.
@@ -161,7 +161,7 @@ pub enum Command {
     Findings(Vec<FindingChange>),
     /// Heartbeat of the etcd API, once a minute. The first one also reports that the mirror has
     /// clients that read it as an etcd.
-    Beat,
+    Heartbeat,
     /// Removes everything of a cluster: its keys, cursors and record.
     Remove {
         /// Cluster that the command concerns.

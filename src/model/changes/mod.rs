@@ -2,6 +2,6 @@
 
 pub(super) mod announcement;
 pub(super) mod change;
+pub(super) mod finding;
 pub(super) mod position;
 pub(super) mod record;
-pub(super) mod told_finding;

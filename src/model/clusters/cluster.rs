@@ -242,7 +242,7 @@ pub struct ClusterStatus {
     /// Whether the cluster config was read over the current connection.
     pub config_retrieved: bool,
     /// Whether the cluster config that the source once had was missing at the last read.
-    pub config_gone: bool,
+    pub config_deleted: bool,
     /// State of the etcd while its cluster config is missing. `None` once a config was read, or
     /// while there is no connection.
     pub missing_config: Option<MissingConfigState>,
@@ -274,13 +274,13 @@ pub struct ClusterStatus {
     /// Reason why its client file cannot be used, until it can.
     pub file_error: Option<String>,
     /// Human-readable list of ignored keys in its client file that are probably misspelt.
-    pub file_slips: Option<String>,
+    pub misspelt_keys: Option<String>,
     /// Whether the current connection sends changes but does not answer requests for progress.
     pub progress_unanswered: bool,
     /// Limit that the cluster exceeds, from its detection until the cluster is read completely.
     pub too_large: Option<String>,
     /// Details if the etcd's revision decreased within a connection.
-    pub went_back: Option<WentBack>,
+    pub revision_rollback: Option<RevisionRollback>,
     /// Time of the next attempt, while backing off.
     pub next_retry: Option<Instant>,
     /// Earliest expiry of its client certificate and its CA.
@@ -297,7 +297,7 @@ pub struct ClusterStatus {
 
 /// An etcd that answered with an older state than before over the same connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WentBack {
+pub struct RevisionRollback {
     /// Error of the last detection.
     pub error: String,
     /// Time of the last detection.
@@ -371,7 +371,7 @@ pub struct ResourceStatus {
     /// Whether the cluster announces canaries and this kind's has not been seen yet.
     pub awaiting_canary: bool,
     /// Whether this kind's canary was seen over the current connection and was then deleted.
-    pub canary_gone: bool,
+    pub canary_deleted: bool,
     /// Number of held entries, which the source has lost (docs/develop/invariants.md, 4).
     pub held_count: usize,
     /// Number of keys that the source reported, while listing and afterwards.
@@ -392,7 +392,7 @@ impl ClusterStatus {
             config: None,
             claimed_id: None,
             config_retrieved: false,
-            config_gone: false,
+            config_deleted: false,
             missing_config: None,
             connected: false,
             etcd_cluster_id: None,
@@ -406,10 +406,10 @@ impl ClusterStatus {
             last_error_time: None,
             failed_in: None,
             file_error: None,
-            file_slips: None,
+            misspelt_keys: None,
             progress_unanswered: false,
             too_large: None,
-            went_back: None,
+            revision_rollback: None,
             next_retry: None,
             certificate_expiry: None,
             resources: Default::default(),
@@ -432,12 +432,12 @@ impl ClusterStatus {
     /// Returns the state of one mirrored kind.
     #[must_use]
     pub fn resource(&self, kind: Kind) -> &ResourceStatus {
-        &self.resources[kind.place()]
+        &self.resources[kind.index()]
     }
 
     /// Returns the state of one mirrored kind for changes.
     pub fn resource_mut(&mut self, kind: Kind) -> &mut ResourceStatus {
-        &mut self.resources[kind.place()]
+        &mut self.resources[kind.index()]
     }
 }
 
@@ -446,7 +446,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_key_is_listed_with_its_beginning_its_length_and_its_hash() {
+    fn a_long_key_is_listed_with_its_prefix_length_and_hash() {
         let listed = |length: usize| RefusedKey::new(Kind::Node, &vec![b'k'; length], b"", "why", SystemTime::UNIX_EPOCH).source_key;
         assert_eq!(listed(4_096), vec![b'k'; 4_096]);
         let long = String::from_utf8(listed(20_000)).unwrap();
@@ -456,16 +456,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_again_is_refused_since_it_was_first_and_each_kind_apart() {
+    fn refused_keys_keep_their_first_detection_per_kind() {
         let at = |seconds| SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
         let refused = |kind, key: &[u8], seconds| RefusedKey::new(kind, key, &[7; 5_000], "why", at(seconds));
         let mut status = ClusterStatus::new(Instant::now());
         status.refuse(Kind::Node, [refused(Kind::Node, b"b", 1), refused(Kind::Node, b"a", 1)]);
         status.refuse(Kind::Cluster, [refused(Kind::Cluster, b"c", 2)]);
         status.refuse(Kind::Node, [refused(Kind::Node, b"b", 3), refused(Kind::Node, b"d", 3)]);
-        let told: Vec<_> =
+        let listed: Vec<_> =
             status.refused.iter().map(|refused| (refused.source_key.as_slice(), refused.first_seen, refused.last_seen)).collect();
-        assert_eq!(told, [(b"b".as_slice(), at(1), at(3)), (b"c", at(2), at(2)), (b"d", at(3), at(3))]);
+        assert_eq!(listed, [(b"b".as_slice(), at(1), at(3)), (b"c", at(2), at(2)), (b"d", at(3), at(3))]);
         assert_eq!(status.refused[0].value.len(), 4_096);
         status.refuse(Kind::Node, []);
         assert_eq!(status.refused.len(), 1);

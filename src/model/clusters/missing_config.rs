@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_etcd_it_is_is_said_in_a_line() {
+    fn the_description_names_the_owner_of_the_etcd() {
         let missing =
             |others: &[&str]| MissingConfig { others: others.iter().map(|other| name(other)).collect(), ..MissingConfig::default() };
         let denied = |others: &[&str]| MissingConfig { denied: true, ..missing(others) };

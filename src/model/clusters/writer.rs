@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_writer_makes_data_old_and_a_reconnect_does_not_make_it_young() {
+    fn the_age_grows_with_the_silence_of_the_writer_even_after_a_reconnect() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut writer = WriterStatus::default();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_etcds_the_times_in_the_heartbeats_decide() {
+    fn heartbeats_of_two_etcds_are_compared_by_time() {
         for (before, after, is_heard) in [
             (heartbeat(1, 9, Some(100)), heartbeat(2, 5, Some(160)), true),
             (heartbeat(1, 9, Some(100)), heartbeat(2, 50, Some(90)), false),

@@ -5,7 +5,7 @@
 use std::mem::size_of;
 
 use crate::model::{
-    Backend, ExportPort, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, Port, Service, ServiceExport, ToldFinding,
+    Backend, ExportPort, FindingObject, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, Port, Service, ServiceExport,
 };
 
 impl Object {
@@ -18,7 +18,7 @@ impl Object {
             Self::Identity(Identity { labels, .. }) => labels.footprint(),
             Self::Ip(entry) => of_ip(entry),
             Self::ServiceExport(export) => size_of::<ServiceExport>() + of_export(export),
-            Self::Finding(finding) => size_of::<ToldFinding>() + finding.text_bytes(),
+            Self::Finding(finding) => size_of::<FindingObject>() + finding.text_bytes(),
             // a slice is stored as its packed bytes, which its record counts already
             Self::EndpointSlice(_) | Self::Cluster(_) => 0,
         };

@@ -9,10 +9,10 @@ use crate::model::LabelSet;
 
 /// Labels by `source:key`, sorted by it. Clones share the text.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct IdentityLabels(Arc<Joined>);
+pub struct IdentityLabels(Arc<LabelText>);
 
 #[derive(PartialEq, Eq, Default)]
-struct Joined {
+struct LabelText {
     /// All keys and values, concatenated.
     text: Box<str>,
     /// End offsets of each key and of its value.
@@ -28,16 +28,16 @@ impl IdentityLabels {
     /// Creates labels from source, key and value. If a label occurs twice, its last value counts.
     /// Cilium's labels come sorted.
     pub fn new<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>) -> Self {
-        let labels = Self::joined(labels.into_iter().map(|(source, key, value)| ([source, ":", key], value)));
+        let labels = Self::join(labels.into_iter().map(|(source, key, value)| ([source, ":", key], value)));
         if labels.iter().is_sorted_by(|(one, _), (next, _)| one < next) {
             return labels;
         }
         let sorted: BTreeMap<&str, &str> = labels.iter().collect();
-        Self::joined(sorted.into_iter().map(|(key, value)| ([key], value)))
+        Self::join(sorted.into_iter().map(|(key, value)| ([key], value)))
     }
 
     /// Joins sorted labels, each with the parts of its `source:key`.
-    fn joined<'a, const PARTS: usize>(labels: impl Iterator<Item = ([&'a str; PARTS], &'a str)>) -> Self {
+    fn join<'a, const PARTS: usize>(labels: impl Iterator<Item = ([&'a str; PARTS], &'a str)>) -> Self {
         let (mut text, mut ends) = (String::with_capacity(USUAL_LENGTH), Vec::with_capacity(USUAL_COUNT));
         for (key, value) in labels {
             text.extend(key);
@@ -45,7 +45,7 @@ impl IdentityLabels {
             text.push_str(value);
             ends.push((key_end, end(&text)));
         }
-        Self(Arc::new(Joined { text: text.into(), ends: ends.into() }))
+        Self(Arc::new(LabelText { text: text.into(), ends: ends.into() }))
     }
 
     /// Iterates over each `source:key` with its value, sorted.
@@ -74,7 +74,7 @@ impl IdentityLabels {
     /// Returns the number of bytes of memory in use.
     #[must_use]
     pub fn footprint(&self) -> usize {
-        size_of::<Joined>() + self.0.text.len() + size_of_val(&*self.0.ends)
+        size_of::<LabelText>() + self.0.text.len() + size_of_val(&*self.0.ends)
     }
 }
 
@@ -85,7 +85,7 @@ fn end(text: &str) -> u32 {
 
 impl From<LabelSet> for IdentityLabels {
     fn from(labels: LabelSet) -> Self {
-        Self::joined(labels.iter().map(|(key, value)| ([key.as_str()], value.as_str())))
+        Self::join(labels.iter().map(|(key, value)| ([key.as_str()], value.as_str())))
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
 
     /// `-` sorts before `:`, so sorting by source alone does not give the order.
     #[test]
-    fn labels_are_a_sorted_map_whatever_order_they_come_in() {
+    fn labels_are_sorted_in_any_order_of_input() {
         let labels = IdentityLabels::new([("k8s", "b", "1"), ("k8s-x", "a", ""), ("k8s", "a", "=;"), ("k8s", "b", "2"), ("", "", "ü")]);
         let expected = [(":", "ü"), ("k8s-x:a", ""), ("k8s:a", "=;"), ("k8s:b", "2")];
         assert_eq!(labels.iter().collect::<Vec<_>>(), expected);

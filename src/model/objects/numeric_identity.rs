@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_or_not_global_is_no_cluster_s() {
+    fn reserved_and_local_identities_have_no_cluster() {
         for mesh in [Clusters255, Clusters511] {
             for id in [0, 1, 100, 255, 0x0100_0000, 0x0101_0000, 0x0200_0001, u32::MAX] {
                 assert_eq!(mesh.cluster_of_identity(id), None, "{mesh:?} {id:#x}");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use smol_str::SmolStr;
 
-use crate::model::{EntryKey, IdentityLabels, PackedSlice, Phase, ServiceExport, ToldFinding};
+use crate::model::{EntryKey, FindingObject, IdentityLabels, PackedSlice, Phase, ServiceExport};
 
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
@@ -38,7 +38,7 @@ pub enum Object {
     /// Made by meshkeep: a cluster and its phase.
     Cluster(ClusterPhase),
     /// Made by meshkeep: a finding.
-    Finding(Box<ToldFinding>),
+    Finding(Box<FindingObject>),
 }
 
 /// State of a cluster in the change stream.
@@ -152,7 +152,7 @@ impl Object {
 
     /// Returns the finding, if the object is one.
     #[must_use]
-    pub fn as_finding(&self) -> Option<&ToldFinding> {
+    pub fn as_finding(&self) -> Option<&FindingObject> {
         if let Self::Finding(object) = self { Some(object) } else { None }
     }
 }

@@ -31,7 +31,7 @@ pub struct OpenCount(Arc<AtomicUsize>);
 
 /// Guard of one open thing, which counts until the guard is dropped.
 #[derive(Debug)]
-pub struct OpenOne(OpenCount);
+pub struct OpenGuard(OpenCount);
 
 /// All counters of the etcd API.
 #[derive(Debug, Default)]
@@ -68,9 +68,9 @@ impl RangeOutcome {
 impl OpenCount {
     /// Counts one more open thing until the guard is dropped.
     #[must_use]
-    pub fn open(&self) -> OpenOne {
+    pub fn open(&self) -> OpenGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
-        OpenOne(self.clone())
+        OpenGuard(self.clone())
     }
 
     /// Returns the number of open things.
@@ -80,7 +80,7 @@ impl OpenCount {
     }
 }
 
-impl Drop for OpenOne {
+impl Drop for OpenGuard {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_outcome_is_counted_apart_and_what_is_open_until_it_is_dropped() {
+    fn outcomes_and_open_guards_are_counted() {
         let counts = EtcdCounts::default();
         for (at, outcome) in RangeOutcome::ALL.into_iter().enumerate() {
             (0..=at).for_each(|_| counts.add_range(outcome));

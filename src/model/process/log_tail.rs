@@ -17,17 +17,17 @@ const LINE_BYTES_MAX: usize = 4 << 10;
 const BYTES_MAX: usize = 1 << 20;
 
 /// Marker at the end of a truncated line.
-const CUT: &str = "…";
+const TRUNCATED: &str = "…";
 
 /// The newest log lines. Clones are cheap and share the lines.
 #[derive(Debug, Clone, Default)]
-pub struct LogTail(Arc<Mutex<Lines>>);
+pub struct LogTail(Arc<Mutex<LogLines>>);
 
 #[derive(Debug, Default)]
-struct Lines {
-    kept: VecDeque<String>,
+struct LogLines {
+    newest: VecDeque<String>,
     bytes: usize,
-    left_out: u64,
+    dropped: u64,
 }
 
 impl LogTail {
@@ -37,11 +37,11 @@ impl LogTail {
         let line = plain(line);
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.bytes += line.len();
-        lines.kept.push_back(line);
-        while lines.kept.len() > LINES_MAX || lines.bytes > BYTES_MAX {
-            let Some(oldest) = lines.kept.pop_front() else { break };
+        lines.newest.push_back(line);
+        while lines.newest.len() > LINES_MAX || lines.bytes > BYTES_MAX {
+            let Some(oldest) = lines.newest.pop_front() else { break };
             lines.bytes -= oldest.len();
-            lines.left_out += 1;
+            lines.dropped += 1;
         }
     }
 
@@ -49,7 +49,7 @@ impl LogTail {
     #[must_use]
     pub fn lines(&self) -> (Vec<String>, u64) {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (lines.kept.iter().cloned().collect(), lines.left_out)
+        (lines.newest.iter().cloned().collect(), lines.dropped)
     }
 }
 
@@ -62,8 +62,8 @@ fn plain(line: &[u8]) -> String {
         plain += piece.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').get(1..).unwrap_or_default();
     }
     if plain.len() > LINE_BYTES_MAX {
-        plain.truncate(plain.floor_char_boundary(LINE_BYTES_MAX - CUT.len()));
-        plain += CUT;
+        plain.truncate(plain.floor_char_boundary(LINE_BYTES_MAX - TRUNCATED.len()));
+        plain += TRUNCATED;
     }
     // a string keeps its capacity after truncation
     plain.shrink_to_fit();
@@ -75,17 +75,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_lines_are_kept_within_a_number_and_bytes() {
+    fn the_number_and_the_bytes_of_lines_are_limited() {
         let tail = LogTail::default();
         (0..1_500).for_each(|number| tail.push(format!("line {number}\n").as_bytes()));
-        let (lines, left_out) = tail.lines();
-        assert_eq!((lines.len(), lines[0].as_str(), lines[999].as_str(), left_out), (1_000, "line 500", "line 1499", 500));
+        let (lines, dropped) = tail.lines();
+        assert_eq!((lines.len(), lines[0].as_str(), lines[999].as_str(), dropped), (1_000, "line 500", "line 1499", 500));
         (0..1_000).for_each(|_| tail.push("é".repeat(100_000).as_bytes()));
-        let (lines, left_out) = tail.lines();
+        let (lines, dropped) = tail.lines();
         let bytes: usize = lines.iter().map(String::len).sum();
         assert!(bytes <= BYTES_MAX && bytes > BYTES_MAX - 2 * LINE_BYTES_MAX, "{bytes}");
         assert!(lines.iter().all(|line| line.len() <= LINE_BYTES_MAX && line.ends_with("éé…")));
-        assert_eq!(left_out + lines.len() as u64, 2_500);
+        assert_eq!(dropped + lines.len() as u64, 2_500);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Reminders about conditions that stay broken, so that a log that is read an hour later still
-//! shows them.
+//! Reminders of conditions that stay broken, so that a log that is read an hour later still shows
+//! them.
 //!
 //! Each set records since when a condition is broken and when it was last logged. The caller writes
 //! the log.
@@ -11,20 +11,21 @@ use std::time::{Duration, Instant};
 /// lines an hour.
 pub const REMINDER_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Broken conditions by name. Holds exactly the names of the last call of [`Reminders::due`].
+/// Broken conditions by name. Holds exactly the names of the last call of
+/// [`ReminderSchedule::due`].
 #[derive(Debug)]
-pub struct Reminders<K> {
+pub struct ReminderSchedule<K> {
     interval: Duration,
-    broken: BTreeMap<K, Broken>,
+    broken: BTreeMap<K, BrokenCondition>,
 }
 
 #[derive(Debug)]
-struct Broken {
+struct BrokenCondition {
     since: Instant,
-    told: Instant,
+    last_reminder: Instant,
 }
 
-impl<K: Ord + Clone> Reminders<K> {
+impl<K: Ord + Clone> ReminderSchedule<K> {
     /// Creates an empty set.
     #[must_use]
     pub const fn new(interval: Duration) -> Self {
@@ -37,10 +38,10 @@ impl<K: Ord + Clone> Reminders<K> {
         let mut before = std::mem::take(&mut self.broken);
         let mut due = Vec::new();
         for name in broken {
-            let mut state = before.remove(&name).unwrap_or(Broken { since: now, told: now });
-            if now.saturating_duration_since(state.told) >= self.interval {
+            let mut state = before.remove(&name).unwrap_or(BrokenCondition { since: now, last_reminder: now });
+            if now.saturating_duration_since(state.last_reminder) >= self.interval {
                 due.push((name.clone(), now.saturating_duration_since(state.since)));
-                state.told = now;
+                state.last_reminder = now;
             }
             self.broken.insert(name, state);
         }
@@ -53,15 +54,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_broken_is_told_each_ten_minutes_and_what_was_whole_meanwhile_is_not() {
-        let (mut reminders, start) = (Reminders::new(REMINDER_INTERVAL), Instant::now());
+    fn conditions_that_stay_broken_are_due_every_ten_minutes() {
+        let (mut reminders, start) = (ReminderSchedule::new(REMINDER_INTERVAL), Instant::now());
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
         let mut at = |minute, broken: &[&'static str]| reminders.due(broken.iter().copied(), start + minutes(minute));
         assert_eq!(at(0, &["a", "b"]), []);
         assert_eq!(at(9, &["a", "b"]), []);
         assert_eq!(at(10, &["a", "b", "c"]), [("a", minutes(10)), ("b", minutes(10))]);
         assert_eq!(at(11, &["a", "c"]), [], "b is whole");
-        assert_eq!(at(19, &["a", "b", "c"]), [], "and breaks anew");
+        assert_eq!(at(19, &["a", "b", "c"]), [], "and breaks again");
         assert_eq!(at(20, &["a", "b", "c"]), [("a", minutes(20)), ("c", minutes(10))]);
         assert_eq!(at(29, &["b"]), [("b", minutes(10))]);
     }

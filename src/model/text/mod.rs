@@ -1,6 +1,6 @@
 //! Text for people: escapes, secrets in URLs, system errors, and suggestions for misspelt names.
 
-pub(super) mod in_words;
-pub(super) mod nearest;
 pub(super) mod printable;
+pub(super) mod readable_error;
 pub(super) mod secret_url;
+pub(super) mod suggestion;

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// characters (C0, DEL and C1), line and paragraph separators, and the marks that change the
 /// direction of text (Unicode UAX #9).
 #[must_use]
-pub fn is_acted_on(character: char) -> bool {
+pub fn is_terminal_control(character: char) -> bool {
     character.is_control() || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -31,7 +31,7 @@ pub fn printable_with_colours(text: &str) -> Cow<'_, str> {
 }
 
 fn escaped(text: &str, keeps_colours: bool) -> Cow<'_, str> {
-    let is_escaped = |character: char| is_acted_on(character) && !matches!(character, '\n' | '\t');
+    let is_escaped = |character: char| is_terminal_control(character) && !matches!(character, '\n' | '\t');
     let Some(first) = text.find(is_escaped) else { return text.into() };
     let (mut out, mut rest) = (text[..first].to_owned(), &text[first..]);
     while let Some(character) = rest.chars().next() {
@@ -72,7 +72,7 @@ mod tests {
     const HOSTILE: &str = "a\u{1b}[31mb\u{1b}]0;c\u{7}d\u{7f}e\u{9b}2Jf\u{202e}g\u{2066}h\u{61c}i\u{2028}j\r\u{8}";
 
     #[test]
-    fn what_a_terminal_acts_on_is_escaped_and_the_rest_stays() {
+    fn only_terminal_controls_are_escaped() {
         let escaped = r"a\u001b[31mb\u001b]0;c\u0007d\u007fe\u009b2Jf\u202eg\u2066h\u061ci\u2028j\u000d\u0008";
         assert_eq!(printable(HOSTILE), escaped);
         assert_eq!(printable(escaped), escaped);
@@ -82,11 +82,11 @@ mod tests {
     }
 
     #[test]
-    fn a_document_of_json_means_the_same() {
+    fn escaped_json_has_the_same_content() {
         let document = serde_json::json!({"na\u{202e}me": HOSTILE, "list": ["\u{7f}\n", 1]});
         for text in [document.to_string(), serde_json::to_string_pretty(&document).unwrap()] {
             let printed = printable(&text);
-            assert!(!printed.chars().any(|character| is_acted_on(character) && character != '\n'), "{printed}");
+            assert!(!printed.chars().any(|character| is_terminal_control(character) && character != '\n'), "{printed}");
             assert_eq!(serde_json::from_str::<serde_json::Value>(&printed).unwrap(), document);
         }
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 
 /// Replacement for the parts that are not shown.
-const LEFT_OUT: &str = "REDACTED";
+const REDACTED: &str = "REDACTED";
 
 /// `http` or `https` URL of which only scheme, host and port are ever shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -29,21 +29,21 @@ impl SecretUrl {
     /// Returns whether the URL begins with `http://` or `https://` and names a host.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.place().is_some_and(|(_, host)| !host.is_empty())
+        self.scheme_and_host().is_some_and(|(_, host)| !host.is_empty())
     }
 
     /// Returns the URL without its secrets: `https://hooks.example:8443/REDACTED`.
     #[must_use]
     pub fn shown(&self) -> String {
-        match self.place() {
-            Some((scheme, host)) => format!("{scheme}://{host}/{LEFT_OUT}"),
-            None => LEFT_OUT.to_owned(),
+        match self.scheme_and_host() {
+            Some((scheme, host)) => format!("{scheme}://{host}/{REDACTED}"),
+            None => REDACTED.to_owned(),
         }
     }
 
     /// Returns the scheme, and the host with its port. The text before the last `@` may be a
     /// password that contains a slash.
-    fn place(&self) -> Option<(&str, &str)> {
+    fn scheme_and_host(&self) -> Option<(&str, &str)> {
         let (scheme, rest) = self.0.split_once("://").filter(|(scheme, _)| matches!(*scheme, "http" | "https"))?;
         let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
         let host = rest.split(['/', '?', '#']).next()?;
@@ -60,11 +60,11 @@ fn is_host_and_port(text: &str) -> bool {
 
 /// Removes the secrets from the URLs in a text: user and password, and everything after a `?`.
 #[must_use]
-pub fn without_url_secrets(text: &str) -> Cow<'_, str> {
+pub fn redact_url_secrets(text: &str) -> Cow<'_, str> {
     replace_urls(text, |behind| {
-        let behind: Cow<'_, str> = behind.rsplit_once('@').map_or(behind.into(), |(_, host)| format!("{LEFT_OUT}@{host}").into());
+        let behind: Cow<'_, str> = behind.rsplit_once('@').map_or(behind.into(), |(_, host)| format!("{REDACTED}@{host}").into());
         match behind.split_once('?') {
-            Some((before, _)) => format!("{before}?{LEFT_OUT}").into(),
+            Some((before, _)) => format!("{before}?{REDACTED}").into(),
             None => behind,
         }
     })
@@ -73,19 +73,19 @@ pub fn without_url_secrets(text: &str) -> Cow<'_, str> {
 /// Reduces each URL in a text to scheme, host and port. Meant for messages that repeat user input,
 /// where any other part may be a secret.
 #[must_use]
-pub fn with_bare_urls(text: &str) -> Cow<'_, str> {
-    replace_urls(text, |behind| match SecretUrl::new(&format!("https://{behind}")).place() {
+pub fn redact_urls(text: &str) -> Cow<'_, str> {
+    replace_urls(text, |behind| match SecretUrl::new(&format!("https://{behind}")).scheme_and_host() {
         _ if is_host_and_port(behind) => behind.into(),
-        Some((_, host)) => format!("{host}/{LEFT_OUT}").into(),
-        None => LEFT_OUT.into(),
+        Some((_, host)) => format!("{host}/{REDACTED}").into(),
+        None => REDACTED.into(),
     })
 }
 
 /// Returns a path as messages may show it: if the user gave a URL instead of a path, it may contain
 /// a secret.
 #[must_use]
-pub fn shown_path(path: &Path) -> String {
-    with_bare_urls(&path.to_string_lossy()).into_owned()
+pub fn redacted_path(path: &Path) -> String {
+    redact_urls(&path.to_string_lossy()).into_owned()
 }
 
 /// Replaces the text after the `://` of each URL. A URL ends at a blank, a quotation mark or a
@@ -144,21 +144,21 @@ mod tests {
             ("unix:///run/m@keep.sock", "unix:///run/m@keep.sock"),
             ("plain", "plain"),
         ] {
-            assert_eq!(without_url_secrets(text), shown);
+            assert_eq!(redact_url_secrets(text), shown);
         }
     }
 
     #[test]
-    fn what_was_typed_is_repeated_with_the_host_alone() {
+    fn messages_repeat_only_the_host_of_a_typed_url() {
         for (text, shown) in [
             ("unexpected argument 'https://hooks.example/T0/hunter2' found", "unexpected argument 'https://hooks.example/REDACTED' found"),
             ("http://bob:hunter2@a:1 is none", "http://a:1/REDACTED is none"),
             ("'etcd.adress=https://a:1'", "'etcd.adress=https://a:1'"),
             ("https://a/x@hunter2=", "https://REDACTED"),
         ] {
-            assert_eq!(with_bare_urls(text), shown);
+            assert_eq!(redact_urls(text), shown);
         }
-        assert_eq!(shown_path(Path::new("/etc/a b.yaml")), "/etc/a b.yaml");
-        assert_eq!(shown_path(Path::new("https://bob:hunter2@etcd:2379")), "https://etcd:2379/REDACTED");
+        assert_eq!(redacted_path(Path::new("/etc/a b.yaml")), "/etc/a b.yaml");
+        assert_eq!(redacted_path(Path::new("https://bob:hunter2@etcd:2379")), "https://etcd:2379/REDACTED");
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use super::bytes::{Malformed, Reader, put_text, put_varint, seal, unseal};
 use crate::model::{
-    ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, Epoch, EpochSpan, EtcdClusterId,
-    Kind, LeaseId, PutPoint, RawRecord, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
+    CanaryPoint, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, Epoch, EpochSpan,
+    EtcdClusterId, Kind, LeaseId, PutPoint, RawRecord, Record, Rejection, Revision, Scope, Sequence, SourceStamp, Tombstone,
 };
 
 /// The form of every value.
@@ -322,8 +322,8 @@ fn read_delete_point(reader: &mut Reader<'_>) -> Result<DeletePoint, Malformed> 
     Ok(DeletePoint { revision: Revision(reader.signed()?), source_key: reader.bytes()?.to_vec() })
 }
 
-fn read_sentinel(reader: &mut Reader<'_>) -> Result<Sentinel, Malformed> {
-    Ok(Sentinel { revision: Revision(reader.signed()?), value: reader.bytes()?.to_vec() })
+fn read_sentinel(reader: &mut Reader<'_>) -> Result<CanaryPoint, Malformed> {
+    Ok(CanaryPoint { revision: Revision(reader.signed()?), value: reader.bytes()?.to_vec() })
 }
 
 /// Writes a cluster's record.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::synced_mark::{self, SyncedMark};
-use crate::model::{Causes, Due};
+use crate::model::{LogLimiter, LogPermit};
 use crate::store::ENGINE_DIRECTORY;
 use crate::store::directory::foreign;
 
@@ -26,7 +26,7 @@ const SYNCED_FILE: &str = "synced";
 const NUMBER_MAX: u64 = 1_000_000_000_000_000;
 
 /// What is in the log's directory, is not ours, and was logged lately.
-static FOREIGN: Causes = Causes::new();
+static FOREIGN: LogLimiter = LogLimiter::new();
 
 /// Numbered files that are only appended to.
 pub(in crate::store) trait Files: Debug + Send + Sync {
@@ -146,7 +146,7 @@ impl Files for Directory {
             match number_of(&entry.file_name()) {
                 Some(number) if entry.file_type()?.is_file() => numbers.push(number),
                 Some(_) | None => {
-                    if let Some(Due { more }) = FOREIGN.due("entry") {
+                    if let Some(LogPermit { more }) = FOREIGN.permit("entry") {
                         tracing::warn!(path = %entry.path().display(), more, "ignoring a file in the log's directory that is not a log file");
                     }
                 }

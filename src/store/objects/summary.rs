@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use ::bytes::Bytes;
 use ipnet::IpNet;
 
-use crate::model::{ClusterName, ObjectPrefix, Question};
+use crate::model::{ClusterName, ObjectPrefix, RecordQuery};
 use crate::pack::{Chunk, Meaning};
 use crate::store::encoding::bytes::{Malformed, Reader, put_text, put_varint};
 
@@ -116,23 +116,23 @@ impl Summary {
     }
 
     /// Whether the chunk may hold what answers any of these. Keys are not asked: where one belongs its range says.
-    pub(in crate::store) fn may_hold(&self, questions: &[Question]) -> bool {
+    pub(in crate::store) fn may_hold(&self, questions: &[RecordQuery]) -> bool {
         parts(&self.0).map_or(true, |parts| questions.iter().any(|question| parts.may_hold(question)))
     }
 }
 
 impl Parts<'_> {
-    fn may_hold(&self, question: &Question) -> bool {
+    fn may_hold(&self, question: &RecordQuery) -> bool {
         let is_set = |bit: usize| self.filter.get(bit / 8).is_some_and(|byte| byte & 1 << (bit % 8) != 0);
         let has = |flag: u8, hash: u64| self.flags & flag != 0 && bits(hash, self.filter.len()).all(is_set);
         let has_prefix = |prefix| has(PREFIXES, prefix_hash(prefix));
         match question {
-            Question::Key(_) => false,
+            RecordQuery::Key(_) => false,
             _ if self.flags & UNKNOWN != 0 => true,
-            Question::Covering(ip) => self.ranks.iter().any(|rank| covering(*ip, *rank).is_some_and(has_prefix)),
-            Question::Network(net) => [true, false].into_iter().any(|host| has_prefix(ObjectPrefix { net: *net, host })),
-            Question::Identity(id) => has(IDENTITIES, identity_hash(*id)),
-            Question::NodeAt(ip) => has(NODES, node_hash(*ip)),
+            RecordQuery::Covering(ip) => self.ranks.iter().any(|rank| covering(*ip, *rank).is_some_and(has_prefix)),
+            RecordQuery::Network(net) => [true, false].into_iter().any(|host| has_prefix(ObjectPrefix { net: *net, host })),
+            RecordQuery::Identity(id) => has(IDENTITIES, identity_hash(*id)),
+            RecordQuery::NodeAt(ip) => has(NODES, node_hash(*ip)),
         }
     }
 }

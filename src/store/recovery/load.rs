@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::losses::losses;
 use super::slot_scan::DamageReport;
-use crate::model::{Causes, ClusterName, ClusterRecord, Cursor, Due, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
+use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, LogLimiter, LogPermit, Record, Scope, Sequence, Tombstone};
 use crate::pack::Chunk;
 use crate::store::chunks::chunk_store::{Body, ChunkStore};
 use crate::store::encoding::bytes::Malformed;
@@ -23,7 +23,7 @@ use crate::store::log::run::Run;
 use crate::store::objects::packing::Content;
 
 /// What was dropped and logged lately: of a damaged store it may be everything.
-static DROPPED: Causes = Causes::new();
+static DROPPED: LogLimiter = LogLimiter::new();
 
 /// Everything that is stored.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -169,14 +169,14 @@ impl Scan {
     /// Takes a stored key and what it holds.
     pub(in crate::store) fn take(&mut self, key: &Key, body: &[u8]) {
         let Some(stored_key) = codec::read_key(key) else {
-            if let Some(Due { more }) = DROPPED.due("key") {
+            if let Some(LogPermit { more }) = DROPPED.permit("key") {
                 tracing::warn!(key = %key.escape_ascii(), more, "dropped a stored key that this version does not write");
             }
             self.suspect_everywhere = true;
             return self.drop_damaged(key);
         };
         if let Err(error) = self.read(&stored_key, body) {
-            if let Some(Due { more }) = DROPPED.due("value") {
+            if let Some(LogPermit { more }) = DROPPED.permit("value") {
                 tracing::warn!(key = %key.escape_ascii(), %error, more, "dropped a stored value that cannot be read");
             }
             self.drop_damaged(key);

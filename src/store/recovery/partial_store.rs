@@ -14,7 +14,7 @@ use memchr::memmem;
 
 use super::load::{Loaded, Scan};
 use super::slot_scan::Early;
-use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Question, Record};
+use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record, RecordQuery};
 use crate::pack::Chunk;
 use crate::store::encoding::change::Key;
 use crate::store::encoding::codec;
@@ -59,7 +59,7 @@ impl PartialStore {
 
     /// Reads what questions ask for. `None` where that cannot be done; then everything has to be read.
     #[must_use]
-    pub fn read(&self, questions: &[Question]) -> Option<EarlyEntries> {
+    pub fn read(&self, questions: &[RecordQuery]) -> Option<EarlyEntries> {
         let engine = self.engine.upgrade()?;
         self.early.read(&*engine, questions)
     }
@@ -87,7 +87,7 @@ impl Early {
     }
 
     /// Reads what questions ask for.
-    pub(in crate::store) fn read<S: Slots>(&self, slots: &S, questions: &[Question]) -> Option<EarlyEntries> {
+    pub(in crate::store) fn read<S: Slots>(&self, slots: &S, questions: &[RecordQuery]) -> Option<EarlyEntries> {
         let mut keys: Vec<Vec<u8>> = questions.iter().flat_map(|question| self.keys(question)).collect();
         keys.sort_unstable();
         let mut found = EarlyEntries::default();
@@ -118,26 +118,26 @@ impl Early {
     }
 
     /// The keys whose chunks a question needs, whatever their summaries say: these are older than the log.
-    fn keys(&self, question: &Question) -> Vec<Vec<u8>> {
+    fn keys(&self, question: &RecordQuery) -> Vec<Vec<u8>> {
         const NETWORKS: &[Kind] = &[Kind::Ip, Kind::NodeIp];
         // what may be asked for, and whether a key and value of these kinds may be it: false is certain
         let (kinds, may_answer): (&[Kind], Test<'_>) = match question {
-            Question::Key(key) => return vec![codec::entry_key(key)],
-            Question::Covering(ip) => (NETWORKS, is_of_net(IpNet::from(*ip), move |net| net.contains(ip))),
-            Question::Network(net) => (NETWORKS, is_of_net(*net, move |own| own == net)),
-            Question::Identity(id) => {
+            RecordQuery::Key(key) => return vec![codec::entry_key(key)],
+            RecordQuery::Covering(ip) => (NETWORKS, is_of_net(IpNet::from(*ip), move |net| net.contains(ip))),
+            RecordQuery::Network(net) => (NETWORKS, is_of_net(*net, move |own| own == net)),
+            RecordQuery::Identity(id) => {
                 let digits = id.to_string().into_bytes();
                 // zeros may lead
                 let leads = |rest: &[u8]| rest.iter().rfind(|byte| **byte != b'0') == Some(&b'/');
                 (&[Kind::Identity], Box::new(move |key, _| key.strip_suffix(&*digits).is_some_and(leads)))
             }
             // there is one text of an address, unless it is escaped, or written as `::ffff:10.1.2.3` is in many ways
-            Question::NodeAt(IpAddr::V4(ip)) => {
+            RecordQuery::NodeAt(IpAddr::V4(ip)) => {
                 let texts = [ip.to_string().as_bytes(), b"\\", b"f:", b"F:"].map(|text| memmem::Finder::new(text).into_owned());
                 (&[Kind::Node], Box::new(move |_, value| texts.iter().any(|text| text.find(value).is_some())))
             }
             // written in many ways
-            Question::NodeAt(IpAddr::V6(_)) => (&[Kind::Node], Box::new(|_, _| true)),
+            RecordQuery::NodeAt(IpAddr::V6(_)) => (&[Kind::Node], Box::new(|_, _| true)),
         };
         let mut keys = Vec::new();
         for (low, high) in kinds.iter().map(|kind| codec::kind_range(*kind)) {

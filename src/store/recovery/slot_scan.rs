@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::model::{Causes, Due};
+use crate::model::{LogLimiter, LogPermit};
 use crate::pack;
 use crate::store::chunks::chunk_store::{Body, ChunkStore};
 use crate::store::encoding::bytes::Malformed;
@@ -31,7 +31,7 @@ use crate::store::objects::summary::Summary;
 use crate::store::threads::in_threads;
 
 /// What is wrong with slots and was logged lately: of a damaged store it may be all of them.
-static DAMAGED: Causes = Causes::new();
+static DAMAGED: LogLimiter = LogLimiter::new();
 
 /// What lookups need of a store before all of it is read.
 #[derive(Debug)]
@@ -267,7 +267,7 @@ impl<S: Slots> SlotScan<S> {
             Some(Ok(part)) => {
                 self.chunk_store.slot_allocator().saw_stamp(part.head.stamp);
                 if part.body.is_none() && counts {
-                    if let Some(Due { more }) = DAMAGED.due("damaged") {
+                    if let Some(LogPermit { more }) = DAMAGED.permit("damaged") {
                         tracing::warn!(%slot, more, "a slot of the store is damaged");
                     }
                     self.found.damaged_count += 1;
@@ -275,7 +275,7 @@ impl<S: Slots> SlotScan<S> {
                 return Some(part);
             }
             Some(Err(error)) => {
-                if let Some(Due { more }) = DAMAGED.due("unreadable") {
+                if let Some(LogPermit { more }) = DAMAGED.permit("unreadable") {
                     tracing::warn!(%slot, %error, more, "cannot read a slot of the store");
                 }
                 self.found.damaged_count += u64::from(counts);
@@ -467,7 +467,7 @@ fn read_values(pairs: &Pairs) -> (Vec<(Key, Option<Value>)>, u64) {
     let read = pairs.iter().filter_map(|(key, body)| match body.map(|body| packing::read_value(key, body)).transpose() {
         Ok(value) => Some((key.into(), value)),
         Err(_) => {
-            if let Some(Due { more }) = DAMAGED.due("change") {
+            if let Some(LogPermit { more }) = DAMAGED.permit("change") {
                 tracing::warn!(key = %key.escape_ascii(), more, "cannot read a change in the log");
             }
             damaged_count += 1;

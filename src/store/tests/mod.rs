@@ -20,8 +20,8 @@ use std::time::{Duration, SystemTime};
 
 use super::{Opened, Store};
 use crate::model::{
-    ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, EpochSpan, EtcdClusterId, Kind,
-    LeaseId, PutPoint, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
+    CanaryPoint, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, EpochSpan,
+    EtcdClusterId, Kind, LeaseId, PutPoint, Record, Rejection, Revision, Scope, Sequence, SourceStamp, Tombstone,
 };
 
 fn cluster(name: &str) -> ClusterName {
@@ -67,7 +67,7 @@ fn cursor(revision: i64) -> Cursor {
         }),
         last_delete: (revision % 5 != 0)
             .then(|| DeletePoint { source_key: b"cilium/state/nodes/v1/paris/b".to_vec(), revision: Revision(revision) }),
-        canary: (revision % 7 != 0).then(|| Sentinel { revision: Revision(3), value: b"2026-01-01T00:00:00Z".to_vec() }),
+        canary: (revision % 7 != 0).then(|| CanaryPoint { revision: Revision(3), value: b"2026-01-01T00:00:00Z".to_vec() }),
     }
 }
 

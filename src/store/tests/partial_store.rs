@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use super::faults::damage::{chunk_at, copy_directory, flip_last_byte_of, group};
 use super::memory::{Disk, Rig, reopen};
 use super::{Loaded, key, open, read, record};
-use crate::model::{ClusterId, EntryKey, Kind, MaxConnectedClusters, Object, Question, Record, Sequence};
+use crate::model::{ClusterId, EntryKey, Kind, MaxConnectedClusters, Object, Record, RecordQuery, Sequence};
 use crate::store::engine::Engine;
 use crate::store::engine::slots::{Slot, SlotKind, Slots};
 use crate::store::log::frames::read_all;
@@ -91,38 +91,38 @@ fn random_group(random: &mut StdRng, records: &mut Records, sequence: &mut u64, 
 }
 
 /// Whether a record is what is wanted.
-fn is(record: &Record, wanted: &Question) -> bool {
+fn is(record: &Record, wanted: &RecordQuery) -> bool {
     let prefix = match record.object.as_deref() {
         Some(Object::Ip(entry)) => Some(entry.prefix),
         _ => None,
     };
     match wanted {
-        Question::Covering(ip) => prefix.is_some_and(|prefix| prefix.net.contains(ip)),
-        Question::Network(net) => prefix.is_some_and(|prefix| prefix.net == *net),
-        Question::Identity(id) => matches!(record.object.as_deref(), Some(Object::Identity(identity)) if identity.id == *id),
-        Question::NodeAt(ip) => {
+        RecordQuery::Covering(ip) => prefix.is_some_and(|prefix| prefix.net.contains(ip)),
+        RecordQuery::Network(net) => prefix.is_some_and(|prefix| prefix.net == *net),
+        RecordQuery::Identity(id) => matches!(record.object.as_deref(), Some(Object::Identity(identity)) if identity.id == *id),
+        RecordQuery::NodeAt(ip) => {
             matches!(record.object.as_deref(), Some(Object::Node(node)) if node.addresses.iter().any(|address| address.ip == *ip))
         }
-        Question::Key(key) => record.key == *key,
+        RecordQuery::Key(key) => record.key == *key,
     }
 }
 
-fn everything(width: u32) -> Vec<Question> {
-    let mut wanted: Vec<Question> = (256..256 + width).map(Question::Identity).collect();
+fn everything(width: u32) -> Vec<RecordQuery> {
+    let mut wanted: Vec<RecordQuery> = (256..256 + width).map(RecordQuery::Identity).collect();
     for (a, b) in (0..width).flat_map(|a| (0..3_usize).map(move |b| (a, b))) {
         let ips: [IpAddr; 3] = [format!("10.0.{b}.{a}"), format!("fd00::{b}:{a}"), format!("172.16.{b}.{a}")].map(|ip| ip.parse().unwrap());
-        wanted.extend(ips.map(Question::Covering));
-        wanted.extend(ips.map(IpNet::from).map(Question::Network));
-        wanted.extend(ips.map(Question::NodeAt));
-        wanted.push(Question::Key(key(Kind::Node, CLUSTERS[b], &format!("n{a}"))));
-        wanted.push(Question::Key(key(Kind::Ip, CLUSTERS[b], &format!("10.0.{b}.{a}"))));
+        wanted.extend(ips.map(RecordQuery::Covering));
+        wanted.extend(ips.map(IpNet::from).map(RecordQuery::Network));
+        wanted.extend(ips.map(RecordQuery::NodeAt));
+        wanted.push(RecordQuery::Key(key(Kind::Node, CLUSTERS[b], &format!("n{a}"))));
+        wanted.push(RecordQuery::Key(key(Kind::Ip, CLUSTERS[b], &format!("10.0.{b}.{a}"))));
     }
-    wanted.extend(["10.0.0.0/8", "10.0.0.0/24", "10.0.1.0/24"].map(|net| Question::Network(net.parse().unwrap())));
+    wanted.extend(["10.0.0.0/8", "10.0.0.0/24", "10.0.1.0/24"].map(|net| RecordQuery::Network(net.parse().unwrap())));
     wanted
 }
 
 /// The records in what was found that are wanted, with their versions.
-fn picked(found: &EarlyEntries, records: &Records, wanted: &Question) -> BTreeMap<EntryKey, Sequence> {
+fn picked(found: &EarlyEntries, records: &Records, wanted: &RecordQuery) -> BTreeMap<EntryKey, Sequence> {
     let packed = found.chunks.iter().flat_map(|chunk| chunk.records().collect::<Vec<_>>());
     let packed = packed.filter(|record| !found.changed.contains_key(&record.key));
     let all = packed.chain(found.changed.values().flatten().map(|record| Record::clone(record)));
@@ -224,7 +224,7 @@ fn what_is_answered_early_after_any_power_cut_is_what_everything_says() {
 fn offered(directory: &Path) -> (Option<Option<usize>>, Loaded) {
     let mut found = None;
     let mut offer = |partial: Option<PartialStore>| {
-        let wanted = Question::Key(key(Kind::Node, "paris", "000"));
+        let wanted = RecordQuery::Key(key(Kind::Node, "paris", "000"));
         found = partial.map(|partial| partial.read(&[wanted]).map(|found| found.chunks.len()));
     };
     let (store, opened) = Store::open_offering(directory, Duration::ZERO, &mut offer).unwrap();

@@ -62,7 +62,7 @@ impl View {
             }
             Command::Prune(scope) => self.prune(&scope, change_set),
             Command::Confirm(scope) => self.confirm(scope),
-            Command::Remember { cluster, record } => {
+            Command::StoreCluster { cluster, record } => {
                 let before = self.clusters.get(&cluster);
                 let notices = before.map(|before| before.notices.clone()).unwrap_or_default();
                 let record = ClusterRecord { notices, ..record };
@@ -77,7 +77,7 @@ impl View {
             }
             Command::Phase { cluster, phase, cause } => self.set_phase(cluster, ClusterPhase { phase: Some(phase), cause }, change_set),
             Command::Findings(changes) => self.set_findings(changes, change_set),
-            Command::Beat => self.put_heartbeat(now, change_set),
+            Command::Heartbeat => self.put_heartbeat(now, change_set),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, change_set),
         }
     }

@@ -135,8 +135,9 @@ impl View {
         new: Option<&RawRecord>,
         deleted: Option<DeleteReason>,
     ) -> Announcement {
-        let version =
-            |notice: &RawRecord| Version::bare(Arc::clone(&notice.value), notice.create_sequence, notice.last_sequence, notice.version);
+        let version = |notice: &RawRecord| {
+            Version::without_object(Arc::clone(&notice.value), notice.create_sequence, notice.last_sequence, notice.version)
+        };
         Announcement {
             sequence: self.sequence,
             key: EntryKey::of_notice(key.clone()),

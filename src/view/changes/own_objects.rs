@@ -115,9 +115,9 @@ impl View {
             sequence: self.sequence,
             key,
             replaces: old.as_ref().map(|(_, sequence)| *sequence),
-            old: old.map(|(object, _)| Version::made_here(object)),
+            old: old.map(|(object, _)| Version::of_own_object(object)),
             deleted: now.as_ref().err().copied(),
-            new: now.ok().map(Version::made_here),
+            new: now.ok().map(Version::of_own_object),
             revision: None,
         });
         true

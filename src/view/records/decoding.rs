@@ -63,7 +63,7 @@ pub(in crate::view) fn decode_usable(key: &EntryKey, usable: &Arc<[u8]>) -> Opti
 }
 
 pub(in crate::view) fn version_from_record(record: &Record) -> Version {
-    Version::of(record, decode_usable)
+    Version::from_record(record, decode_usable)
 }
 
 /// Splits a chunk into chunks that store the indexed fields of every record, because lookups by

@@ -122,7 +122,7 @@ impl RecordLocation {
             Ok(record) => version_from_record(record),
             // large values are unpacked now, because the ring must know their size
             Err(at) => match at.chunk.value_length_max(at.row).filter(|length| *length <= PACKED_VALUE_MAX) {
-                Some(length) => Version::packed(at.chunk.rows(), at.row, length, decode_usable),
+                Some(length) => Version::from_packed(at.chunk.rows(), at.row, length, decode_usable),
                 None => version_from_record(&at.chunk.record_of(at.row, key.clone())),
             },
         }

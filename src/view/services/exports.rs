@@ -129,9 +129,11 @@ fn merge_ports(exports: &[ClusterExport<'_>]) -> (Vec<ExportPort>, Option<Export
             let named = merged.iter().find(|(known, _)| known.name == port.name && !similar(known, port));
             let at = merged.iter().find(|(known, _)| similar(known, port));
             let conflict = match (named, at) {
-                (Some((known, older)), _) => {
-                    Some(format!("two ports have the name {:?}: {} of {older}, the oldest export with it, is used", port.name, port_text(known)))
-                }
+                (Some((known, older)), _) => Some(format!(
+                    "two ports have the name {:?}: {} of {older}, the oldest export with it, is used",
+                    port.name,
+                    port_text(known)
+                )),
                 (None, Some((known, older))) if known.name != port.name => {
                     Some(format!("port {} has two names: {:?} of {older}, the oldest export with it, is used", port_text(port), known.name))
                 }

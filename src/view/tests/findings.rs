@@ -5,13 +5,13 @@ use std::sync::Arc;
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use crate::model::{ClusterName, Command, FindingChange, Object, Severity, ToldFinding};
+use crate::model::{ClusterName, Command, FindingChange, FindingObject, Object, Severity};
 
 /// Returns a command that sets or removes findings.
 pub(super) fn random_command(random: &mut StdRng) -> Command {
     let change = |(subject, count): (u32, u64)| -> FindingChange {
         let clusters = if subject > 1 { vec![super::cluster(subject)] } else { vec![super::cluster(0), super::cluster(1)] };
-        let finding = ToldFinding {
+        let finding = FindingObject {
             id: format!("heldEntries/{subject}"),
             kind: "heldEntries",
             severity: Severity::Info,

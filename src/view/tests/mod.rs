@@ -196,7 +196,7 @@ impl ViewPair {
             3 => Command::Prune(scope),
             4 => Command::Confirm(scope),
             5 => Command::Remove { cluster: scope.cluster, reason: DeleteReason::ClusterRemoved },
-            6 => Command::Remember { cluster: scope.cluster, record: ClusterRecord::default() },
+            6 => Command::StoreCluster { cluster: scope.cluster, record: ClusterRecord::default() },
             12 | 13 => {
                 Command::Phase { cluster: scope.cluster, phase: Phase::ALL[random.random_range(0..3)], cause: random.random_range(0..2) }
             }

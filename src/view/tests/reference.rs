@@ -165,7 +165,7 @@ impl ReferenceView {
             }
             Command::Prune(scope) => self.prune(&scope, &mut change_set),
             Command::Confirm(scope) => self.confirm(scope),
-            Command::Remember { cluster, record } => {
+            Command::StoreCluster { cluster, record } => {
                 if self.clusters.get(&cluster) != Some(&record) {
                     change_set.clusters.insert(cluster.clone(), Some(record.clone()));
                     self.clusters.insert(cluster, record);
@@ -173,7 +173,7 @@ impl ReferenceView {
             }
             Command::Phase { cluster, phase, cause } => self.set_phase(cluster, (phase, cause), &mut change_set),
             Command::Findings(changes) => self.set_findings(changes, &mut change_set),
-            Command::Beat => unreachable!("nobody reads this mirror as an etcd"),
+            Command::Heartbeat => unreachable!("nobody reads this mirror as an etcd"),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut change_set),
         }
         change_set
@@ -251,8 +251,8 @@ impl ReferenceView {
         Announcement {
             sequence: self.sequence,
             key: EntryKey::of_cluster(cluster),
-            old: old.map(|(phase, _)| Version::made_here(object(phase))),
-            new: new.map(|phase| Version::made_here(object(phase))),
+            old: old.map(|(phase, _)| Version::of_own_object(object(phase))),
+            new: new.map(|phase| Version::of_own_object(object(phase))),
             revision: None,
             replaces: old.map(|(_, sequence)| sequence),
             deleted: new.is_none().then_some(DeleteReason::ClusterRemoved),
@@ -274,9 +274,9 @@ impl ReferenceView {
                 sequence: self.sequence,
                 key,
                 replaces: old.as_ref().map(|(_, sequence)| *sequence),
-                old: old.map(|(object, _)| Version::made_here(object)),
+                old: old.map(|(object, _)| Version::of_own_object(object)),
                 deleted: new.is_none().then_some(DeleteReason::Deleted),
-                new: new.map(Version::made_here),
+                new: new.map(Version::of_own_object),
                 revision: None,
             });
         }
@@ -474,5 +474,5 @@ impl ReferenceView {
 
 /// Creates a version of a record whose object is in memory.
 fn with_object(record: &Record) -> Version {
-    Version::of(record, |_, _| None)
+    Version::from_record(record, |_, _| None)
 }

@@ -31,7 +31,7 @@ impl Trial {
             sequence,
             key,
             old: None,
-            new: object.map(Version::made_here),
+            new: object.map(Version::of_own_object),
             revision: None,
             replaces: None,
             deleted: None,

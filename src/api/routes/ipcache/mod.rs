@@ -22,7 +22,7 @@ use crate::dto::IpcacheList;
 use crate::dto::lookup::LookupAnswer;
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheAnswer, IpcacheEntry};
-use crate::model::{Kind, Question};
+use crate::model::{Kind, RecordQuery};
 use used::{IPCACHE_KINDS, Used};
 
 /// The ipcache entries of all clusters: announced entries, then entries derived from nodes.
@@ -56,7 +56,7 @@ pub(crate) async fn get_ipcache_entry(
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
     let net = network(&text).ok_or_else(|| Problem::parameter("prefix", format!("{text:?} is not an address or CIDR")))?;
     let (wanted, terms) = (clusters(&query.values.cluster)?, query.values.terms()?);
-    let reading = state.handle.reading_for(Question::Network(net)).await?;
+    let reading = state.handle.reading_for(RecordQuery::Network(net)).await?;
     let found = reading.ips_at(net).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster));
     let mut entries: Vec<_> = found
         .filter_map(|record| {
@@ -90,7 +90,7 @@ pub(crate) async fn get_ipcache_entry(
 pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<LookupQuery>) -> Result<Json<LookupAnswer>, Problem> {
     let (ip, terms) = (&query.values.ip, query.values.terms()?);
     let ip: IpAddr = ip.parse().map_err(|_| Problem::parameter("ip", format!("{ip:?} is not an IP address")))?;
-    let reading = state.handle.reading_for(Question::Covering(ip.to_canonical())).await?;
+    let reading = state.handle.reading_for(RecordQuery::Covering(ip.to_canonical())).await?;
     let found = reading.lookup(ip.to_canonical());
     let mut used = Used::default();
     used.add(&found);

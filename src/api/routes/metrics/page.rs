@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use crate::model::{HISTOGRAM_STEPS, Times};
+use crate::model::{HISTOGRAM_BOUNDS, HistogramSnapshot};
 
 /// A metric family that is being written.
 pub(super) struct Family<'a> {
@@ -44,8 +44,8 @@ impl Family<'_> {
     }
 
     /// Adds all samples of a histogram.
-    pub(super) fn times(&mut self, labels: &[(&str, &str)], times: &Times) {
-        for (step, count) in HISTOGRAM_STEPS.iter().zip(times.up_to) {
+    pub(super) fn times(&mut self, labels: &[(&str, &str)], times: &HistogramSnapshot) {
+        for (step, count) in HISTOGRAM_BOUNDS.iter().zip(times.up_to) {
             let step = step.to_string();
             self.sample_of("_bucket", &[labels, &[("le", &step)]].concat(), count);
         }

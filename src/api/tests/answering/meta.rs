@@ -44,7 +44,7 @@ fn live_mesh() -> View {
 
 fn heard_of(view: &mut View, name: &str, ago: Duration) {
     let record = ClusterRecord { config: None, last_contact: Some(SystemTime::now() - ago), ..ClusterRecord::default() };
-    view.apply(Command::Remember { cluster: cluster(name), record }, SystemTime::now());
+    view.apply(Command::StoreCluster { cluster: cluster(name), record }, SystemTime::now());
 }
 
 #[tokio::test]

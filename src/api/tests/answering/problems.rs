@@ -10,7 +10,7 @@ use crate::commit::PersistState;
 use crate::handle::{ClusterFiles, Look};
 use crate::model::{
     Backend, Change, ClusterStatus, Command, Cursor, DirectoryState, EtcdClusterId, Heartbeat, IpEntry, Kind, MissingConfig,
-    MissingConfigState, Node, Object, ObjectPrefix, Phase, Revision, Scope, Sequence, Service, WentBack,
+    MissingConfigState, Node, Object, ObjectPrefix, Phase, Revision, RevisionRollback, Scope, Sequence, Service,
 };
 use crate::view::View;
 
@@ -168,7 +168,8 @@ async fn an_answer_says_whether_everything_was_looked_at() {
 async fn that_an_etcd_went_back_is_told_for_an_hour() {
     for (minutes, expected) in [(59, &["revisionWentBack/paris"][..]), (60, &[])] {
         let last = Instant::now().checked_sub(Duration::from_secs(minutes * 60)).unwrap();
-        let fixture = Fixture::of_paris(|status| status.went_back = Some(WentBack { error: "went back".to_owned(), last, count: 3 }));
+        let fixture =
+            Fixture::of_paris(|status| status.revision_rollback = Some(RevisionRollback { error: "went back".to_owned(), last, count: 3 }));
         let told = fixture.json("/v1/problems?kind=revisionWentBack").await;
         assert_eq!(ids(&told), expected, "{told}");
     }
@@ -221,7 +222,7 @@ async fn what_is_wrong_with_a_cluster_or_with_meshkeep_itself_is_told_with_how_b
         ),
         (Box::new(move |status| (status.phase, status.phase_since) = (Phase::Listing, minutes_ago)), &[]),
         (Box::new(|status| status.file_error = Some("not YAML".to_owned())), &[("clusterFileInvalid/paris", "critical")]),
-        (Box::new(|status| status.file_slips = Some("it says \"cert-fil\"".to_owned())), &[("clusterFileMisspelt/paris", "warning")]),
+        (Box::new(|status| status.misspelt_keys = Some("it says \"cert-fil\"".to_owned())), &[("clusterFileMisspelt/paris", "warning")]),
         (Box::new(move |status| status.certificate_expiry = days(31)), &[]),
         (Box::new(move |status| status.certificate_expiry = days(29)), &[("certificateExpiring/paris", "warning")]),
         (Box::new(move |status| status.certificate_expiry = days(6)), &[("certificateExpiring/paris", "critical")]),
@@ -276,7 +277,7 @@ async fn a_cluster_without_a_config_names_whose_etcd_it_is_and_one_that_had_a_co
         let missing = MissingConfig { denied, others, ..MissingConfig::default() };
         fixture.paris_is(|status| {
             // a connection that failed in between changes nothing
-            (status.phase, status.failed_in, status.config_gone) = (Phase::BackingOff, Some(Phase::ReadingConfig), had_config);
+            (status.phase, status.failed_in, status.config_deleted) = (Phase::BackingOff, Some(Phase::ReadingConfig), had_config);
             status.missing_config = Some(MissingConfigState { since, missing });
         });
         found(&fixture).await

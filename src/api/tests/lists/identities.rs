@@ -19,7 +19,7 @@ fn mesh() -> Fixture {
     }
     let config = ClusterConfig { id: ClusterId(1), ..ClusterConfig::default() };
     let record = ClusterRecord { config: Some(config), last_contact: None, ..ClusterRecord::default() };
-    view.apply(Command::Remember { cluster: cluster("paris"), record }, SystemTime::now());
+    view.apply(Command::StoreCluster { cluster: cluster("paris"), record }, SystemTime::now());
     Fixture::of(view)
 }
 

@@ -11,7 +11,7 @@ use crate::api::tests::answering::problems::view;
 use crate::api::tests::fixture::{Fixture, HEAD, identity, key, pod, put};
 use crate::findings::{FindingPublisher, FindingSet, finding};
 use crate::handle::{Look, Survey};
-use crate::model::{Change, Kind, Phase, Severity, ToldFinding};
+use crate::model::{Change, FindingObject, Kind, Phase, Severity};
 
 /// Maximum time for an event: a second or two, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -165,7 +165,7 @@ async fn a_finding_that_says_anything_else_is_told_anew_but_not_for_its_time() {
     let fixture = Fixture::of(view(&[]));
     let reading = fixture.handle.try_reading().unwrap();
     let before = finding("staleFile", "x", ["paris"], "detail", "advice");
-    type Edit = fn(&mut ToldFinding);
+    type Edit = fn(&mut FindingObject);
     let changes: [(&str, Edit); 6] = [
         ("since", |finding| finding.since = Some("2026-01-01T00:00:00Z".to_owned())),
         ("severity", |finding| finding.severity = Severity::Critical),

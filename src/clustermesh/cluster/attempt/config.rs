@@ -105,7 +105,7 @@ impl Attempt<'_> {
         let (had_config, is_legacy) = (memory.record.config.is_some(), self.is_legacy(memory));
         reporter.config_refused(None);
         reporter.change(|status| {
-            status.config_gone = had_config;
+            status.config_deleted = had_config;
             status.connected = is_legacy;
         });
         if is_legacy {
@@ -150,7 +150,7 @@ impl Attempt<'_> {
             let options = &self.task.options;
             reporter.change(|status| {
                 status.claimed_id = Some(config.id);
-                status.config_gone = false;
+                status.config_deleted = false;
             });
             let validate = if options.local.as_ref() == Some(&self.task.name) { validate_own_config } else { validate_cluster_config };
             validate(config, options.own_id, options.max_connected_clusters).map_err(|reason| {

@@ -10,8 +10,8 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::handle::{IdentityScope, Item, LabelSelector};
 use crate::model::{
-    ClusterPhase, EndpointSlice, Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position, Sequence, Service, Severity,
-    ToldFinding, Version,
+    ClusterPhase, EndpointSlice, Epoch, FindingObject, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position, Sequence,
+    Service, Severity, Version,
 };
 use crate::wire::tests::slice_object;
 
@@ -74,7 +74,7 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
             ..IpEntry::new(ObjectPrefix { net: address(random).into(), host: true }, random.random_range(1..3))
         }),
         Kind::Cluster => Object::Cluster(ClusterPhase { phase: Some(one_of(random, &Phase::ALL)), cause: 0 }),
-        Kind::Problem => Object::Finding(Box::new(ToldFinding {
+        Kind::Problem => Object::Finding(Box::new(FindingObject {
             id: "duplicateAddress/host/10.0.0.1".to_owned(),
             kind: "duplicateAddress",
             severity: Severity::Warning,
@@ -97,7 +97,7 @@ fn change(random: &mut StdRng) -> Announcement {
         Kind::NodeIp => format!("a#{}", address(random)),
         Kind::Cluster | Kind::Problem | Kind::Notice => String::new(),
     };
-    let mut side = || random.random_bool(0.7).then(|| Version::made_here(Arc::new(object(random, kind))));
+    let mut side = || random.random_bool(0.7).then(|| Version::of_own_object(Arc::new(object(random, kind))));
     let (old, new) = (side(), side());
     let key = match kind {
         Kind::Problem => EntryKey::of_problem("duplicateAddress", None, "host/10.0.0.1"),

@@ -37,7 +37,7 @@ fn put(view: &mut View, kind: Kind, name: &str, key: &str, value: &str) {
 }
 
 fn remember(name: &str, config: ClusterConfig) -> Command {
-    Command::Remember { cluster: cluster(name), record: ClusterRecord { config: Some(config), ..ClusterRecord::default() } }
+    Command::StoreCluster { cluster: cluster(name), record: ClusterRecord { config: Some(config), ..ClusterRecord::default() } }
 }
 
 fn config(exports: Option<bool>) -> ClusterConfig {
@@ -50,11 +50,11 @@ fn notices_exist_from_the_first_heartbeat_on() {
     assert!(apply(&mut view, remember("paris", config(None))).is_empty());
     apply(&mut view, complete("paris"));
     assert_eq!(
-        apply(&mut view, Command::Beat),
+        apply(&mut view, Command::Heartbeat),
         ["cilium/cluster-config/paris", "cilium/synced/paris/cilium/cache/nodes/v1", "cilium/.heartbeat"]
             .map(|key| format!("notice/{key}"))
     );
-    assert_eq!(apply(&mut view, Command::Beat), ["notice/cilium/.heartbeat"]);
+    assert_eq!(apply(&mut view, Command::Heartbeat), ["notice/cilium/.heartbeat"]);
     let beat = view.raw_key("cilium/.heartbeat").unwrap().record();
     assert_eq!(
         (&*beat.value, beat.create_sequence, beat.last_sequence, beat.version),
@@ -74,7 +74,7 @@ fn notices_exist_from_the_first_heartbeat_on() {
     restored.restore_cluster(cluster("paris"), stored);
     assert_eq!(restored.raw_key_count(b"", None), 2);
     // the first heartbeat after a restart puts nothing else
-    assert_eq!(apply(&mut restored, Command::Beat), ["notice/cilium/.heartbeat"]);
+    assert_eq!(apply(&mut restored, Command::Heartbeat), ["notice/cilium/.heartbeat"]);
     let removed = apply(&mut view, Command::Remove { cluster: cluster("paris"), reason: crate::model::DeleteReason::ClusterRemoved });
     assert_eq!(removed[..2], ["-notice/cilium/cluster-config/paris", "-notice/cilium/synced/paris/cilium/cache/nodes/v1"]);
 }
@@ -88,7 +88,7 @@ fn byte_ranges_equal_those_of_a_sorted_map() {
     for name in names {
         apply(&mut view, remember(name, config(Some(true))));
     }
-    apply(&mut view, Command::Beat);
+    apply(&mut view, Command::Heartbeat);
     let mut expected: BTreeMap<String, String> = BTreeMap::new();
     for step in 0..400 {
         let (kind, name) = (Kind::ALL[random.random_range(0..6)], names[random.random_range(0..3)]);
@@ -109,7 +109,7 @@ fn byte_ranges_equal_those_of_a_sorted_map() {
             let mut packed = View::starting_at(view.sequence());
             names.iter().for_each(|name| packed.restore_cluster(cluster(name), view.cluster(&cluster(name)).unwrap().clone()));
             packed.restore_chunks(chunks);
-            apply(&mut packed, Command::Beat);
+            apply(&mut packed, Command::Heartbeat);
             view = packed;
         }
     }

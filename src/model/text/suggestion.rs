@@ -6,7 +6,7 @@ const DIFFERENCES_MAX: usize = 2;
 
 /// Returns the known word that is most similar to a misspelt word; `None` if none is similar.
 #[must_use]
-pub fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn suggest_word<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = plain(word);
     // no known word is this long, and the comparison would be slow
     if word.len() > 64 {
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_of_the_fingers_are_recognised_and_other_words_are_not() {
+    fn only_similar_words_are_suggested() {
         let words = ["nodes", "services", "global-services", "cluster", "labelSelector", "maxAge"];
         for (word, expected) in [
             ("node", Some("nodes")),
@@ -40,8 +40,8 @@ mod tests {
             ("x", None),
             ("", None),
         ] {
-            assert_eq!(nearest(word, words), expected, "{word}");
+            assert_eq!(suggest_word(word, words), expected, "{word}");
         }
-        assert_eq!(nearest(&"n".repeat(100_000), words), None);
+        assert_eq!(suggest_word(&"n".repeat(100_000), words), None);
     }
 }

@@ -8,7 +8,7 @@ const NUMBER: &str = " (os error ";
 /// Returns an error without its number: `Connection refused` instead of `Connection refused (os
 /// error 111)`.
 #[must_use]
-pub fn in_words(error: impl Display) -> String {
+pub fn readable_error(error: impl Display) -> String {
     let text = error.to_string();
     let (mut words, mut rest) = (String::new(), text.as_str());
     while let Some((before, behind)) = rest.split_once(NUMBER) {
@@ -32,12 +32,12 @@ mod tests {
     fn numbers_of_errors_are_left_out_and_nothing_else() {
         let refused = std::io::Error::from_raw_os_error(111);
         assert_eq!(
-            in_words(format!("cannot connect to [::1]:1: {refused}; trying again")),
+            readable_error(format!("cannot connect to [::1]:1: {refused}; trying again")),
             "cannot connect to [::1]:1: Connection refused; trying again"
         );
-        assert_eq!(in_words(format!("{refused}, {refused}")), "Connection refused, Connection refused");
+        assert_eq!(readable_error(format!("{refused}, {refused}")), "Connection refused, Connection refused");
         for plain in ["", "a (b) c", "a (os error x) b", "a (os error 1"] {
-            assert_eq!(in_words(plain), plain);
+            assert_eq!(readable_error(plain), plain);
         }
     }
 }

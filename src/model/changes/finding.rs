@@ -33,7 +33,7 @@ impl Severity {
 
 /// A finding with its human-readable texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldFinding {
+pub struct FindingObject {
     /// Id that stays the same while the finding lasts: its kind, and, if it has one, `/` and its
     /// subject.
     pub id: String,
@@ -58,7 +58,7 @@ pub struct ToldFinding {
 /// New state of a finding, by its key: `None` if it was resolved.
 pub type FindingChange = (EntryKey, Option<Arc<Object>>);
 
-impl ToldFinding {
+impl FindingObject {
     /// Returns the finding's key in the change stream. If the finding has one cluster, the
     /// cluster's name moves from the id into its part of the key.
     #[must_use]
@@ -73,7 +73,7 @@ impl ToldFinding {
     /// Returns whether another finding has the same content. Ignores `since`, because some findings
     /// restart it each time.
     #[must_use]
-    pub fn says_the_same(&self, other: &Self) -> bool {
+    pub fn has_same_content(&self, other: &Self) -> bool {
         let Self { id, kind, severity, clusters, detail, advice, since: _, count, key } = other;
         (&self.id, self.kind, self.severity, &self.clusters, self.count, &self.key) == (id, *kind, *severity, clusters, *count, key)
             && self.detail == *detail
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_names_the_type_the_one_cluster_and_the_rest() {
+    fn the_key_contains_the_kind_the_only_cluster_and_the_subject() {
         for (id, kind, clusters, key) in [
             ("clusterUnreachable/paris", "clusterUnreachable", vec!["paris"], "problem/clusterUnreachable/paris"),
             ("danglingIdentity/paris/68352", "danglingIdentity", vec!["paris"], "problem/danglingIdentity/paris/68352"),
@@ -104,7 +104,7 @@ mod tests {
             ("x/paris-2", "x", vec!["paris"], "problem/x/paris/paris-2"),
             ("logGap", "logGap", vec![], "problem/logGap/-"),
         ] {
-            let finding = ToldFinding {
+            let finding = FindingObject {
                 id: id.to_owned(),
                 kind,
                 severity: Severity::Info,
@@ -115,8 +115,8 @@ mod tests {
                 count: None,
                 key: None,
             };
-            let told = finding.stream_key();
-            assert_eq!((told.to_string().as_str(), EntryKey::from_cache_form(key)), (key, Some(told.clone())));
+            let listed = finding.stream_key();
+            assert_eq!((listed.to_string().as_str(), EntryKey::from_cache_form(key)), (key, Some(listed.clone())));
         }
     }
 }

@@ -9,7 +9,7 @@ use super::EntryKey;
 
 /// A query for a few records of the mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
+pub enum RecordQuery {
     /// The ip entries of every prefix that covers an address, including derived entries.
     Covering(IpAddr),
     /// The ip entries of exactly this network: hosts and CIDRs.
