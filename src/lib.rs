@@ -22,6 +22,7 @@ mod file_watch;
 mod files;
 mod findings;
 mod handle;
+mod instruments;
 mod model;
 mod pack;
 mod page;

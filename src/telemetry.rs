@@ -14,7 +14,8 @@ use tracing_subscriber::filter::ParseError;
 
 use crate::config::{LogFormat, LogLevel};
 use crate::handle::LostLines;
-use crate::model::{LogTail, printable, printable_with_colours};
+use crate::instruments::LogTail;
+use crate::model::{printable, printable_with_colours};
 
 /// Environment variable of a log filter, which is finer than a level.
 const FILTER_VARIABLE: &str = "RUST_LOG";

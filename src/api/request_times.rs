@@ -8,7 +8,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use crate::model::{Histogram, HistogramSnapshot};
+use crate::instruments::{Histogram, HistogramSnapshot};
 
 /// Route of requests that match no route.
 const NONE: &str = "none";

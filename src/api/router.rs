@@ -18,7 +18,7 @@ use super::render::accept::{BATCH_PATH, negotiate};
 use super::render::{conditional, errors, problem_pages};
 use super::state::ApiState;
 use super::{events, meant, request_times, routes};
-use crate::model::{LogLimiter, LogPermit};
+use crate::instruments::{LogLimiter, LogPermit};
 
 /// Recently logged panics of handlers. A request that causes a panic can be repeated many times.
 static PANICS: LogLimiter = LogLimiter::new();

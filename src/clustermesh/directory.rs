@@ -34,7 +34,8 @@ use self::diff::Announced;
 pub(super) use self::scan::read_cluster_file;
 use self::scan::{DirectoryIdentity, FileReading, Glance, Reading, read_directory};
 use crate::file_watch::DirectoryWatch;
-use crate::model::{ClusterName, DirectoryState, LogLimiter, LogPermit, ReminderSchedule};
+use crate::instruments::{LogLimiter, LogPermit, ReminderSchedule};
+use crate::model::{ClusterName, DirectoryState};
 
 /// Interval between two checks of the metadata: half of the 2 s in which a change must take effect.
 /// The other half is for settling.

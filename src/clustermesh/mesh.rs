@@ -21,7 +21,8 @@ use super::ids::ClusterIds;
 use super::reporter::Reporter;
 use super::scope::Surroundings;
 use crate::commit::{CommandSender, Subscriber};
-use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, DirectoryState, Kind, Phase, ReminderSchedule, Scope};
+use crate::instruments::ReminderSchedule;
+use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, DirectoryState, Kind, Phase, Scope};
 
 /// Status of every cluster, by name.
 pub type Board = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;

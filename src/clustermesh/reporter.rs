@@ -14,9 +14,10 @@ use tokio::sync::watch;
 use self::phases::{LoggedPhases, awaited_canaries, loss_of, news_since, phase_of, predicate};
 use super::failure::AttemptError;
 use crate::commit::CommandSender;
+use crate::instruments::{LogLimiter, LogPermit};
 use crate::model::{
-    ClusterName, ClusterStatus, Command, Heartbeat, Kind, LogLimiter, LogPermit, Phase, RefusedKey, ResourceStatus, RevisionRollback,
-    UnknownPrefix, readable_error,
+    ClusterName, ClusterStatus, Command, Heartbeat, Kind, Phase, RefusedKey, ResourceStatus, RevisionRollback, UnknownPrefix,
+    readable_error,
 };
 
 /// Recently logged phases, failures, waits and unknown prefixes of all clusters.

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::gathered::Gathered;
-use crate::model::{Histogram, LogLimiter, LogPermit, REMINDER_INTERVAL, ReminderSchedule, readable_error};
+use crate::instruments::{Histogram, LogLimiter, LogPermit, REMINDER_INTERVAL, ReminderSchedule};
+use crate::model::readable_error;
 use crate::store::{Group, Store, StoreError};
 
 /// Time for which changes gather before they are stored together. docs/develop/measurements.md §1.1

@@ -66,7 +66,7 @@ fn without_options_the_documented_defaults_apply() {
                 backoff_max: Duration::from_secs(30),
                 too_large_wait: Duration::from_secs(300),
                 unknown_prefix_interval: Duration::from_secs(300),
-                remind_interval: crate::model::REMINDER_INTERVAL,
+                remind_interval: crate::instruments::REMINDER_INTERVAL,
             },
             store_lock_wait: Duration::from_secs(30),
             config_rescan_interval: Duration::from_secs(60),

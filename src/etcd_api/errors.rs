@@ -5,7 +5,7 @@ use std::fmt;
 use tonic::{Code, Status};
 
 use crate::admission::NoRoom;
-use crate::model::RangeOutcome;
+use crate::instruments::RangeOutcome;
 
 const FUTURE_REVISION: &str = "etcdserver: mvcc: required revision is a future revision";
 

@@ -13,7 +13,8 @@ use super::responses::{QUICK_RESPONSE_BYTES_MAX, RESPONSE_BYTES_MAX};
 use super::revisions::to_revision;
 use crate::admission::{Budget, Client, Places, Scanner, Share, StreamPermit};
 use crate::handle::{Handle, Reading};
-use crate::model::{EntryKey, RangeOutcome, RecordQuery};
+use crate::instruments::RangeOutcome;
+use crate::model::{EntryKey, RecordQuery};
 
 /// Id of the only member of the cluster: this process.
 pub(super) const MEMBER_ID: u64 = 1;

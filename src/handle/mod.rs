@@ -30,9 +30,8 @@ use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, Published, Subscriber};
-use crate::model::{
-    ClusterName, ClusterStatus, DirectoryState, EtcdCounts, HistogramSnapshot, LogTail, MaxConnectedClusters, Scope, Setting,
-};
+use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
+use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters, Scope, Setting};
 
 pub use crate::commit::{ChangeCounts, NoDecodedRoom};
 pub use crate::model::IdentityScope;

@@ -38,12 +38,7 @@ pub use objects::object::{
     ObjectPrefix, Port, Service,
 };
 pub use objects::packed_slice::PackedSlice;
-pub use process::etcd_counts::{EtcdCounts, OpenGuard, RangeOutcome};
-pub use process::histogram::{HISTOGRAM_BOUNDS, Histogram, HistogramSnapshot};
 pub use process::listen::{ETCD_VERSION, ListenAddress};
-pub use process::log_limiter::{LogLimiter, LogPermit};
-pub use process::log_tail::LogTail;
-pub use process::reminders::{REMINDER_INTERVAL, ReminderSchedule};
 pub use process::setting::{Setting, SettingSource};
 pub use record_query::RecordQuery;
 pub use size::{ScopeSize, Size};

@@ -34,7 +34,7 @@ use super::stall::Stallable;
 use super::tls::Serving;
 use super::visit::{Answer, Transport, Visit};
 use crate::admission::Client;
-use crate::model::{LogLimiter, LogPermit};
+use crate::instruments::{LogLimiter, LogPermit};
 
 /// Maximum size of each of the two buffers of an HTTP/1 connection, in bytes.
 ///

@@ -22,7 +22,8 @@ use self::frames::FileHead;
 use self::run::Run;
 use self::synced_mark::SyncedMark;
 use super::encoding::group::{Changes, Group};
-use crate::model::{Epoch, LogLimiter, LogPermit};
+use crate::instruments::{LogLimiter, LogPermit};
+use crate::model::Epoch;
 
 /// A file that is larger is followed by another, so that it can go: a few seconds at the highest rate of the plan, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;

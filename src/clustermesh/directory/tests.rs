@@ -29,7 +29,7 @@ impl Fixture {
         prepare(directory.path());
         let rescan = Arc::<Notify>::default();
         let options = DirectoryOptions {
-            remind_interval: crate::model::REMINDER_INTERVAL,
+            remind_interval: crate::instruments::REMINDER_INTERVAL,
             path: directory.path().join("config"),
             own_cluster: Some(name("home")),
             debounce: Duration::from_millis(100),

@@ -8,7 +8,8 @@ use super::super::recent_changes::RecentChanges;
 use super::super::revisions::{to_revision, to_sequence};
 use crate::admission::Held;
 use crate::handle::{RawChange, Reading};
-use crate::model::{Announcement, OpenGuard, RawRecord, Sequence};
+use crate::instruments::OpenGuard;
+use crate::model::{Announcement, RawRecord, Sequence};
 
 /// Size in bytes at which an answer is complete; the event that reaches it is included.
 ///

@@ -1,9 +1,4 @@
-//! State of the process: settings, addresses, counters, timings and log lines.
+//! Settings of the process, and the addresses that it listens on.
 
-pub(super) mod etcd_counts;
-pub(super) mod histogram;
 pub(super) mod listen;
-pub(super) mod log_limiter;
-pub(super) mod log_tail;
-pub(super) mod reminders;
 pub(super) mod setting;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::synced_mark::{self, SyncedMark};
-use crate::model::{LogLimiter, LogPermit};
+use crate::instruments::{LogLimiter, LogPermit};
 use crate::store::ENGINE_DIRECTORY;
 use crate::store::directory::foreign;
 

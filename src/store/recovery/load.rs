@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::losses::losses;
 use super::slot_scan::DamageReport;
-use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, LogLimiter, LogPermit, Record, Scope, Sequence, Tombstone};
+use crate::instruments::{LogLimiter, LogPermit};
+use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 use crate::pack::Chunk;
 use crate::store::chunks::chunk_store::{Body, ChunkStore};
 use crate::store::encoding::bytes::Malformed;

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::model::{LogLimiter, LogPermit};
+use crate::instruments::{LogLimiter, LogPermit};
 use crate::pack;
 use crate::store::chunks::chunk_store::{Body, ChunkStore};
 use crate::store::encoding::bytes::Malformed;

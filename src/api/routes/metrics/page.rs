@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use crate::model::{HISTOGRAM_BOUNDS, HistogramSnapshot};
+use crate::instruments::{HISTOGRAM_BOUNDS, HistogramSnapshot};
 
 /// A metric family that is being written.
 pub(super) struct Family<'a> {
