@@ -32,8 +32,9 @@ impl RequestTimes {
     /// Returns route, status and durations of all requests, sorted by route and status.
     pub(crate) fn all(&self) -> Vec<(String, u16, HistogramSnapshot)> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let each =
-            all.iter().flat_map(|(status, routes)| routes.iter().map(|(route, times)| (route.replace("{*", "{"), *status, times.snapshot())));
+        let each = all
+            .iter()
+            .flat_map(|(status, routes)| routes.iter().map(|(route, times)| (route.replace("{*", "{"), *status, times.snapshot())));
         let mut each: Vec<(String, u16, HistogramSnapshot)> = each.collect();
         each.sort_by(|(one, one_status, _), (other, other_status, _)| (one, one_status).cmp(&(other, other_status)));
         each

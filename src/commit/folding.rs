@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
+use crate::feed::Announcement;
 use crate::feed::Feed;
-use crate::model::{Announcement, Sequence};
+use crate::model::Sequence;
 use crate::view::{FoldJob, FoldResult, View};
 
 /// Number of unpacked records above which folding continues without rest. A record uses about 1 KB,
@@ -192,7 +193,7 @@ impl FoldWorker {
 /// Runs a job and measures its duration.
 fn timed(job: Job) -> (Vec<FoldResult>, Duration) {
     let begun = Instant::now();
-    job.announced.iter().for_each(|announcement| announcement.release_rows());
+    job.announced.iter().for_each(|announcement| announcement.release_chunks());
     (job.folds.into_iter().map(FoldJob::run).collect(), begun.elapsed())
 }
 
@@ -206,10 +207,11 @@ mod tests {
 
     use super::super::{Committer, PersistState, Persistence, Published, persister, publication};
     use super::*;
+    use crate::feed::Version;
     use crate::feed::{Feed, Retention};
     use crate::model::{
-        Change, ClusterId, ClusterName, Command, DeleteReason, EntryKey, Epoch, Kind, MaxConnectedClusters, Record, Revision, Rows, Scope,
-        Sequence, SourceStamp, Version,
+        Change, ClusterId, ClusterName, Command, DeleteReason, EntryKey, Epoch, Kind, MaxConnectedClusters, Revision, Scope, Sequence,
+        SourceStamp,
     };
     use crate::store::{Group, StoreError};
     use crate::wire::{self, Context};
@@ -331,15 +333,6 @@ mod tests {
         assert_eq!(view.unpacked_count(), 1);
     }
 
-    /// Rows with one record, which stay alive as long as an announcement refers to them.
-    struct OneRow(Record);
-
-    impl Rows for OneRow {
-        fn record(self: Arc<Self>, _: usize) -> Record {
-            self.0.clone()
-        }
-    }
-
     /// Otherwise a chunk that was packed again for five changes would stay in memory for 16,384
     /// announcements.
     #[test]
@@ -348,19 +341,19 @@ mod tests {
         let thread = std::thread::spawn(move || worker.run());
         let mut folder = folder.beginning_at(10);
         let (mut view, mut feed, now) = (View::starting_at(Sequence(1)), no_feed(), SystemTime::UNIX_EPOCH);
-        let (mut rows, mut told) = (Vec::new(), Vec::new());
+        let (mut chunks, mut told) = (Vec::new(), Vec::new());
         for number in 0..2_000 {
             for announcement in view.apply(put(number), now).announcements {
                 let record = view.record(&announcement.key).unwrap();
                 told.push(Arc::clone(&record.value));
-                rows.push(Arc::new(OneRow(Record::clone(&record))));
-                let old = Some(Version::from_packed(rows.last().unwrap().clone(), 0, 100, |_, _| None));
+                chunks.extend(crate::pack::build([&*record]));
+                let old = Some(Version::from_packed(chunks.last().unwrap().clone(), 0, 100));
                 feed.announce(Announcement { old, ..announcement }, now);
             }
             folder.attend(&mut view, &feed);
-            let kept = rows.iter().filter(|rows| Arc::strong_count(rows) > 1).count();
+            let kept = chunks.iter().filter(|chunk| chunk.share_count() > 1).count();
             // the announcements of the job in progress, and those since it was handed out
-            assert!(kept <= 50, "{kept} of {} keep their rows", rows.len());
+            assert!(kept <= 50, "{kept} of {} keep their chunks", chunks.len());
         }
         let before = feed.recent_after(Sequence(0)).map(|announcement| Arc::clone(&announcement.old.as_ref().unwrap().bytes().value));
         assert_eq!(before.collect::<Vec<_>>(), told);

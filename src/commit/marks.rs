@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::feed::Announcement;
 use crate::instruments::Histogram;
-use crate::model::{Announcement, Scope};
+use crate::model::Scope;
 
 /// Maximum number of scopes whose changes are counted. The largest mesh has 511 clusters with 9
 /// kinds each, including the cluster itself, node-derived entries and findings; the limit allows as

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smol_str::SmolStr;
 
+use crate::handle::Announcement;
 use crate::handle::Reading;
-use crate::model::{Announcement, Sequence};
+use crate::model::Sequence;
 
 /// Maximum number of retained changes: four seconds at 1,000 changes/s.
 ///

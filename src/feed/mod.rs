@@ -5,6 +5,8 @@
 //! feed does no IO. It has no list of the existing keys in the order of their last change, which
 //! the view has (`View::live_keys_after`).
 
+mod announcement;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +14,9 @@ use std::time::{Duration, SystemTime};
 
 use imbl::{OrdMap, Vector};
 
-use crate::model::{Announcement, EntryKey, Kind, ObjectPrefix, Sequence, Tombstone};
+use crate::model::{EntryKey, Kind, ObjectPrefix, Sequence, Tombstone};
+
+pub use self::announcement::{Announcement, Version};
 
 /// Maximum number of announcements in the ring.
 ///
@@ -288,7 +292,7 @@ impl Feed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Backend, ClusterName, DeleteReason, Kind, Object, Record, Service, SourceStamp, Version};
+    use crate::model::{Backend, ClusterName, DeleteReason, Kind, Object, Record, Service, SourceStamp};
 
     fn key(name: &str) -> EntryKey {
         EntryKey::new(Kind::Ip, ClusterName::parse("paris").unwrap(), name)
@@ -405,7 +409,7 @@ mod tests {
             version: sequence,
             generation: 1,
         };
-        Version::from_record(&record, |_, value| Some(Arc::new(Object::Service(service(u32::try_from(value.len() / 50).unwrap()).1))))
+        Version::from_record(&record)
     }
 
     #[test]

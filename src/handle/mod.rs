@@ -34,6 +34,7 @@ use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters, Scope, Setting};
 
 pub use crate::commit::{ChangeCounts, NoDecodedRoom};
+pub use crate::feed::Announcement;
 pub use crate::model::IdentityScope;
 pub use crate::view::{
     Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RankReason, RawKey,

@@ -10,7 +10,9 @@ use smol_str::SmolStr;
 
 use super::{Reading, Slice};
 use crate::commit::Changed;
-use crate::model::{Announcement, RawRecord, Sequence, Version};
+use crate::feed::Announcement;
+use crate::feed::Version;
+use crate::model::{RawRecord, Sequence};
 use crate::view::RawKey;
 
 /// Newest change of a key.

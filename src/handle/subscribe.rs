@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use super::{Filter, Reading};
 use crate::commit::Changed;
-use crate::model::{Announcement, DeleteReason, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
+use crate::feed::Announcement;
+use crate::model::{DeleteReason, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
 use crate::view::{LiveKey, View};
 
 pub use patch::BackendsPatch;

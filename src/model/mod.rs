@@ -16,7 +16,6 @@ mod text;
 
 pub use cilium_kvstore::{Backoff, EtcdClusterId, LeaseId, Revision};
 
-pub use changes::announcement::{Announcement, Rows, Version};
 pub use changes::change::{CanaryPoint, Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Tombstone};
 pub use changes::finding::{FindingChange, FindingObject, Severity};
 pub use changes::position::{Epoch, EpochSpan, Position, ReaderPosition, Sequence};

@@ -28,7 +28,8 @@ use self::index::SecondaryIndices;
 use self::records::RecordStore;
 use self::records::location::RecordLocation;
 use self::scopes::Scopes;
-use crate::model::{Announcement, Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
+use crate::feed::Announcement;
+use crate::model::{Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
 #[cfg(any(test, feature = "internals"))]
 use crate::pack::Chunk;
 use crate::pack::Meaning;

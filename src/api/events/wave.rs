@@ -8,7 +8,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::model::{Announcement, EntryKey, Epoch, Position, ReaderPosition, Sequence};
+use crate::handle::Announcement;
+use crate::model::{EntryKey, Epoch, Position, ReaderPosition, Sequence};
 
 /// A routed change.
 #[derive(Debug, Clone)]
@@ -71,8 +72,9 @@ mod tests {
 
     use super::*;
     use crate::api::tests::fixture::{key, pod};
+    use crate::feed::Version;
     use crate::handle::{Filter, Item};
-    use crate::model::{Kind, Object, Version};
+    use crate::model::{Kind, Object};
 
     fn change(sequence: u64, name: &str, old: Option<u32>, new: Option<u32>) -> Arc<Announcement> {
         let object = |identity: Option<u32>| -> Option<Arc<Object>> { Some(Arc::new(pod(name, identity?, "172.18.1.2"))) };

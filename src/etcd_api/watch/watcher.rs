@@ -7,9 +7,10 @@ use super::super::key_interval::KeyInterval;
 use super::super::recent_changes::RecentChanges;
 use super::super::revisions::{to_revision, to_sequence};
 use crate::admission::Held;
+use crate::handle::Announcement;
 use crate::handle::{RawChange, Reading};
 use crate::instruments::OpenGuard;
-use crate::model::{Announcement, RawRecord, Sequence};
+use crate::model::{RawRecord, Sequence};
 
 /// Size in bytes at which an answer is complete; the event that reaches it is included.
 ///

@@ -9,8 +9,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::feed::Announcement;
 use crate::handle::Filter;
-use crate::model::{Announcement, ClusterName, EntryKey, Kind, Object};
+use crate::model::{ClusterName, EntryKey, Kind, Object};
 
 /// Property of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

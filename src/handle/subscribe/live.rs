@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use super::{BackendsPatch, Item, LOOKED_AT_MAX, LookBounds, Mode, Subscription, SyncMode, told};
+use crate::feed::Announcement;
 use crate::handle::{Filter, Reading};
-use crate::model::{Announcement, ReaderPosition, Sequence};
+use crate::model::{ReaderPosition, Sequence};
 
 impl Reading {
     /// Returns the announcements after a position, or `None` if the ring no longer has all of them.

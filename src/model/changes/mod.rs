@@ -1,6 +1,5 @@
 //! Records, positions, commands that change the mirror, and announcements of changes.
 
-pub(super) mod announcement;
 pub(super) mod change;
 pub(super) mod finding;
 pub(super) mod position;

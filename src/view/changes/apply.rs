@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::feed::{Announcement, Version};
 use crate::model::{
-    Announcement, Change, ClusterName, ClusterPhase, ClusterRecord, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record,
-    Rejection, Scope, SourceStamp,
+    Change, ClusterName, ClusterPhase, ClusterRecord, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record, Rejection, Scope,
+    SourceStamp,
 };
-use crate::view::records::decoding::{decode_object, version_from_record, with_object};
+use crate::view::records::decoding::{decode_object, with_object};
 use crate::view::records::location::RecordLocation;
 use crate::view::scopes::ScopeNumber;
 use crate::view::{ChangeSet, ScopeState, View, key_of, scope_of};
@@ -185,7 +186,7 @@ impl View {
             sequence: self.sequence,
             key: record.key.clone(),
             old: old.as_ref().map(|old| old.version(&record.key)),
-            new: Some(version_from_record(&record)),
+            new: Some(Version::from_record(&record)),
             revision: Some(record.source.mod_revision),
             replaces: old.as_ref().map(|old| old.history().last),
             deleted: None,

@@ -11,7 +11,9 @@ use std::time::SystemTime;
 use imbl::OrdMap;
 use smol_str::SmolStr;
 
-use crate::model::{Announcement, ClusterName, DeleteReason, EntryKey, Kind, RawRecord, Scope, Sequence, Version};
+use crate::feed::Announcement;
+use crate::feed::Version;
+use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, RawRecord, Scope, Sequence};
 use crate::view::{ChangeSet, View};
 use crate::wire::cluster_config::{Reading, reading_of};
 use crate::wire::keys::{HEARTBEAT, canary_key, cluster_config_key, synced_prefix};

@@ -9,9 +9,9 @@ use std::sync::{Arc, LazyLock};
 
 use imbl::OrdMap;
 
-use crate::model::{
-    Announcement, ClusterName, ClusterPhase, ClusterRecord, DeleteReason, EntryKey, FindingChange, Kind, Object, Phase, Sequence, Version,
-};
+use crate::feed::Announcement;
+use crate::feed::Version;
+use crate::model::{ClusterName, ClusterPhase, ClusterRecord, DeleteReason, EntryKey, FindingChange, Kind, Object, Phase, Sequence};
 use crate::view::{ChangeSet, View};
 
 /// Phase of a cluster that is only known from the store.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{EntryKey, Kind, Object, Record, Version};
+use crate::model::{EntryKey, Kind, Object, Record};
 use crate::pack::{Chunk, Meaning, build_noted};
 use crate::wire;
 
@@ -60,10 +60,6 @@ pub(in crate::view) fn decode_object(record: &Record) -> Option<Arc<Object>> {
 /// Decodes usable bytes of a key.
 pub(in crate::view) fn decode_usable(key: &EntryKey, usable: &Arc<[u8]>) -> Option<Arc<Object>> {
     wire::decode_accepted(key, usable).map(Arc::new)
-}
-
-pub(in crate::view) fn version_from_record(record: &Record) -> Version {
-    Version::from_record(record, decode_usable)
 }
 
 /// Splits a chunk into chunks that store the indexed fields of every record, because lookups by

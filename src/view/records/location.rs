@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::decoding::{decode_usable, meaning_of, meaning_of_row, version_from_record};
-use crate::model::{ClusterName, EntryKey, Kind, Record, Scope, Version};
+use super::decoding::{meaning_of, meaning_of_row};
+use crate::feed::Version;
+use crate::model::{ClusterName, EntryKey, Kind, Record, Scope};
 use crate::pack::{Chunk, History, Meaning};
 use crate::view::index::SecondaryIndices;
 
@@ -119,11 +120,11 @@ impl RecordLocation {
     /// record's key.
     pub(in crate::view) fn version(&self, key: &EntryKey) -> Version {
         match self.record() {
-            Ok(record) => version_from_record(record),
+            Ok(record) => Version::from_record(record),
             // large values are unpacked now, because the ring must know their size
             Err(at) => match at.chunk.value_length_max(at.row).filter(|length| *length <= PACKED_VALUE_MAX) {
-                Some(length) => Version::from_packed(at.chunk.rows(), at.row, length, decode_usable),
-                None => version_from_record(&at.chunk.record_of(at.row, key.clone())),
+                Some(length) => Version::from_packed(at.chunk.clone(), at.row, length),
+                None => Version::from_record(&at.chunk.record_of(at.row, key.clone())),
             },
         }
     }

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use imbl::{OrdMap, OrdSet};
 
 use self::ip_index::ReferenceIpIndex;
+use crate::feed::{Announcement, Version};
 use crate::model::*;
 use crate::view::ChangeSet;
 
@@ -474,5 +475,5 @@ impl ReferenceView {
 
 /// Creates a version of a record whose object is in memory.
 fn with_object(record: &Record) -> Version {
-    Version::from_record(record, |_, _| None)
+    Version::from_record(record)
 }

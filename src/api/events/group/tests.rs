@@ -4,8 +4,10 @@ use std::task::Waker;
 
 use super::*;
 use crate::api::tests::fixture::{Fixture, key, pod};
+use crate::feed::Version;
+use crate::handle::Announcement;
 use crate::handle::Handle;
-use crate::model::{Announcement, Kind, Version};
+use crate::model::Kind;
 
 struct Trial {
     group: Group,

@@ -8,10 +8,11 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::feed::Version;
 use crate::handle::{IdentityScope, Item, LabelSelector};
 use crate::model::{
     ClusterPhase, EndpointSlice, Epoch, FindingObject, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position, Sequence,
-    Service, Severity, Version,
+    Service, Severity,
 };
 use crate::wire::tests::slice_object;
 

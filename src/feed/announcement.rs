@@ -6,26 +6,18 @@ use std::mem::size_of;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::model::{DeleteReason, EntryKey, Object, Record, Revision, Sequence};
-
-/// Decoder of a key's usable bytes.
-type ObjectDecoder = fn(&EntryKey, &Arc<[u8]>) -> Option<Arc<Object>>;
-
-/// Records that are packed together, one per row.
-pub trait Rows: Send + Sync {
-    /// Returns the record of a row, without its object.
-    fn record(self: Arc<Self>, row: usize) -> Record;
-}
+use crate::pack::Chunk;
+use crate::wire;
 
 /// One version of a key: its bytes, its sequences, and its object. An object may use many times the
 /// memory of its bytes, so it is retained only until [`Announcement::release_objects`] and decoded
 /// again for later readers.
 pub struct Version {
-    whole: OnceLock<VersionBytes>,
-    /// Packed rows and the row's index, until the version is unpacked.
-    packed: Mutex<Option<(Arc<dyn Rows>, usize)>>,
+    bytes: OnceLock<VersionBytes>,
+    /// Chunk and row of the record, until the version is unpacked.
+    packed: Mutex<Option<(Chunk, usize)>>,
     /// Number of bytes, or an upper bound while the version is packed.
     byte_count: usize,
-    decode: ObjectDecoder,
     cached: Mutex<CachedObject>,
 }
 
@@ -94,20 +86,20 @@ impl VersionBytes {
 }
 
 impl Version {
-    /// Creates a version from a record and the decoder of its bytes.
+    /// Creates a version from a record.
     #[must_use]
-    pub fn from_record(record: &Record, decode: ObjectDecoder) -> Self {
+    pub fn from_record(record: &Record) -> Self {
         let cached =
             record.object.as_ref().map_or_else(|| CachedObject::Shared(Weak::new()), |object| CachedObject::Retained(Arc::clone(object)));
-        Self::whole(VersionBytes::of(record), decode, cached)
+        Self::from_bytes(VersionBytes::of(record), cached)
     }
 
-    /// Creates a version from a packed record of at most `byte_count` bytes. The rows stay in
-    /// memory until the bytes are requested, so a long-lived holder should request them.
+    /// Creates a version from a packed row of at most `byte_count` bytes. The chunk stays in memory
+    /// until [`Announcement::release_chunks`] or the first request for the bytes.
     #[must_use]
-    pub fn from_packed(rows: Arc<dyn Rows>, row: usize, byte_count: usize, decode: ObjectDecoder) -> Self {
-        let (packed, cached) = (Mutex::new(Some((rows, row))), Mutex::new(CachedObject::Shared(Weak::new())));
-        Self { whole: OnceLock::new(), packed, byte_count, decode, cached }
+    pub fn from_packed(chunk: Chunk, row: usize, byte_count: usize) -> Self {
+        let (packed, cached) = (Mutex::new(Some((chunk, row))), Mutex::new(CachedObject::Shared(Weak::new())));
+        Self { bytes: OnceLock::new(), packed, byte_count, cached }
     }
 
     /// Creates a version of an object that meshkeep made and that has no bytes. The object itself
@@ -115,30 +107,30 @@ impl Version {
     #[must_use]
     pub fn of_own_object(object: Arc<Object>) -> Self {
         let byte_count = object.footprint();
-        Self { byte_count, ..Self::whole(VersionBytes::default(), |_, _| None, CachedObject::Permanent(object)) }
+        Self { byte_count, ..Self::from_bytes(VersionBytes::default(), CachedObject::Permanent(object)) }
     }
 
     /// Creates a version whose bytes have no object.
     #[must_use]
     pub fn without_object(value: Arc<[u8]>, create_sequence: Sequence, last_sequence: Sequence, version: u64) -> Self {
         let bytes = VersionBytes { value, create_sequence, last_sequence, version, usable: None };
-        Self::whole(bytes, |_, _| None, CachedObject::Shared(Weak::new()))
+        Self::from_bytes(bytes, CachedObject::Shared(Weak::new()))
     }
 
-    fn whole(whole: VersionBytes, decode: ObjectDecoder, cached: CachedObject) -> Self {
-        let byte_count = whole.byte_count();
-        Self { whole: OnceLock::from(whole), packed: Mutex::default(), byte_count, decode, cached: Mutex::new(cached) }
+    fn from_bytes(bytes: VersionBytes, cached: CachedObject) -> Self {
+        let byte_count = bytes.byte_count();
+        Self { bytes: OnceLock::from(bytes), packed: Mutex::default(), byte_count, cached: Mutex::new(cached) }
     }
 
     /// Returns the bytes. Unpacks them on the first call.
     #[must_use]
     pub fn bytes(&self) -> &VersionBytes {
-        if let Some(whole) = self.whole.get() {
-            return whole;
+        if let Some(bytes) = self.bytes.get() {
+            return bytes;
         }
-        let mut packed = self.packed_rows();
+        let mut packed = self.packed_row();
         // the version stays packed until the bytes are set
-        self.whole.get_or_init(|| packed.take().map_or_else(VersionBytes::default, |(rows, row)| VersionBytes::of(&rows.record(row))))
+        self.bytes.get_or_init(|| packed.take().map_or_else(VersionBytes::default, |(chunk, row)| VersionBytes::of(&chunk.record(row))))
     }
 
     /// Returns the object; `None` if the key never had usable bytes. Readers share the object while
@@ -148,14 +140,14 @@ impl Version {
         match &*cached {
             CachedObject::Permanent(object) | CachedObject::Retained(object) => Some(Arc::clone(object)),
             CachedObject::Shared(weak) => weak.upgrade().or_else(|| {
-                let object = (self.decode)(key, self.bytes().usable.as_ref()?)?;
+                let object = wire::decode_accepted(key, self.bytes().usable.as_ref()?).map(Arc::new)?;
                 *cached = CachedObject::Shared(Arc::downgrade(&object));
                 Some(object)
             }),
         }
     }
 
-    fn packed_rows(&self) -> MutexGuard<'_, Option<(Arc<dyn Rows>, usize)>> {
+    fn packed_row(&self) -> MutexGuard<'_, Option<(Chunk, usize)>> {
         self.packed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -168,15 +160,15 @@ impl Clone for Version {
     fn clone(&self) -> Self {
         let cached = Mutex::new(self.cached().clone());
         // the bytes are set while the lock is held
-        let packed = self.packed_rows();
-        Self { whole: self.whole.clone(), packed: Mutex::new(packed.clone()), cached, ..*self }
+        let packed = self.packed_row();
+        Self { bytes: self.bytes.clone(), packed: Mutex::new(packed.clone()), cached, ..*self }
     }
 }
 
 impl fmt::Debug for Version {
     /// Formats without decoding.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Version").field(&self.whole).field(&*self.cached()).finish()
+        f.debug_tuple("Version").field(&self.bytes).field(&*self.cached()).finish()
     }
 }
 
@@ -212,8 +204,8 @@ impl Announcement {
         retained.sum()
     }
 
-    /// Releases the packed rows.
-    pub fn release_rows(&self) {
+    /// Unpacks the versions, so that they no longer keep chunks in memory.
+    pub fn release_chunks(&self) {
         for version in self.versions() {
             let _ = version.bytes();
         }
