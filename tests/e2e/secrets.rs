@@ -188,7 +188,7 @@ async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
         assert_clean(&name, &text);
     }
     // otherwise the log contains nothing about posts
-    eventually("a finding to be posted", async || receiver.reported().iter().any(|(status, _)| *status == 204).then_some(())).await;
+    eventually("a finding to be posted", async || receiver.received().iter().any(|(status, _)| *status == 204).then_some(())).await;
     let ended = meshkeep.stop().await;
     assert!(ended.log.contains("TRACE"), "or the test shows nothing");
     assert_clean("the log", &ended.log);
