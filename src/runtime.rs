@@ -22,8 +22,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{ApiOptions, BindError, Bound, etcd_service};
-pub use crate::api::{OpenapiForm, openapi_json as openapi_document};
+use crate::api::{ApiOptions, BindError, BoundApi, etcd_service};
+pub use crate::api::{DocumentVersion, openapi_json as openapi_document};
 use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
 use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, Unsynced, command_queue, folder, persister, publication};
 use crate::config::{Setting, Settings};
@@ -119,7 +119,7 @@ struct Served {
 /// Returns [`RunError::Bind`], which names the file.
 pub async fn check(settings: &Settings) -> Result<(), RunError> {
     let options = ApiOptions { health_listen: None, etcd_listen: None, ..wiring::api_options(settings, &Reread::default(), usize::MAX) };
-    Ok(Bound::bind(&[], &options).await.map(drop)?)
+    Ok(BoundApi::bind(&[], &options).await.map(drop)?)
 }
 
 /// Runs the sidecar until a signal arrives. With a target, it also reflects the mirror into another
@@ -201,10 +201,10 @@ pub async fn run(
 
 /// Binds the addresses in a task of its own. A file that blocks its reader (a token in a FIFO, a
 /// share that hangs) must not delay signals.
-async fn bind(settings: &Settings, reread: &Reread, descriptors: usize) -> Result<Bound, RunError> {
+async fn bind(settings: &Settings, reread: &Reread, descriptors: usize) -> Result<BoundApi, RunError> {
     let (listen, options) = (settings.listen.clone(), wiring::api_options(settings, reread, descriptors));
     let mut binding = JoinSet::new();
-    binding.spawn(async move { Bound::bind(&listen, &options).await });
+    binding.spawn(async move { BoundApi::bind(&listen, &options).await });
     match binding.join_next().await {
         Some(Ok(bound)) => Ok(bound?),
         Some(Err(_)) | None => Err(RunError::TaskEnded("opening of the addresses")),
@@ -212,7 +212,7 @@ async fn bind(settings: &Settings, reread: &Reread, descriptors: usize) -> Resul
 }
 
 /// Lists the addresses with their purposes.
-fn addresses(bound: &Bound) -> Vec<String> {
+fn addresses(bound: &BoundApi) -> Vec<String> {
     let health = bound.health_address().map(|address| format!("{address} for probes and metrics"));
     let etcd = bound.etcd_address().map(|address| format!("{address} as an etcd"));
     bound.addresses().into_iter().chain(health).chain(etcd).collect()
@@ -228,7 +228,7 @@ async fn tell(addresses: Vec<String>) {
 }
 
 /// Starts the server, which answers with what is available so far.
-fn serve(settings: &Settings, effective_settings: Vec<Setting>, bound: Bound, early: EarlyWatch, started: Instant, log: &Log) -> Served {
+fn serve(settings: &Settings, effective_settings: Vec<Setting>, bound: BoundApi, early: EarlyWatch, started: Instant, log: &Log) -> Served {
     let (loaded_sender, loaded) = watch::channel(None);
     let (board_sender, clusters) = watch::channel(ClusterBoard::default());
     let (directory_sender, directory) = watch::channel(DirectoryState::default());

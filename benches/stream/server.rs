@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshkeep::internals::api::{ApiOptions, Bound};
+use meshkeep::internals::api::{ApiOptions, BoundApi};
 use meshkeep::internals::commit::{
     CommandSender, Committer, PersistState, Persistence, Published, command_queue, folder, persister, publication,
 };
@@ -48,7 +48,7 @@ pub(crate) fn run() -> Outcome<()> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (handle, commands) = writer(runtime.handle().clone());
     let address = ListenAddress::parse("127.0.0.1:0")?;
-    let bound = runtime.block_on(Bound::bind(&[address], &ApiOptions::default()))?;
+    let bound = runtime.block_on(BoundApi::bind(&[address], &ApiOptions::default()))?;
     let url = bound.addresses().swap_remove(0);
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn_on(bound.serve(handle.clone(), CancellationToken::new(), Duration::ZERO), runtime.handle());

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// The unit that limits are counted for.
 ///
-/// The bearer token cannot tell clients apart, because all clients use the same one.
+/// The bearer token does not identify a client, because all clients use the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Client {
     /// An IPv4 address, or the /64 of an IPv6 address, which is the network that one host usually
@@ -17,7 +17,7 @@ pub enum Client {
 impl Client {
     /// Returns the client of a peer address. An IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]
-    pub fn at(ip: IpAddr) -> Self {
+    pub fn from_ip(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V6(ip) if !ip.is_loopback() => Self::Address(Ipv6Addr::from(u128::from(ip) >> 64 << 64).into()),
             ip => Self::Address(ip),

@@ -24,7 +24,7 @@ use super::guard::{self, Guard};
 use super::routes::metrics;
 use super::state::ApiState;
 use crate::model::ETCD_VERSION;
-use crate::server::Visit;
+use crate::server::HttpExchange;
 
 /// Paths that tools request over plain HTTP.
 const VERSION_PATH: &str = "/version";
@@ -53,25 +53,25 @@ pub(super) fn router(state: ApiState, guard: Guard, service: Option<EtcdService>
         .route(VERSION_PATH, get(version))
         .route(HEALTH_PATH, get(health))
         .route(METRICS_PATH, get(metrics::get_metrics))
-        .layer(from_fn_with_state(guard, guard::check))
+        .layer(from_fn_with_state(guard, guard::check_access))
         .layer(from_fn(crate::api::render::errors::render))
         .with_state(state);
     let routes = match service {
         Some(service) => routes.fallback_service(service),
         None => routes,
     };
-    routes.layer(CatchPanicLayer::new()).layer(from_fn(let_in))
+    routes.layer(CatchPanicLayer::new()).layer(from_fn(admit))
 }
 
 /// Middleware that admits every request, because the TLS handshake has checked the client, if
 /// anything does. Refuses other versions than HTTP/2 except on the paths for tools, because gRPC
 /// needs HTTP/2.
-async fn let_in(request: Request, next: Next) -> Response {
+async fn admit(request: Request, next: Next) -> Response {
     if request.version() != Version::HTTP_2 && !TOOLS_PATHS.contains(&request.uri().path()) {
         return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "this is an etcd API: use gRPC over HTTP/2\n").into_response();
     }
-    if let Some(visit) = request.extensions().get::<Arc<Visit>>() {
-        visit.let_in(false);
+    if let Some(exchange) = request.extensions().get::<Arc<HttpExchange>>() {
+        exchange.admit(false);
     }
     next.run(request).await
 }

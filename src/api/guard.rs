@@ -16,9 +16,9 @@ use axum::middleware::Next;
 use axum::response::Response;
 use sha2::{Digest, Sha256};
 
-use super::problem::{Code, Problem};
+use super::problem::{Problem, ProblemCode};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_bounded};
-use crate::server::{Kept, Transport, Visit};
+use crate::server::{HttpExchange, ReloadableFile, Transport};
 
 /// Maximum bytes of a request's body. 10,000 IPv6 addresses in JSON are 430 kB.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
@@ -29,7 +29,7 @@ const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 /// Returns whether a path needs no token: the page with its files, and the pages about problems.
 ///
 /// They are identical in every meshkeep of a version. Nothing may be added that is not public.
-fn is_of_the_page(path: &str) -> bool {
+fn is_page_file(path: &str) -> bool {
     path == "/" || path == "/problems" || path.starts_with("/problems/") || path.starts_with("/assets/")
 }
 
@@ -46,30 +46,30 @@ pub(crate) enum Access {
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
     /// Accepted `Host` values; `None` for any.
-    hosts: Option<Arc<Hosts>>,
-    token: Option<Arc<Kept<Token>>>,
+    hosts: Option<Arc<AllowedHosts>>,
+    token: Option<Arc<ReloadableFile<Token>>>,
     /// Access of clients when no token is required.
     without_token: Access,
 }
 
 /// Names and addresses that clients may use as `Host`.
 #[derive(Debug)]
-pub(crate) struct Hosts {
+pub(crate) struct AllowedHosts {
     names: Vec<String>,
     addresses: Vec<IpAddr>,
     /// Set if an unspecified address is bound: any address is then accepted. Only names can be
     /// rebound, addresses cannot.
-    any_address: bool,
+    allows_any_address: bool,
 }
 
-impl Hosts {
+impl AllowedHosts {
     pub(crate) fn new(bound: &[IpAddr], names: &[String]) -> Self {
         let names = names.iter().map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect();
-        Self { names, addresses: bound.to_vec(), any_address: bound.iter().any(IpAddr::is_unspecified) }
+        Self { names, addresses: bound.to_vec(), allows_any_address: bound.iter().any(IpAddr::is_unspecified) }
     }
 
     /// Returns whether a `Host` value, with or without a port, is accepted.
-    fn accept(&self, host: &str) -> bool {
+    fn allows(&self, host: &str) -> bool {
         // RFC 3986 §3.2.2: brackets enclose an IPv6 address, and only a port may follow
         let (bare, port) = match host.strip_prefix('[').map(|rest| rest.split_once(']')) {
             Some(Some((bare, port))) => (bare, port.strip_prefix(':').or(port.is_empty().then_some(port))),
@@ -81,7 +81,7 @@ impl Hosts {
         }
         let bare = bare.trim_end_matches('.').to_ascii_lowercase();
         match bare.parse::<IpAddr>() {
-            Ok(ip) => ip.is_loopback() || self.any_address || self.addresses.contains(&ip),
+            Ok(ip) => ip.is_loopback() || self.allows_any_address || self.addresses.contains(&ip),
             Err(_) => bare == "localhost" || bare.ends_with(".localhost") || self.names.contains(&bare),
         }
     }
@@ -96,12 +96,12 @@ impl Token {
     ///
     /// # Errors
     /// Returns why the file cannot be used.
-    pub(crate) fn keep(path: &Path) -> Result<Kept<Self>, String> {
+    pub(crate) fn load(path: &Path) -> Result<ReloadableFile<Self>, String> {
         let file = path.to_owned();
-        Kept::open("token file", vec![path.to_owned()], move || Self::read(&file))
+        ReloadableFile::open("token file", vec![path.to_owned()], move || Self::read_file(&file))
     }
 
-    fn read(path: &Path) -> Result<Self, String> {
+    fn read_file(path: &Path) -> Result<Self, String> {
         let bytes = read_bounded(path, SMALL_FILE_BYTES_MAX).map_err(|error| error.to_string())?;
         let text = String::from_utf8(bytes).map_err(|_| "it is not text".to_owned())?;
         let token = text.trim();
@@ -109,7 +109,7 @@ impl Token {
     }
 
     /// Returns whether this is the token.
-    fn is(&self, token: &str) -> bool {
+    fn matches(&self, token: &str) -> bool {
         // constant-time comparison, so that the time reveals nothing about the token
         let given: [u8; 32] = Sha256::digest(token).into();
         given.iter().zip(self.0).fold(0, |difference, (given, expected)| difference | (given ^ expected)) == 0
@@ -117,7 +117,7 @@ impl Token {
 }
 
 impl Guard {
-    pub(crate) fn new(hosts: Hosts, token: Option<Arc<Kept<Token>>>) -> Self {
+    pub(crate) fn new(hosts: AllowedHosts, token: Option<Arc<ReloadableFile<Token>>>) -> Self {
         Self { hosts: Some(Arc::new(hosts)), token, without_token: Access::Full }
     }
 
@@ -129,7 +129,7 @@ impl Guard {
 
     /// Makes all clients of this address anonymous, because they cannot identify themselves here
     /// while other addresses require it.
-    pub(crate) fn of_anonymous(self) -> Self {
+    pub(crate) fn for_anonymous_clients(self) -> Self {
         Self { without_token: Access::Anonymous, ..self }
     }
 
@@ -139,14 +139,14 @@ impl Guard {
             // a web page in a browser that uses its own host name may not read
             _ if self.check_host(request).is_err() => Access::Anonymous,
             None => self.without_token,
-            Some(expected) if bearer(request).is_some_and(|token| expected.now().is(token)) => Access::Full,
+            Some(expected) if bearer_token(request).is_some_and(|token| expected.current().matches(token)) => Access::Full,
             Some(_) => Access::Anonymous,
         }
     }
 
     fn check(&self, request: &Request) -> Result<(), Problem> {
-        let visit = request.extensions().get::<Arc<Visit>>();
-        if visit.is_some() {
+        let exchange = request.extensions().get::<Arc<HttpExchange>>();
+        if exchange.is_some() {
             check_host_count(request)?;
         }
         check_length(request)?;
@@ -154,21 +154,21 @@ impl Guard {
             return Ok(());
         }
         self.check_host(request)?;
-        let let_in = |shows_token| {
-            if let Some(visit) = visit {
-                visit.let_in(shows_token);
+        let admit = |shows_token| {
+            if let Some(exchange) = exchange {
+                exchange.admit(shows_token);
             }
             Ok(())
         };
-        let Some(expected) = &self.token else { return let_in(false) };
-        if bearer(request).is_some_and(|token| expected.now().is(token)) {
-            return let_in(true);
+        let Some(expected) = &self.token else { return admit(false) };
+        if bearer_token(request).is_some_and(|token| expected.current().matches(token)) {
+            return admit(true);
         }
-        if is_of_the_page(request.uri().path()) {
+        if is_page_file(request.uri().path()) {
             // the connection stays anonymous
             return Ok(());
         }
-        Err(Problem::new(Code::Unauthorized, "send the token in the file of --token-file as `Authorization: Bearer …`"))
+        Err(Problem::new(ProblemCode::Unauthorized, "send the token in the file of --token-file as `Authorization: Bearer …`"))
     }
 
     fn check_host(&self, request: &Request) -> Result<(), Problem> {
@@ -179,16 +179,17 @@ impl Guard {
         // browser
         let header = request.headers().get(HOST).map(|value| value.to_str().unwrap_or("?"));
         match request.uri().authority().map(axum::http::uri::Authority::as_str).or(header) {
-            Some(host) if !hosts.accept(host) => {
-                Err(Problem::new(Code::UnknownHost, format!("meshkeep does not accept the host {host:?}: allow it with --allowed-host")))
-            }
+            Some(host) if !hosts.allows(host) => Err(Problem::new(
+                ProblemCode::UnknownHost,
+                format!("meshkeep does not accept the host {host:?}: allow it with --allowed-host"),
+            )),
             Some(_) | None => Ok(()),
         }
     }
 }
 
 /// Returns the bearer token of a request.
-fn bearer(request: &Request) -> Option<&str> {
+fn bearer_token(request: &Request) -> Option<&str> {
     let header = request.headers().get(AUTHORIZATION)?.to_str().ok()?;
     let (_, token) = header.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))?;
     Some(token.trim())
@@ -202,10 +203,10 @@ fn check_host_count(request: &Request) -> Result<(), Problem> {
     let authority = request.uri().authority().filter(|_| request.version() == Version::HTTP_2);
     let differs = first.zip(authority).is_some_and(|(host, authority)| *host != *authority.as_str());
     if second.is_some() || differs {
-        return Err(Problem::new(Code::BadRequest, "the request has several Host headers: send one"));
+        return Err(Problem::new(ProblemCode::BadRequest, "the request has several Host headers: send one"));
     }
     if first.is_none() && authority.is_none() && request.version() > Version::HTTP_10 {
-        return Err(Problem::new(Code::BadRequest, "the request has no Host header: send one"));
+        return Err(Problem::new(ProblemCode::BadRequest, "the request has no Host header: send one"));
     }
     Ok(())
 }
@@ -214,13 +215,13 @@ fn check_host_count(request: &Request) -> Result<(), Problem> {
 fn check_length(request: &Request) -> Result<(), Problem> {
     let length = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
-        return Err(Problem::new(Code::TooLarge, format!("a body may have at most {BODY_BYTES_MAX} bytes: send several requests")));
+        return Err(Problem::new(ProblemCode::TooLarge, format!("a body may have at most {BODY_BYTES_MAX} bytes: send several requests")));
     }
     Ok(())
 }
 
 /// Middleware that admits a request, or answers it with a problem.
-pub(crate) async fn check(State(guard): State<Guard>, mut request: Request, next: Next) -> Result<Response, Problem> {
+pub(crate) async fn check_access(State(guard): State<Guard>, mut request: Request, next: Next) -> Result<Response, Problem> {
     guard.check(&request)?;
     if OPEN_PATHS.contains(&request.uri().path()) {
         let access = guard.access(&request);
@@ -232,14 +233,14 @@ pub(crate) async fn check(State(guard): State<Guard>, mut request: Request, next
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::Look;
+    use crate::server::Reloadable;
 
     #[test]
     fn only_our_own_names_and_addresses_are_accepted() {
-        let hosts = Hosts::new(&["192.0.2.7".parse().unwrap()], &["Meshkeep.kube-system.svc.".to_owned()]);
+        let hosts = AllowedHosts::new(&["192.0.2.7".parse().unwrap()], &["Meshkeep.kube-system.svc.".to_owned()]);
         for good in ["localhost", "localhost:9870", "a.localhost", "127.0.0.1:1", "[::1]:9870", "192.0.2.7", "meshkeep.kube-system.svc:80"]
         {
-            assert!(hosts.accept(good), "{good}");
+            assert!(hosts.allows(good), "{good}");
         }
         for bad in [
             "evil.example",
@@ -254,27 +255,27 @@ mod tests {
             "127.0.0.1:80x",
             "localhost:80@evil.example",
         ] {
-            assert!(!hosts.accept(bad), "{bad}");
+            assert!(!hosts.allows(bad), "{bad}");
         }
-        assert!(Hosts::new(&["0.0.0.0".parse().unwrap()], &[]).accept("192.0.2.8:9870"));
+        assert!(AllowedHosts::new(&["0.0.0.0".parse().unwrap()], &[]).allows("192.0.2.8:9870"));
     }
 
     #[test]
-    fn a_token_that_is_rotated_takes_over() {
+    fn a_rotated_token_is_used() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
-        assert_eq!(Token::keep(&path).unwrap_err(), "No such file or directory (os error 2)");
+        assert_eq!(Token::load(&path).unwrap_err(), "No such file or directory (os error 2)");
         std::fs::write(&path, " \n").unwrap();
-        assert_eq!(Token::keep(&path).unwrap_err(), "it contains no token");
+        assert_eq!(Token::load(&path).unwrap_err(), "it contains no token");
         std::fs::write(&path, "first\n").unwrap();
-        let kept = Token::keep(&path).unwrap();
-        assert!(kept.now().is("first") && !kept.now().is("second") && !kept.now().is(""));
+        let token = Token::load(&path).unwrap();
+        assert!(token.current().matches("first") && !token.current().matches("second") && !token.current().matches(""));
         std::fs::write(&path, "").unwrap();
-        kept.look(false);
-        assert_eq!(kept.failure().as_deref(), Some("it contains no token"));
-        assert!(kept.now().is("first"));
+        token.reload_if_changed(false);
+        assert_eq!(token.failure().as_deref(), Some("it contains no token"));
+        assert!(token.current().matches("first"));
         std::fs::write(&path, "second\n").unwrap();
-        kept.look(false);
-        assert!(kept.now().is("second") && !kept.now().is("first") && kept.failure().is_none());
+        token.reload_if_changed(false);
+        assert!(token.current().matches("second") && !token.current().matches("first") && token.failure().is_none());
     }
 }

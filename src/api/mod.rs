@@ -6,15 +6,15 @@
 //! utoipa with `dto`.
 
 mod bind_error;
-mod bound;
+mod bound_api;
 mod dto;
 mod etcd;
 mod events;
 mod guard;
-mod meant;
 mod openapi;
 mod options;
 mod paging;
+mod path_suggestions;
 mod problem;
 mod query;
 mod render;
@@ -28,7 +28,7 @@ mod tests;
 use router::documented_routes;
 
 pub use bind_error::BindError;
-pub use bound::Bound;
+pub use bound_api::BoundApi;
 pub use etcd::etcd_service;
-pub use openapi::{OpenapiForm, openapi_json};
+pub use openapi::{DocumentVersion, openapi_json};
 pub use options::ApiOptions;

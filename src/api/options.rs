@@ -13,7 +13,7 @@ use crate::server::{ConnectionLimits, TlsFiles};
 pub struct ApiOptions {
     /// Address that serves only probes and metrics, without access checks.
     pub health_listen: Option<ListenAddress>,
-    /// Address of the etcd API (`Bound::with_etcd`). It uses TLS if `tls` is set.
+    /// Address of the etcd API (`BoundApi::with_etcd`). It uses TLS if `tls` is set.
     pub etcd_listen: Option<ListenAddress>,
     /// Accepted `Host` values in addition to the bound addresses and loopback names.
     pub allowed_hosts: Vec<String>,

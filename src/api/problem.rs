@@ -15,7 +15,7 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// Codes of the errors of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Code {
+pub(crate) enum ProblemCode {
     BadParameter,
     BadRequest,
     Unauthorized,
@@ -37,7 +37,7 @@ pub(crate) enum Code {
     TooOld,
 }
 
-impl Code {
+impl ProblemCode {
     /// All codes in order of status.
     pub(crate) const ALL: [Self; 19] = [
         Self::BadParameter,
@@ -176,33 +176,33 @@ impl Code {
 /// An error of one request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Problem {
-    code: Code,
+    code: ProblemCode,
     detail: String,
     age_seconds: Option<f64>,
 }
 
 impl Problem {
-    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
         Self { code, detail: detail.into(), age_seconds: None }
     }
 
-    pub(super) const fn code(&self) -> Code {
+    pub(super) const fn code(&self) -> ProblemCode {
         self.code
     }
 
     /// Creates a problem about a parameter.
-    pub(crate) fn parameter(name: &str, trouble: impl std::fmt::Display) -> Self {
-        Self::new(Code::BadParameter, format!("{name}: {trouble}"))
+    pub(crate) fn bad_parameter(name: &str, trouble: impl std::fmt::Display) -> Self {
+        Self::new(ProblemCode::BadParameter, format!("{name}: {trouble}"))
     }
 
     /// Creates a problem about a fault in meshkeep, and logs the fault.
     pub(crate) fn internal(trouble: impl std::fmt::Display) -> Self {
         tracing::error!(%trouble, "a request cannot be answered");
-        Self::new(Code::Internal, "this is a bug in meshkeep: its log has the details")
+        Self::new(ProblemCode::Internal, "this is a bug in meshkeep: its log has the details")
     }
 
     pub(crate) fn too_old(detail: String, age_seconds: Option<f64>) -> Self {
-        Self { age_seconds, ..Self::new(Code::TooOld, detail) }
+        Self { age_seconds, ..Self::new(ProblemCode::TooOld, detail) }
     }
 
     /// Returns the problem document. `instance` is the path of the request, if known.
@@ -223,14 +223,14 @@ impl Problem {
 
 impl Problem {
     /// Creates a problem about an object for whose decoded form there is no memory.
-    pub(crate) fn no_room(what: &str, none: NoDecodedRoom) -> Self {
-        Self::new(Code::MemoryLimitReached, format!("{what}: {none}"))
+    pub(crate) fn no_memory(what: &str, none: NoDecodedRoom) -> Self {
+        Self::new(ProblemCode::MemoryLimitReached, format!("{what}: {none}"))
     }
 }
 
 impl From<Loading> for Problem {
     fn from(loading: Loading) -> Self {
-        Self::new(Code::Loading, loading.to_string())
+        Self::new(ProblemCode::Loading, loading.to_string())
     }
 }
 

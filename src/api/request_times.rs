@@ -13,14 +13,14 @@ use crate::instruments::{Histogram, HistogramSnapshot};
 /// Route of requests that match no route.
 const NONE: &str = "none";
 
-type ByRoute = HashMap<String, Arc<Histogram>>;
+type RouteHistograms = HashMap<String, Arc<Histogram>>;
 
 /// Histograms by status and route. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RequestTimes(Arc<RwLock<HashMap<u16, ByRoute>>>);
+pub(crate) struct RequestTimes(Arc<RwLock<HashMap<u16, RouteHistograms>>>);
 
 impl RequestTimes {
-    fn note(&self, route: &str, status: u16, time: Duration) {
+    fn record(&self, route: &str, status: u16, time: Duration) {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&status).and_then(|routes| routes.get(route)).map(Arc::clone);
         let histogram = known.unwrap_or_else(|| {
             let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -32,21 +32,21 @@ impl RequestTimes {
     /// Returns route, status and durations of all requests, sorted by route and status.
     pub(crate) fn all(&self) -> Vec<(String, u16, HistogramSnapshot)> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let each = all
+        let rows = all
             .iter()
             .flat_map(|(status, routes)| routes.iter().map(|(route, times)| (route.replace("{*", "{"), *status, times.snapshot())));
-        let mut each: Vec<(String, u16, HistogramSnapshot)> = each.collect();
-        each.sort_by(|(one, one_status, _), (other, other_status, _)| (one, one_status).cmp(&(other, other_status)));
-        each
+        let mut rows: Vec<(String, u16, HistogramSnapshot)> = rows.collect();
+        rows.sort_by(|(one, one_status, _), (other, other_status, _)| (one, one_status).cmp(&(other, other_status)));
+        rows
     }
 }
 
 /// Middleware that measures the time from the head of a request to the head of its answer. The
 /// duration of a stream is not included.
-pub(crate) async fn measure(State(times): State<RequestTimes>, request: Request, next: Next) -> Response {
-    let begun = Instant::now();
+pub(crate) async fn measure_request(State(times): State<RequestTimes>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let answer = next.run(request).await;
-    times.note(route.as_ref().map_or(NONE, MatchedPath::as_str), answer.status().as_u16(), begun.elapsed());
+    times.record(route.as_ref().map_or(NONE, MatchedPath::as_str), answer.status().as_u16(), started.elapsed());
     answer
 }

@@ -13,11 +13,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::guard::{self, BODY_BYTES_MAX, Guard};
-use super::problem::{Code, Problem};
+use super::problem::{Problem, ProblemCode};
 use super::render::accept::{BATCH_PATH, negotiate};
 use super::render::{conditional, errors, problem_pages};
 use super::state::ApiState;
-use super::{events, meant, request_times, routes};
+use super::{events, path_suggestions, request_times, routes};
 use crate::instruments::{LogLimiter, LogPermit};
 
 /// Recently logged panics of handlers. A request that causes a panic can be repeated many times.
@@ -26,11 +26,11 @@ static PANICS: LogLimiter = LogLimiter::new();
 /// Schema of the lines of a stream. The route itself cannot declare it.
 #[derive(OpenApi)]
 #[openapi(components(schemas(crate::dto::events::WatchEvent)))]
-struct StreamLines;
+struct StreamLineSchema;
 
 /// Returns the routes that the OpenAPI document describes.
 pub(crate) fn documented_routes() -> OpenApiRouter<ApiState> {
-    OpenApiRouter::with_openapi(StreamLines::openapi()).merge(lookup_routes()).merge(stream_routes())
+    OpenApiRouter::with_openapi(StreamLineSchema::openapi()).merge(lookup_routes()).merge(stream_routes())
 }
 
 /// Returns the routes with finite answers.
@@ -84,13 +84,13 @@ pub(crate) fn router(state: ApiState, guard: Guard) -> Router {
         .route("/", get(routes::page::index))
         .route("/assets/{*path}", get(routes::page::asset))
         .route("/problems", get(problem_pages::index))
-        .route("/problems/{type}", get(problem_pages::one))
+        .route("/problems/{type}", get(problem_pages::page_of_problem))
         .route("/docs", get(routes::documents::docs))
         .route("/docs/style.css", get(routes::documents::docs_style))
         .route("/docs/script.js", get(routes::documents::docs_script))
         .route("/openapi.json", get(routes::documents::openapi_31))
         .route("/openapi-3.0.json", get(routes::documents::openapi_30))
-        .route_layer(from_fn_with_state((state.handle.clone(), state.scans.clone()), conditional::answer))
+        .route_layer(from_fn_with_state((state.handle.clone(), state.scans.clone()), conditional::tag_response))
         .route_layer(from_fn(negotiate))
         .fallback(unknown_route)
         .layer(CompressionLayer::new())
@@ -117,39 +117,39 @@ fn guarded(routes: Router<ApiState>, state: ApiState, guard: Guard) -> Router {
     routes
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn_with_state(guard, guard::check))
+        .layer(CatchPanicLayer::custom(handle_panic))
+        .layer(from_fn_with_state(guard, guard::check_access))
         .layer(from_fn(errors::render))
-        .layer(from_fn_with_state(state.times.clone(), request_times::measure))
+        .layer(from_fn_with_state(state.times.clone(), request_times::measure_request))
         .with_state(state)
 }
 
 async fn no_probe() -> Problem {
     Problem::new(
-        Code::UnknownRoute,
+        ProblemCode::UnknownRoute,
         "this is the address of --health-listen, which only serves /livez, /readyz, /healthz and /metrics: use the address of --listen for other paths",
     )
 }
 
 async fn unknown_route(uri: Uri) -> Problem {
-    let nearly = meant::meant(uri.path()).map(|meant| format!(", perhaps {meant}")).unwrap_or_default();
-    Problem::new(Code::UnknownRoute, format!("there is no such path{nearly}: / lists all paths, /openapi.json describes them"))
+    let hint = path_suggestions::suggest_path(uri.path()).map(|suggestion| format!(", perhaps {suggestion}")).unwrap_or_default();
+    Problem::new(ProblemCode::UnknownRoute, format!("there is no such path{hint}: / lists all paths, /openapi.json describes them"))
 }
 
 /// axum sets the `Allow` header only after this, so the methods are repeated here (a test compares
 /// the two).
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
     let methods = if uri.path() == BATCH_PATH { "GET, HEAD and POST" } else { "GET and HEAD" };
-    Problem::new(Code::MethodNotAllowed, format!("{} supports {methods}, not {method}", uri.path()))
+    Problem::new(ProblemCode::MethodNotAllowed, format!("{} supports {methods}, not {method}", uri.path()))
 }
 
 /// Logs the panic of a handler, and answers with a problem.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is tower-http's")]
-pub(crate) fn panicked(panic: Box<dyn std::any::Any + Send>) -> axum::response::Response {
+pub(crate) fn handle_panic(panic: Box<dyn std::any::Any + Send>) -> axum::response::Response {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     let panic = text.unwrap_or("unknown");
     if let Some(LogPermit { more }) = PANICS.permit(panic) {
         tracing::error!(panic, more, "a request handler panicked");
     }
-    Problem::new(Code::Internal, "this is a bug in meshkeep: its log has the details").into_response()
+    Problem::new(ProblemCode::Internal, "this is a bug in meshkeep: its log has the details").into_response()
 }

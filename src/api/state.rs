@@ -6,71 +6,82 @@ use std::sync::Arc;
 use axum::extract::FromRef;
 use tokio_util::sync::CancellationToken;
 
-use super::events::{Hub, Patience, StreamMeters, Streams};
+use super::events::{ChangeRouter, ConflationPolicy, StreamContext, StreamMetrics};
 use super::request_times::RequestTimes;
-use crate::admission::{Pace, Places, Scans};
+use crate::admission::{ScanExecutor, ScanLimits, StreamLimiter};
 use crate::findings::FindingSources;
 use crate::handle::Handle;
-use crate::server::{ConnectionLimits, Seats};
+use crate::server::{ConnectionLimiter, ConnectionLimits};
 
 /// Shared state of all requests. It is one pointer, because every layer and handler has a copy.
 #[derive(Debug, Clone)]
-pub(crate) struct ApiState(Arc<Shared>);
+pub(crate) struct ApiState(Arc<SharedState>);
 
 /// Content of an [`ApiState`].
 #[derive(Debug, Clone)]
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub(crate) handle: Handle,
     /// Cancelled when meshkeep shuts down: streams end, and it is no longer ready.
     pub(crate) stop: CancellationToken,
     /// Slots for streams.
-    pub(crate) places: Places,
+    pub(crate) stream_limiter: StreamLimiter,
     /// Groups of streams that share bytes.
-    pub(crate) hub: Hub,
+    pub(crate) change_router: ChangeRouter,
     /// Sources of findings, including the token and the certificates.
     pub(crate) findings: FindingSources,
     /// Metrics of streams.
-    pub(crate) meters: StreamMeters,
+    pub(crate) stream_metrics: StreamMetrics,
     /// Scheduler of requests that take long.
-    pub(crate) scans: Scans,
+    pub(crate) scans: ScanExecutor,
     /// Connection slots.
-    pub(crate) seats: Seats,
+    pub(crate) connection_limiter: ConnectionLimiter,
     /// Durations of requests.
     pub(crate) times: RequestTimes,
 }
 
 impl Deref for ApiState {
-    type Target = Shared;
+    type Target = SharedState;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &SharedState {
         &self.0
     }
 }
 
 impl ApiState {
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
-        let hub = Hub::new(handle.clone(), stop.clone(), Patience::default());
+        let change_router = ChangeRouter::new(handle.clone(), stop.clone(), ConflationPolicy::default());
         let findings = FindingSources::new(handle.clone(), stop.clone());
-        let (meters, scans, seats) = (StreamMeters::default(), Scans::new(Pace::default()), Seats::new(ConnectionLimits::default()));
-        Self(Arc::new(Shared { hub, findings, handle, stop, places: Places::new(), meters, scans, seats, times: RequestTimes::default() }))
+        let (stream_metrics, scans, connection_limiter) =
+            (StreamMetrics::default(), ScanExecutor::new(ScanLimits::default()), ConnectionLimiter::new(ConnectionLimits::default()));
+        Self(Arc::new(SharedState {
+            change_router,
+            findings,
+            handle,
+            stop,
+            stream_limiter: StreamLimiter::new(),
+            stream_metrics,
+            scans,
+            connection_limiter,
+            times: RequestTimes::default(),
+        }))
     }
 
     /// Returns the state with some parts changed.
-    pub(crate) fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut SharedState)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
     }
 }
 
-impl FromRef<ApiState> for Scans {
+impl FromRef<ApiState> for ScanExecutor {
     fn from_ref(state: &ApiState) -> Self {
         state.scans.clone()
     }
 }
 
-impl FromRef<ApiState> for Streams {
+impl FromRef<ApiState> for StreamContext {
     fn from_ref(state: &ApiState) -> Self {
-        let Shared { handle, stop, places, hub, meters, scans, .. } = Shared::clone(state);
-        Self { handle, stop, places, hub, meters, scans }
+        let SharedState { handle, stop, stream_limiter, change_router, stream_metrics, scans, .. } = SharedState::clone(state);
+        Self { handle, stop, stream_limiter, change_router, stream_metrics, scans }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tonic::{Code, Status};
 
-use crate::admission::NoRoom;
+use crate::admission::BudgetExceeded;
 use crate::instruments::RangeOutcome;
 
 const FUTURE_REVISION: &str = "etcdserver: mvcc: required revision is a future revision";
@@ -55,10 +55,10 @@ pub(super) fn future_revision() -> Status {
 }
 
 /// Error: no memory left for the answer.
-pub(super) fn response_budget_exhausted(exhausted: NoRoom) -> Status {
+pub(super) fn response_budget_exhausted(exhausted: BudgetExceeded) -> Status {
     resource_exhausted(&match exhausted {
-        NoRoom::OfClient => "the unread answers of this client reach the limit: read them, or request less at once",
-        NoRoom::InAll => "the unread answers of all clients reach the limit: try again in a few seconds",
+        BudgetExceeded::PerClient => "the unread answers of this client reach the limit: read them, or request less at once",
+        BudgetExceeded::Total => "the unread answers of all clients reach the limit: try again in a few seconds",
     })
 }
 
@@ -75,10 +75,10 @@ pub(super) fn too_large_tree(operations_max: usize) -> Status {
 }
 
 /// Error: no memory left for an incomplete request.
-pub(super) fn request_budget_exhausted(exhausted: NoRoom) -> Status {
+pub(super) fn request_budget_exhausted(exhausted: BudgetExceeded) -> Status {
     resource_exhausted(&match exhausted {
-        NoRoom::OfClient => "the incomplete requests of this client reach the limit: finish them, or send less at once",
-        NoRoom::InAll => "the incomplete requests of all clients reach the limit: try again in a few seconds",
+        BudgetExceeded::PerClient => "the incomplete requests of this client reach the limit: finish them, or send less at once",
+        BudgetExceeded::Total => "the incomplete requests of all clients reach the limit: try again in a few seconds",
     })
 }
 

@@ -121,7 +121,7 @@ impl<R: SlicedRequest> PartialResponse<R> {
         let scanner = api.acquire_scanner(client)?;
         loop {
             let outcome;
-            (outcome, self) = scanner.slice(self, Self::advance).await;
+            (outcome, self) = scanner.run_slice(self, Self::advance).await;
             if let ControlFlow::Break(stop) = outcome {
                 return stop.map(|stop| (stop, self));
             }
@@ -145,7 +145,7 @@ impl KvService {
         let executor = RangeExecutor::new(&self.0, &reading, &request)?;
         let mut response = PartialResponse::new(executor, memory, &header_at(&reading));
         // a quick request waits for no other
-        let at_once = is_quick.then(|| response.advance(&mut Slice::begin(self.0.options.scans.pace().slice)));
+        let at_once = is_quick.then(|| response.advance(&mut Slice::begin(self.0.options.scans.limits().slice)));
         let (stop, PartialResponse { memory, mut out, .. }) = match at_once {
             Some(ControlFlow::Break(stop)) => (stop?, response),
             _ => response.complete_in_slices(&self.0, client).await?,

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tower::{Service, ServiceExt};
 
-use crate::admission::Scans;
+use crate::admission::ScanExecutor;
 use crate::handle::Handle;
 use kv::KvService;
 use request_body::RequestBody;
@@ -54,7 +54,7 @@ pub struct EtcdOptions {
     /// URLs of the etcd API.
     pub urls: Vec<String>,
     /// Scheduler of requests that take long, shared with the HTTP API.
-    pub scans: Scans,
+    pub scans: ScanExecutor,
     /// Ends every stream.
     pub stop: CancellationToken,
 }

@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_with_many_lists_loses_only_its_own_snapshots() {
         let (mut mirror, pinned) = (Mirror::new(), PinnedSnapshots::default());
-        let [greedy, other] = [1, 2].map(|last| Client::at(std::net::IpAddr::from([192, 0, 2, last])));
+        let [greedy, other] = [1, 2].map(|last| Client::from_ip(std::net::IpAddr::from([192, 0, 2, last])));
         let first = mirror.reading().await;
         pinned.pin(other, &first);
         for number in 0..40_u8 {

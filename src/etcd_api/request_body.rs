@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::errors;
 use super::state::EtcdApi;
-use crate::admission::{Budget, Client, Held};
+use crate::admission::{Client, MemoryBudget, MemoryPermit};
 
 /// Path of requests with a transaction.
 const TXN_PATH: &str = "/etcdserverpb.KV/Txn";
@@ -35,7 +35,7 @@ pub(super) const TREE_OPERATIONS_MAX: usize = 1_024;
 /// The body of a request.
 pub(super) struct RequestBody<B> {
     body: B,
-    held: Held,
+    held: MemoryPermit,
     message: IncompleteMessage,
     /// Bytes of an incomplete transaction; `None` on other paths.
     txn: Option<Vec<u8>>,
@@ -85,7 +85,7 @@ impl<B> RequestBody<B> {
     pub(super) fn wrap_request(api: &Arc<EtcdApi>, request: Request<B>) -> Request<Self> {
         let client = request.extensions().get().copied().unwrap_or(Client::Local);
         let txn = (request.uri().path() == TXN_PATH).then(Vec::new);
-        let held = Budget::none(&api.request_budget, client);
+        let held = MemoryBudget::empty_permit(&api.request_budget, client);
         request.map(|body| Self { body, held, message: IncompleteMessage::default(), txn })
     }
 

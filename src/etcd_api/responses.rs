@@ -14,7 +14,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::errors;
-use crate::admission::{Budget, Client, Held};
+use crate::admission::{Client, MemoryBudget, MemoryPermit};
 use encoder::ResponseEncoder;
 
 /// Maximum bytes of all answers together. One client can use two thirds: a list of the largest mesh
@@ -36,7 +36,7 @@ pub(super) type MessageStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> 
 /// Memory of one answer, reserved as the answer grows.
 #[derive(Debug)]
 pub(super) struct ResponseMemory {
-    held: Held,
+    held: MemoryPermit,
     used: usize,
 }
 
@@ -55,8 +55,8 @@ enum BodySource {
 
 impl ResponseMemory {
     /// Reserves the bytes of the request, which stay in memory while it is answered.
-    pub(super) fn new(budget: &Arc<Budget>, client: Client, request_bytes: usize) -> Result<Self, Status> {
-        let held = Budget::take(budget, client, request_bytes).map_err(errors::response_budget_exhausted)?;
+    pub(super) fn new(budget: &Arc<MemoryBudget>, client: Client, request_bytes: usize) -> Result<Self, Status> {
+        let held = MemoryBudget::try_acquire(budget, client, request_bytes).map_err(errors::response_budget_exhausted)?;
         Ok(Self { held, used: request_bytes })
     }
 
@@ -82,7 +82,7 @@ impl ResponseMemory {
     /// Returns the encoded pieces. Each frees its share of the memory once it is sent.
     pub(super) fn into_pieces(mut self, response: ResponseEncoder) -> Vec<Bytes> {
         let frames = response.into_frames().into_iter();
-        frames.map(|piece| self.held.split(piece.capacity()).with(piece)).collect()
+        frames.map(|piece| self.held.split(piece.capacity()).attach_to(piece)).collect()
     }
 }
 
@@ -155,11 +155,11 @@ impl HttpBody for ResponseBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::Share;
+    use crate::admission::ClientShare;
 
     #[test]
     fn memory_grows_with_a_response_and_is_released_once_it_is_sent() {
-        let budget = Budget::new(RESPONSE_BYTES_MAX, Share::TimesFree(2));
+        let budget = MemoryBudget::new(RESPONSE_BYTES_MAX, ClientShare::TimesFree(2));
         let memory = || ResponseMemory::new(&budget, Client::Local, 0).unwrap();
         let is_all_but = |bytes: usize| memory().charge(RESPONSE_BYTES_MAX - bytes).is_ok();
         let mut memory = memory();

@@ -11,7 +11,7 @@ use super::pinned_snapshots::PinnedSnapshots;
 use super::recent_changes::RecentChanges;
 use super::responses::{QUICK_RESPONSE_BYTES_MAX, RESPONSE_BYTES_MAX};
 use super::revisions::to_revision;
-use crate::admission::{Budget, Client, Places, Scanner, Share, StreamPermit};
+use crate::admission::{Client, ClientShare, MemoryBudget, Scanner, StreamLimiter, StreamPermit};
 use crate::handle::{Handle, Reading};
 use crate::instruments::RangeOutcome;
 use crate::model::{EntryKey, RecordQuery};
@@ -48,16 +48,16 @@ pub(super) struct EtcdApi {
     pub(super) pinned_snapshots: PinnedSnapshots,
     pub(super) recent_changes: RecentChanges,
     /// Budget for the answers of ranges and transactions.
-    pub(super) response_budget: Arc<Budget>,
+    pub(super) response_budget: Arc<MemoryBudget>,
     /// Budget for quick answers.
-    pub(super) quick_response_budget: Arc<Budget>,
+    pub(super) quick_response_budget: Arc<MemoryBudget>,
     /// Budget for the keys of all watches.
-    pub(super) watch_budget: Arc<Budget>,
+    pub(super) watch_budget: Arc<MemoryBudget>,
     /// Budget for incomplete request messages.
-    pub(super) request_budget: Arc<Budget>,
+    pub(super) request_budget: Arc<MemoryBudget>,
     /// Budget for events that wait to be sent.
-    pub(super) event_budget: Arc<Budget>,
-    streams: Places,
+    pub(super) event_budget: Arc<MemoryBudget>,
+    streams: StreamLimiter,
 }
 
 /// Returns the client of a request, identified as in the HTTP API.
@@ -72,12 +72,12 @@ impl EtcdApi {
             options,
             pinned_snapshots: PinnedSnapshots::default(),
             recent_changes: RecentChanges::default(),
-            response_budget: Budget::new(RESPONSE_BYTES_MAX, Share::TimesFree(2)),
-            quick_response_budget: Budget::new(QUICK_RESPONSE_BYTES_MAX, Share::TimesFree(1)),
-            watch_budget: Budget::new(WATCH_BYTES_MAX, Share::Bytes(WATCH_BYTES_PER_CLIENT_MAX)),
-            request_budget: Budget::new(REQUEST_BYTES_MAX, Share::TimesFree(1)),
-            event_budget: Budget::new(EVENT_BYTES_MAX, Share::TimesFree(1)),
-            streams: Places::new(),
+            response_budget: MemoryBudget::new(RESPONSE_BYTES_MAX, ClientShare::TimesFree(2)),
+            quick_response_budget: MemoryBudget::new(QUICK_RESPONSE_BYTES_MAX, ClientShare::TimesFree(1)),
+            watch_budget: MemoryBudget::new(WATCH_BYTES_MAX, ClientShare::Bytes(WATCH_BYTES_PER_CLIENT_MAX)),
+            request_budget: MemoryBudget::new(REQUEST_BYTES_MAX, ClientShare::TimesFree(1)),
+            event_budget: MemoryBudget::new(EVENT_BYTES_MAX, ClientShare::TimesFree(1)),
+            streams: StreamLimiter::new(),
         }
     }
 
@@ -86,7 +86,7 @@ impl EtcdApi {
     /// # Errors
     /// Returns `ResourceExhausted` if the client or the queue has no slot left.
     pub(super) fn acquire_scanner(&self, client: Client) -> Result<Scanner, Status> {
-        self.options.scans.enter(client).map_err(|exhausted| errors::resource_exhausted(&exhausted))
+        self.options.scans.admit(client).map_err(|exhausted| errors::resource_exhausted(&exhausted))
     }
 
     /// Gets a slot among the streams that stay open.
@@ -94,7 +94,7 @@ impl EtcdApi {
     /// # Errors
     /// Returns `ResourceExhausted` if there is no slot left.
     pub(super) fn open_stream(&self, client: Client) -> Result<StreamPermit, Status> {
-        self.streams.take(client).map_err(|exhausted| errors::resource_exhausted(&exhausted))
+        self.streams.try_acquire(client).map_err(|exhausted| errors::resource_exhausted(&exhausted))
     }
 
     /// Returns the newest snapshot. Waits up to 2 s for the store to load.

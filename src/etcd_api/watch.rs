@@ -28,7 +28,7 @@ use super::recent_changes::RecentChanges;
 use super::responses::MessageStream;
 use super::revisions::to_revision;
 use super::state::{EtcdApi, client_of, header, header_at};
-use crate::admission::{Budget, Client, Held, NoRoom, Scanner};
+use crate::admission::{BudgetExceeded, Client, MemoryBudget, MemoryPermit, Scanner};
 use crate::handle::{Reading, Slice};
 use crate::model::Sequence;
 use watcher::{CreateRefusal, WatchEvents, Watcher, event_bytes};
@@ -59,7 +59,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const NO_WATCH: i64 = -1;
 
 /// An answer, and the memory of its events until the next one is requested.
-type QueuedResponse = (Result<PbWatchResponse, Status>, Option<Held>);
+type QueuedResponse = (Result<PbWatchResponse, Status>, Option<MemoryPermit>);
 
 /// Queue of answers to the client.
 type ResponseSender = mpsc::Sender<QueuedResponse>;
@@ -103,7 +103,7 @@ impl PbWatchService for WatchService {
 
     async fn watch(&self, request: Request<Streaming<PbWatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
         let client = client_of(&request);
-        let (permit, scanner) = (self.0.open_stream(client)?, self.0.options.scans.enter_stream(client));
+        let (permit, scanner) = (self.0.open_stream(client)?, self.0.options.scans.admit_stream(client));
         let signal = self.0.handle.signal().await.map_err(|_| errors::loading())?;
         let (responses, receiver) = mpsc::channel(RESPONSE_QUEUE_LENGTH_MAX);
         let api = Arc::clone(&self.0);
@@ -122,7 +122,7 @@ impl PbWatchService for WatchService {
         });
         // the task ends with the stream; the memory of an answer is freed when the next one is
         // requested
-        let next = |(mut receiver, task, sent): (mpsc::Receiver<QueuedResponse>, JoinSet<()>, Option<Held>)| async move {
+        let next = |(mut receiver, task, sent): (mpsc::Receiver<QueuedResponse>, JoinSet<()>, Option<MemoryPermit>)| async move {
             drop(sent);
             let (response, held) = receiver.recv().await?;
             Some((response, (receiver, task, held)))
@@ -177,7 +177,7 @@ impl WatchStream {
     async fn send(&self, response: PbWatchResponse) -> Result<(), Disconnected> {
         let bytes = response.events.iter().map(event_bytes).sum();
         // only this client waits for the budget of its unsent answers
-        let held = if bytes > 0 { Some(Budget::wait(&self.api.event_budget, self.client, bytes).await) } else { None };
+        let held = if bytes > 0 { Some(MemoryBudget::acquire(&self.api.event_budget, self.client, bytes).await) } else { None };
         self.responses.send((Ok(response), held)).await.map_err(|_| Disconnected)
     }
 
@@ -222,17 +222,19 @@ impl WatchStream {
     }
 
     /// Reserves the memory of a watch: its keys, and a fixed size for its state.
-    fn reserve_memory(&self, key_bytes: usize) -> Result<Held, CreateRefusal> {
+    fn reserve_memory(&self, key_bytes: usize) -> Result<MemoryPermit, CreateRefusal> {
         if key_bytes > KEY_BYTES_MAX {
             return Err(CreateRefusal(format!(
                 "etcdserver: request is too large: key and range_end of a watch have {key_bytes} bytes, and the limit is {KEY_BYTES_MAX}"
             )));
         }
-        Budget::take(&self.api.watch_budget, self.client, key_bytes + size_of::<Watcher>()).map_err(|none| {
+        MemoryBudget::try_acquire(&self.api.watch_budget, self.client, key_bytes + size_of::<Watcher>()).map_err(|none| {
             CreateRefusal(
                 match none {
-                    NoRoom::OfClient => "etcdserver: too many requests: the keys of this client's watches reach the limit: cancel some",
-                    NoRoom::InAll => "etcdserver: too many requests: the keys of all watches reach the limit: try again later",
+                    BudgetExceeded::PerClient => {
+                        "etcdserver: too many requests: the keys of this client's watches reach the limit: cancel some"
+                    }
+                    BudgetExceeded::Total => "etcdserver: too many requests: the keys of all watches reach the limit: try again later",
                 }
                 .to_owned(),
             )
@@ -282,7 +284,7 @@ impl WatchStream {
         let (mut has_sent, mut remaining) = (false, None);
         loop {
             let (watchers, recent) = (&mut self.watchers, &self.api.recent_changes);
-            let outcome = self.scanner.here(|slice| scan_slice(watchers, &mut remaining, &reading, recent, slice)).await;
+            let outcome = self.scanner.run_inline(|slice| scan_slice(watchers, &mut remaining, &reading, recent, slice)).await;
             let (id, events) = match outcome {
                 ScanOutcome::Events(id, events) => (id, events),
                 ScanOutcome::Behind(id) => {
@@ -293,7 +295,7 @@ impl WatchStream {
                         slice.look();
                         behind.events_from_view(&then)
                     };
-                    let (events, behind) = self.scanner.slice(behind, replay).await;
+                    let (events, behind) = self.scanner.run_slice(behind, replay).await;
                     self.watchers.insert(id, behind);
                     (id, events)
                 }

@@ -1,4 +1,5 @@
-//! Findings: detecting them, publishing them in the change stream, and posting them to `--on-problem`.
+//! Findings: detecting them, publishing them in the change stream, and posting them to
+//! `--on-problem`.
 //!
 //! Findings about clusters and this process are derived from their state for each request, those
 //! across keys from a [`Survey`]. Each has a kind ([`KINDS`]) with its severity.
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handle::{Handle, Reading, Survey};
 use crate::model::{ClusterName, FindingObject, Severity};
-use crate::server::{Kept, KeptFiles, Serving};
+use crate::server::{ReloadableFile, ReloadableFiles, TlsConfig};
 use ledger::Ledger;
 
 pub(crate) use across_keys::{about, namespace_and_name, told};
@@ -51,16 +52,16 @@ pub(crate) struct FindingSources {
     /// Findings to post, and the results of posting.
     pub(crate) posts: Posts,
     /// Files with the token and the certificates.
-    pub(crate) files: KeptFiles,
+    pub(crate) files: ReloadableFiles,
     /// Certificate of the HTTPS server, if there is one.
-    pub(crate) certificate: Option<Arc<Kept<Serving>>>,
+    pub(crate) certificate: Option<Arc<ReloadableFile<TlsConfig>>>,
 }
 
 impl FindingSources {
     /// Starts the survey, which ends when `stop` is cancelled.
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
         let surveyor = Surveyor::new(handle.clone(), stop);
-        Self { handle, surveyor, ledger: Ledger::default(), posts: Posts::default(), files: KeptFiles::default(), certificate: None }
+        Self { handle, surveyor, ledger: Ledger::default(), posts: Posts::default(), files: ReloadableFiles::default(), certificate: None }
     }
 }
 
@@ -74,8 +75,8 @@ pub(crate) fn standing(sources: &FindingSources, reading: &Reading) -> Vec<Findi
     found
 }
 
-/// Returns the number of findings by kind and severity, 0 for kinds without any. Findings across keys
-/// count as far as the newest survey has them.
+/// Returns the number of findings by kind and severity, 0 for kinds without any. Findings across
+/// keys count as far as the newest survey has them.
 pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(&'static str, Severity), u64> {
     let mut counts: BTreeMap<(&'static str, Severity), u64> = KINDS.iter().map(|kind| (*kind, 0)).collect();
     for finding in standing(sources, reading) {

@@ -62,7 +62,7 @@ pub(super) fn of_process(sources: &FindingSources) -> Vec<FindingObject> {
         let detail = format!("the {name} has changed and cannot be used: {failure}; meshkeep uses the last good content");
         found.push(finding("staleFile", name, NOBODY, detail, "correct the file: meshkeep reads it again when it changes"));
     }
-    let expiry = sources.certificate.as_ref().and_then(|certificate| certificate.now().expiry);
+    let expiry = sources.certificate.as_ref().and_then(|certificate| certificate.current().expiry);
     let advice = "renew it and replace the files of --tls-cert and --tls-key: meshkeep uses new files within a second";
     let what = "the certificate of the API";
     found.extend(expiry.and_then(|expiry| expiring((TLS_CERTIFICATE, what), NOBODY, expiry, advice)));

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::signals::Reread;
 use super::{OpenedStore, early};
-use crate::api::{ApiOptions, Bound};
+use crate::api::{ApiOptions, BoundApi};
 use crate::clustermesh::{ClusterBounds, DirectoryOptions, LocalEtcd, MeshOptions, Timing};
 use crate::commit::DecodedBudget;
 use crate::config::{KvstoreOptions, Settings};
@@ -42,7 +42,7 @@ pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usi
 }
 
 /// Returns the options of the etcd server, if there is one.
-pub(super) fn etcd_options(settings: &Settings, bound: &Bound, stop: CancellationToken) -> Option<EtcdOptions> {
+pub(super) fn etcd_options(settings: &Settings, bound: &BoundApi, stop: CancellationToken) -> Option<EtcdOptions> {
     let url = bound.etcd_address()?;
     let restricted = settings.security.tls_cert.is_some() && settings.security.client_ca.is_some();
     Some(EtcdOptions { restricted, urls: vec![url], scans: bound.scans(), stop })

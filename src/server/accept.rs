@@ -26,13 +26,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::kept::Kept;
+use super::connection_limiter::{ConnectionLimiter, ConnectionPermit};
+use super::exchange::{HttpExchange, TrackedResponseBody, Transport};
+use super::framed_body::{FramedBody, StreamExecutor};
 use super::listen::{Listener, Socket};
-use super::pieces::{Pieces, Tracked};
-use super::seats::{Seat, Seats};
-use super::stall::Stallable;
-use super::tls::Serving;
-use super::visit::{Answer, Transport, Visit};
+use super::reloadable_file::ReloadableFile;
+use super::tls::TlsConfig;
+use super::write_timeout::WriteTimeout;
 use crate::admission::Client;
 use crate::instruments::{LogLimiter, LogPermit};
 
@@ -50,7 +50,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
 
 /// Maximum time for the graceful shutdown of an overdue connection, such as an HTTP/2 `GOAWAY`.
-const CLOSING_MAX: Duration = Duration::from_secs(1);
+const GRACEFUL_SHUTDOWN_MAX: Duration = Duration::from_secs(1);
 
 /// Bytes that an HTTP/2 client may send before they are read, per request and per connection.
 ///
@@ -67,29 +67,29 @@ const NO_BODY_MAX: Duration = Duration::from_secs(1 << 28);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Recently logged accept errors.
-static REFUSED: LogLimiter = LogLimiter::new();
+static ACCEPT_ERRORS: LogLimiter = LogLimiter::new();
 
 /// First bytes of an HTTP/2 connection without TLS. No HTTP/1.1 request starts with them (RFC 9113
 /// §3.4).
-const HTTP2_BEGINNING: &[u8] = b"PRI ";
+const HTTP2_PREFACE: &[u8] = b"PRI ";
 
-/// Transport, client and connection slot of a request.
-type Caller = (Transport, Client, Arc<Seat>);
+/// Transport, client and permit of the connection that a request came over.
+type ConnectionContext = (Transport, Client, Arc<ConnectionPermit>);
 
 /// Future that runs a connection until it ends.
-type Conversation = BoxFuture<'static, ()>;
+type ConnectionFuture = BoxFuture<'static, ()>;
 
 /// Future that detects the HTTP version of a new connection. `None` if the client left first.
-type Beginning = BoxFuture<'static, Option<Conversation>>;
+type DetectionFuture = BoxFuture<'static, Option<ConnectionFuture>>;
 
 /// State that every connection needs. Cheap to clone.
 #[derive(Clone)]
 struct Server {
     router: Router,
-    tls: Option<Arc<Kept<Serving>>>,
+    tls: Option<Arc<ReloadableFile<TlsConfig>>>,
     /// Tracks every connection and every task that HTTP/2 starts for one.
     tasks: TaskTracker,
-    seats: Seats,
+    limiter: ConnectionLimiter,
     /// Maximum time that the body of a request may take.
     body_max: Duration,
     /// Stops accepting; open connections finish their requests.
@@ -104,9 +104,9 @@ pub(crate) struct Endpoint {
     /// Routes of this address.
     pub(crate) router: Router,
     /// TLS for TCP connections; `None` serves them in plain text.
-    pub(crate) tls: Option<Arc<Kept<Serving>>>,
+    pub(crate) tls: Option<Arc<ReloadableFile<TlsConfig>>>,
     /// Connection limits. Several endpoints can share them.
-    pub(crate) seats: Seats,
+    pub(crate) limiter: ConnectionLimiter,
     /// Maximum time for the body of a request; `None` for no limit.
     pub(crate) body_max: Option<Duration>,
 }
@@ -117,9 +117,9 @@ pub(crate) struct Endpoint {
 /// Returns when no connection is left.
 pub(crate) async fn serve(endpoints: Vec<Endpoint>, stop: CancellationToken, grace: Duration) {
     let (tasks, abort) = (TaskTracker::new(), CancellationToken::new());
-    let accepting = endpoints.into_iter().map(|Endpoint { listener, router, tls, seats, body_max }| {
+    let accepting = endpoints.into_iter().map(|Endpoint { listener, router, tls, limiter, body_max }| {
         let (tasks, stop, abort) = (tasks.clone(), stop.clone(), abort.clone());
-        Server { router, tls, tasks, seats, body_max: body_max.unwrap_or(NO_BODY_MAX), stop, abort }.accept(listener)
+        Server { router, tls, tasks, limiter, body_max: body_max.unwrap_or(NO_BODY_MAX), stop, abort }.accept(listener)
     });
     futures_util::future::join_all(accepting).await;
     tasks.close();
@@ -137,16 +137,16 @@ impl Server {
             let (socket, client) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    if let Some(LogPermit { more }) = REFUSED.permit(&error.to_string()) {
+                    if let Some(LogPermit { more }) = ACCEPT_ERRORS.permit(&error.to_string()) {
                         tracing::warn!(%error, more, "cannot accept connections: trying again ten times a second");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let Some(seat) = self.stop.run_until_cancelled(self.seats.take(client)).await else { return };
-            match seat {
-                Some(seat) => self.own(socket, Arc::new(seat), client),
+            let Some(permit) = self.stop.run_until_cancelled(self.limiter.acquire(client)).await else { return };
+            match permit {
+                Some(permit) => self.spawn_connection(socket, Arc::new(permit), client),
                 None => tracing::debug!(?client, "refused a connection: the client has reached its limit"),
             }
         }
@@ -156,28 +156,30 @@ impl Server {
     ///
     /// The detection of the HTTP version is dropped before the connection runs, because the
     /// connection may last for days.
-    fn own(&self, socket: Socket, seat: Arc<Seat>, client: Client) {
+    fn spawn_connection(&self, socket: Socket, permit: Arc<ConnectionPermit>, client: Client) {
         let (abort, server) = (self.abort.clone(), self.clone());
-        let beginning = match socket {
+        let detection = match socket {
             Socket::Tcp(stream) => match server.tls.clone() {
-                None => server.plain(stream, (Transport::Tcp, client, Arc::clone(&seat))),
-                Some(tls) => server.tls(Arc::clone(&tls.now().config).into(), stream, (Transport::Tcp, client, Arc::clone(&seat))),
+                None => server.detect_plaintext(stream, (Transport::Tcp, client, Arc::clone(&permit))),
+                Some(tls) => {
+                    server.handshake_tls(Arc::clone(&tls.current().config).into(), stream, (Transport::Tcp, client, Arc::clone(&permit)))
+                }
             },
             Socket::Unix(stream) => {
-                let conversation = server.either(stream, (Transport::Unix, client, Arc::clone(&seat)));
-                Box::pin(std::future::ready(Some(conversation)))
+                let connection = server.serve_auto(stream, (Transport::Unix, client, Arc::clone(&permit)));
+                Box::pin(std::future::ready(Some(connection)))
             }
         };
         self.tasks.spawn(async move {
             let life = async {
-                let conversation = beginning.await;
-                if let Some(conversation) = conversation {
-                    conversation.await;
+                let connection = detection.await;
+                if let Some(connection) = connection {
+                    connection.await;
                 }
             };
             tokio::select! {
                 () = life => {}
-                () = seat.gives_way() => tracing::debug!(?client, "closed a connection for a new one"),
+                () = permit.evicted() => tracing::debug!(?client, "closed a connection for a new one"),
                 () = abort.cancelled() => {}
             }
         });
@@ -185,50 +187,55 @@ impl Server {
 
     /// Starts a connection without TLS. Its first bytes decide between HTTP/1.1 and HTTP/2 (RFC
     /// 9113 §3.4).
-    fn plain(self, stream: TcpStream, caller: Caller) -> Beginning {
+    fn detect_plaintext(self, stream: TcpStream, context: ConnectionContext) -> DetectionFuture {
         Box::pin(async move {
-            let mut first = [0; HTTP2_BEGINNING.len()];
-            let peeked = self.stop.run_until_cancelled(tokio::time::timeout(self.seats.limits().first, stream.peek(&mut first))).await;
+            let mut first = [0; HTTP2_PREFACE.len()];
+            let peeked =
+                self.stop.run_until_cancelled(tokio::time::timeout(self.limiter.limits().first_request, stream.peek(&mut first))).await;
             let Some(Ok(Ok(length))) = peeked else { return None };
-            let is_http2 = HTTP2_BEGINNING.starts_with(&first[..length]);
-            Some(if is_http2 { self.either(stream, caller) } else { self.http1(stream, caller) })
+            let is_http2 = HTTP2_PREFACE.starts_with(&first[..length]);
+            Some(if is_http2 { self.serve_auto(stream, context) } else { self.serve_http1(stream, context) })
         })
     }
 
     /// Starts a TLS connection. The handshake (ALPN) decides between HTTP/1.1 and HTTP/2.
-    fn tls(self, tls: TlsAcceptor, stream: TcpStream, caller: Caller) -> Beginning {
+    fn handshake_tls(self, tls: TlsAcceptor, stream: TcpStream, context: ConnectionContext) -> DetectionFuture {
         Box::pin(async move {
-            let Ok(Ok(stream)) = tokio::time::timeout(self.seats.limits().first, tls.accept(stream)).await else { return None };
-            let (_, _, seat) = &caller;
-            seat.begin();
+            let Ok(Ok(stream)) = tokio::time::timeout(self.limiter.limits().first_request, tls.accept(stream)).await else { return None };
+            let (_, _, permit) = &context;
+            permit.handshake_done();
             if stream.get_ref().1.peer_certificates().is_some() {
-                seat.befriend();
+                permit.authenticate();
             }
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            Some(if is_http2 { self.either(stream, caller) } else { self.http1(stream, caller) })
+            Some(if is_http2 { self.serve_auto(stream, context) } else { self.serve_http1(stream, context) })
         })
     }
 
     /// Runs an HTTP/1.1 connection. Most streams use it, and it needs half the memory of
-    /// [`Self::either`].
-    fn http1(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, caller: Caller) -> Conversation {
+    /// [`Self::serve_auto`].
+    fn serve_http1(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, context: ConnectionContext) -> ConnectionFuture {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(self.seats.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
-        let (seat, stop) = (Arc::clone(&caller.2), self.stop.clone());
-        let service = hyper::service::service_fn(requests(self.router, self.body_max, caller));
-        conversation(stop, Arc::clone(&seat), builder.serve_connection(TokioIo::new(Stallable::new(stream, seat.unread())), service))
+        builder.timer(TokioTimer::new()).header_read_timeout(self.limiter.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
+        let (permit, stop) = (Arc::clone(&context.2), self.stop.clone());
+        let service = hyper::service::service_fn(request_service(self.router, self.body_max, context));
+        run_connection(
+            stop,
+            Arc::clone(&permit),
+            builder.serve_connection(TokioIo::new(WriteTimeout::new(stream, permit.drain_flag())), service),
+        )
     }
 
     /// Runs a connection as HTTP/1.1 or HTTP/2, depending on its first bytes.
-    fn either(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, caller: Caller) -> Conversation {
-        let mut builder = auto::Builder::new(Tracked::new(self.tasks.clone(), self.seats.limits().stall));
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.seats.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
+    fn serve_auto(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, context: ConnectionContext) -> ConnectionFuture {
+        let mut builder = auto::Builder::new(StreamExecutor::new(self.tasks.clone(), self.limiter.limits().write));
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limiter.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
         builder.http2().initial_stream_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        let (seat, stop) = (Arc::clone(&caller.2), self.stop.clone());
-        let service = hyper::service::service_fn(requests(self.router, self.body_max, caller));
-        let connection = builder.serve_connection(TokioIo::new(Stallable::new(stream, seat.unread())), service).into_owned();
-        conversation(stop, seat, connection)
+        let (permit, stop) = (Arc::clone(&context.2), self.stop.clone());
+        let service = hyper::service::service_fn(request_service(self.router, self.body_max, context));
+        let connection = builder.serve_connection(TokioIo::new(WriteTimeout::new(stream, permit.drain_flag())), service).into_owned();
+        run_connection(stop, permit, connection)
     }
 }
 
@@ -237,28 +244,28 @@ impl Server {
 /// The future of an answer is boxed: otherwise the connection would reserve memory for it as long
 /// as it is open. Every answer gets `X-Content-Type-Options: nosniff`, because answers contain
 /// names and values from the mesh, and a browser must not interpret them as markup.
-fn requests(
+fn request_service(
     router: Router,
     body_max: Duration,
-    (transport, client, seat): Caller,
-) -> impl Fn(hyper::Request<Incoming>) -> BoxFuture<'static, Result<hyper::Response<Answer>, Infallible>> {
+    (transport, client, permit): ConnectionContext,
+) -> impl Fn(hyper::Request<Incoming>) -> BoxFuture<'static, Result<hyper::Response<TrackedResponseBody>, Infallible>> {
     move |mut request| {
-        let visit = Visit::begin(&seat);
-        request.extensions_mut().insert(Arc::clone(&visit));
+        let exchange = HttpExchange::start(&permit);
+        request.extensions_mut().insert(Arc::clone(&exchange));
         request.extensions_mut().insert(transport);
         request.extensions_mut().insert(client);
-        let answer = router.clone().oneshot(request.map(|body| visit.body(body, body_max)));
+        let answer = router.clone().oneshot(request.map(|body| exchange.wrap_request(body, body_max)));
         let typed = |mut response: axum::response::Response| {
             response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
             response
         };
-        answer.map_ok(move |response| typed(response).map(|body| visit.answer(Pieces::of(body)))).boxed()
+        answer.map_ok(move |response| typed(response).map(|body| exchange.wrap_response(FramedBody::wrap(body)))).boxed()
     }
 }
 
 /// Runs a connection until it ends. It shuts down gracefully when `stop` is cancelled or it is
 /// overdue.
-fn conversation<C>(stop: CancellationToken, seat: Arc<Seat>, connection: C) -> Conversation
+fn run_connection<C>(stop: CancellationToken, permit: Arc<ConnectionPermit>, connection: C) -> ConnectionFuture
 where
     C: GracefulConnection<Error: Display + Send> + Send + 'static,
 {
@@ -271,9 +278,9 @@ where
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
-            () = seat.overdue() => {
+            () = permit.timed_out() => {
                 connection.as_mut().graceful_shutdown();
-                let Ok(ended) = tokio::time::timeout(CLOSING_MAX, connection).await else { return };
+                let Ok(ended) = tokio::time::timeout(GRACEFUL_SHUTDOWN_MAX, connection).await else { return };
                 ended
             }
         };

@@ -68,22 +68,22 @@ pub(super) enum Socket {
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    place: Option<(u64, u64)>,
+    file_id: Option<(u64, u64)>,
 }
 
-fn place(path: &Path) -> Option<(u64, u64)> {
+fn file_id(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|data| (data.dev(), data.ino()))
 }
 
 impl SocketFile {
-    fn made(path: &Path) -> Self {
-        Self { path: path.to_owned(), place: place(path) }
+    fn created(path: &Path) -> Self {
+        Self { path: path.to_owned(), file_id: file_id(path) }
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if place(&self.path) != self.place {
+        if file_id(&self.path) != self.file_id {
             return;
         }
         if let Err(error) = std::fs::remove_file(&self.path) {
@@ -122,7 +122,7 @@ impl Listener {
                 // is optional
                 drop(stream.set_nodelay(true));
                 drop(SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
-                Ok((Socket::Tcp(stream), Client::at(peer.ip())))
+                Ok((Socket::Tcp(stream), Client::from_ip(peer.ip())))
             }
             Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| (Socket::Unix(stream), Client::Local)),
         }
@@ -158,7 +158,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     socket.bind(&socket2::SockAddr::unix(path)?)?;
-    let file = SocketFile::made(path);
+    let file = SocketFile::created(path);
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
     socket.listen(BACKLOG.cast_signed())?;
     socket.set_nonblocking(true)?;

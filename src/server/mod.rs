@@ -5,23 +5,23 @@
 //! each of them passes an [`Endpoint`] with its routes.
 
 mod accept;
-mod kept;
+mod connection_limiter;
+mod exchange;
+mod framed_body;
 mod listen;
-mod pieces;
-mod seats;
-mod stall;
+mod reloadable_file;
 mod tls;
-mod visit;
+mod write_timeout;
 
 pub(crate) use accept::{Endpoint, serve};
-pub(crate) use kept::{Kept, KeptFiles, Look};
+pub(crate) use connection_limiter::ConnectionLimiter;
+pub(crate) use exchange::{BodyTimeout, HttpExchange, Transport};
 pub(crate) use listen::Listener;
-pub(crate) use seats::Seats;
-pub(crate) use stall::STALL_MAX;
-pub(crate) use tls::{Serving, TLS_CERTIFICATE, keep_tls};
-pub(crate) use visit::{BodyOverdue, Transport, Visit};
+pub(crate) use reloadable_file::{Reloadable, ReloadableFile, ReloadableFiles};
+pub(crate) use tls::{TLS_CERTIFICATE, TlsConfig, open_tls};
+pub(crate) use write_timeout::WRITE_TIMEOUT;
 
+pub use connection_limiter::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX};
 pub use listen::ListenError;
-pub use seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX};
 
 pub use tls::{TlsError, TlsFiles};

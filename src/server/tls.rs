@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::kept::Kept;
+use super::reloadable_file::ReloadableFile;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -35,7 +35,7 @@ pub struct TlsFiles {
 
 /// TLS configuration in use.
 #[derive(Debug)]
-pub(crate) struct Serving {
+pub(crate) struct TlsConfig {
     pub(super) config: Arc<ServerConfig>,
     /// Earliest expiry of the certificates in the server's chain.
     pub(crate) expiry: Option<SystemTime>,
@@ -50,24 +50,24 @@ pub struct TlsError {
 }
 
 /// Loads the TLS files and reloads them when they change.
-pub(crate) fn keep_tls(files: &TlsFiles) -> Result<Kept<Serving>, TlsError> {
+pub(crate) fn open_tls(files: &TlsFiles) -> Result<ReloadableFile<TlsConfig>, TlsError> {
     let paths = [&files.certificate, &files.key].into_iter().chain(&files.client_ca).cloned().collect();
     let files = files.clone();
-    Kept::open(TLS_CERTIFICATE, paths, move || serving(&files))
+    ReloadableFile::open(TLS_CERTIFICATE, paths, move || load_config(&files))
 }
 
 /// Returns the earliest expiry in a chain; `None` if no certificate can be parsed.
 fn expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
-    let of = |der: &CertificateDer<'_>| {
+    let expiry_of = |der: &CertificateDer<'_>| {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
         SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
     };
-    chain.iter().filter_map(of).min()
+    chain.iter().filter_map(expiry_of).min()
 }
 
 /// Builds the TLS configuration from the files. Refuses a key that does not match the certificate.
-fn serving(files: &TlsFiles) -> Result<Serving, TlsError> {
+fn load_config(files: &TlsFiles) -> Result<TlsConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let chain = certificates(&files.certificate)?;
     let expiry = expiry(&chain);
@@ -88,7 +88,7 @@ fn serving(files: &TlsFiles) -> Result<Serving, TlsError> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| failed(&files.certificate, &error))?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-    Ok(Serving { config: Arc::new(config), expiry })
+    Ok(TlsConfig { config: Arc::new(config), expiry })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -22,12 +22,12 @@ const API_PARTS: [&str; 17] = [
     "state",
     "guard",
     "routes",
-    "meant",
+    "path_suggestions",
     "etcd",
     "router",
     "options",
     "bind_error",
-    "bound",
+    "bound_api",
 ];
 
 /// Imports against the order of [`API_PARTS`], at most five: the part that imports, the part that is imported, and why.

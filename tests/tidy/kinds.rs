@@ -18,15 +18,15 @@ const KINDS_MIN: usize = 4;
 /// Files that distinguish kinds, each with the reason.
 const ALLOWED: [(&str, &str); 20] = [
     ("src/announce/plan.rs", "which keys a cluster from files has"),
+    ("src/api/dto/status.rs", "the counts, each with its name"),
     ("src/api/dto/streamed.rs", "an event's object"),
     ("src/api/routes/ipcache/explain.rs", "what an address is asked of"),
     ("src/api/routes/objects.rs", "the lists, each with its documentation"),
-    ("src/api/render/tagging.rs", "which kinds an answer is made of"),
+    ("src/api/render/tag_basis.rs", "which kinds an answer is made of"),
     ("src/demo/data.rs", "what the simulated clusters have"),
     ("src/demo/source.rs", "how that changes"),
     ("src/handle/selection/facet.rs", "what of an object filters ask for"),
     ("src/handle/selection/filter.rs", "which filters are about which kinds"),
-    ("src/api/dto/status.rs", "the counts, each with its name"),
     ("src/handle/survey/look.rs", "the exports, whose conflicts are findings"),
     ("src/model/key.rs", "the rows"),
     ("src/pack/chunk.rs", "what a row means by its kind"),

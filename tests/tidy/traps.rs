@@ -118,7 +118,7 @@ const TRAPS: [(u8, &str, Covered); 36] = [
         "a host and a CIDR of full length are two entries",
         Covered::By(&[
             ("src/view/index/ipcache.rs", "the_longest_prefix_wins_and_a_host_beats_a_cidr_of_full_length"),
-            ("src/api/tests/answering/explanations.rs", "an_explanation_has_every_entry_and_says_why_one_wins"),
+            ("src/api/tests/answering/explanations.rs", "an_explanation_has_every_entry_and_the_reason_for_its_choice"),
         ]),
     ),
     (

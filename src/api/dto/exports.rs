@@ -25,7 +25,7 @@ impl ServiceExport {
     }
 
     /// Converts the export of a record. `None` if the record has no valid object.
-    pub(crate) fn of(record: &Record) -> Option<Self> {
+    pub(crate) fn from_record(record: &Record) -> Option<Self> {
         Some(Self::new(&record.key, record.object.as_deref()?.as_service_export()?))
     }
 }
@@ -54,7 +54,7 @@ impl EndpointSlice {
     }
 
     /// Converts the slice of a record. `None` if the record has no valid object.
-    pub(crate) fn of(record: &Record) -> Option<Self> {
+    pub(crate) fn from_record(record: &Record) -> Option<Self> {
         Some(Self::new(&record.key, &record.object.as_deref()?.as_endpoint_slice()?.decoded()))
     }
 }

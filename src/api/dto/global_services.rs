@@ -13,15 +13,15 @@ use crate::model::{ClusterName, Kind};
 
 /// Cluster and affinity for which backends are selected.
 #[derive(Debug, Clone)]
-pub(crate) struct Chooser {
+pub(crate) struct BackendSelector {
     pub(crate) from: ClusterName,
     pub(crate) affinity: handle::Affinity,
 }
 
 impl GlobalService {
-    /// Converts a merged service, with all backends or with those that `chooser` selects.
-    pub(crate) fn new(reading: &Reading, service: &handle::GlobalService, chooser: Option<&Chooser>) -> Self {
-        let selected = chooser.map(|chooser| (chooser, reading.select_backends(service, &chooser.from, chooser.affinity)));
+    /// Converts a merged service, with all backends or with those that `selector` selects.
+    pub(crate) fn new(reading: &Reading, service: &handle::GlobalService, selector: Option<&BackendSelector>) -> Self {
+        let selected = selector.map(|selector| (selector, reading.select_backends(service, &selector.from, selector.affinity)));
         let shares = selected.as_ref().map_or(&service.shares, |(_, selected)| &selected.shares);
         Self {
             namespace: service.namespace.clone(),
@@ -30,7 +30,7 @@ impl GlobalService {
             backends: shares.iter().flat_map(|share| backends(reading, share)).collect(),
             exports: service.exports.as_ref().and_then(GlobalExports::new),
             conflicts: service.exports.iter().flat_map(|exports| &exports.conflicts).map(ExportConflict::from).collect(),
-            selection: selected.as_ref().map(|(chooser, selected)| BackendSelection::new(chooser, selected)),
+            selection: selected.as_ref().map(|(selector, selected)| BackendSelection::new(selector, selected)),
             reason: selected.as_ref().map(|(_, selected)| selected.selection.rule.text().into()),
             too_large: None,
             meta: None,
@@ -38,9 +38,9 @@ impl GlobalService {
     }
 
     /// Converts a service, merged or too large to be merged.
-    pub(crate) fn of(reading: &Reading, entry: &ServiceEntry, chooser: Option<&Chooser>) -> Self {
+    pub(crate) fn from_entry(reading: &Reading, entry: &ServiceEntry, selector: Option<&BackendSelector>) -> Self {
         match entry {
-            ServiceEntry::Merged(service, _) => Self::new(reading, service, chooser),
+            ServiceEntry::Merged(service, _) => Self::new(reading, service, selector),
             ServiceEntry::TooLarge(service) => Self::from(service),
         }
     }
@@ -145,7 +145,7 @@ impl GlobalBackend {
 
 impl GlobalExports {
     fn new(exports: &MergedExports) -> Option<Self> {
-        let oldest = ServiceExport::of(exports.exports.first()?)?;
+        let oldest = ServiceExport::from_record(exports.exports.first()?)?;
         Some(Self {
             clusters: exports.exports.iter().map(|record| record.key.cluster.to_string()).collect(),
             export_creation_timestamp: oldest.export_creation_timestamp,
@@ -170,10 +170,10 @@ impl From<&handle::ExportConflict> for ExportConflict {
 }
 
 impl BackendSelection {
-    fn new(chooser: &Chooser, selected: &Selected) -> Self {
+    fn new(selector: &BackendSelector, selected: &Selected) -> Self {
         Self {
-            from: chooser.from.to_string(),
-            affinity: chooser.affinity.api_name().into(),
+            from: selector.from.to_string(),
+            affinity: selector.affinity.api_name().into(),
             rule: selected.selection.rule.api_name().into(),
             local: selected.selection.local,
             remote: selected.selection.remote,

@@ -7,14 +7,14 @@ use crate::handle::LookupMatch;
 
 impl LookupAnswer {
     pub(crate) fn new(ip: std::net::IpAddr, found: &[LookupMatch], meta: ItemMeta) -> Self {
-        let mut entries = found.iter().filter_map(IpcacheEntry::joined);
+        let mut entries = found.iter().filter_map(IpcacheEntry::from_match);
         Self { ip: ip.to_string(), found: entries.next(), others: entries.collect(), meta }
     }
 }
 
 impl LookupItem {
     pub(crate) fn new(ip: &str, found: &[LookupMatch], meta: Option<SourceAge>) -> Self {
-        let mut entries = found.iter().filter_map(IpcacheEntry::joined);
+        let mut entries = found.iter().filter_map(IpcacheEntry::from_match);
         Self { ip: ip.to_owned(), found: Some(entries.next()), others: entries.collect(), meta, error: None }
     }
 

@@ -14,7 +14,7 @@ use crate::model::{ClusterName, Position, Record};
 /// Age from which on a summary names a source (docs/use/api/age-and-caching.md). A live source is
 /// heard of at least once a minute: its heartbeat is written that often, and it answers progress
 /// requests in between.
-const QUIET_MAX: Duration = Duration::from_secs(60);
+const OLD_SOURCE_AGE: Duration = Duration::from_secs(60);
 
 /// Maximum number of sources in a summary (docs/use/api/age-and-caching.md). 20 of about 200 B are
 /// no larger than a small answer.
@@ -22,7 +22,7 @@ const SOURCES_NAMED_MAX: usize = 20;
 
 /// Level of detail of `meta` (`meta=`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Detail {
+pub(crate) enum MetaDetail {
     /// A summary of all sources, and the sources that are not live or are old.
     #[default]
     Summary,
@@ -34,11 +34,11 @@ pub(crate) enum Detail {
 
 /// Conditions of a request on the age of its answer, and the level of detail of `meta`.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Terms {
+pub(crate) struct MetaOptions {
     max_age: Option<u32>,
     /// Set if clusters that were never read are ignored.
     ignores_never_read: bool,
-    detail: Detail,
+    detail: MetaDetail,
 }
 
 impl From<&SourceMeta> for Source {
@@ -64,31 +64,31 @@ impl From<&SourceMeta> for SourceAge {
 
 impl SourceAge {
     /// Returns the age of an answer from several sources: the oldest. `None` without sources.
-    pub(crate) fn of_all(sources: &[SourceMeta]) -> Option<Self> {
+    pub(crate) fn oldest(sources: &[SourceMeta]) -> Option<Self> {
         let age_seconds = sources.iter().filter_map(|source| source.age).max().map(seconds);
         let (phase, last_contact, last_heartbeat, revision, source_age, stale) = (None, None, None, None, None, None);
-        Some(Self { origin: origin_of(sources)?, phase, last_contact, last_heartbeat, age_seconds, revision, source_age, stale })
+        Some(Self { origin: combined_origin(sources)?, phase, last_contact, last_heartbeat, age_seconds, revision, source_age, stale })
     }
 }
 
-impl Terms {
+impl MetaOptions {
     /// Parses `maxAge=`, `neverRead=` and `meta=`.
-    pub(crate) fn read(max_age: Option<u32>, never_read: Option<&str>, detail: Option<&str>) -> Result<Self, Problem> {
+    pub(crate) fn parse(max_age: Option<u32>, never_read: Option<&str>, detail: Option<&str>) -> Result<Self, Problem> {
         let ignores_never_read = match (never_read, max_age) {
             (None, _) => false,
             (Some("ignore"), Some(_)) => true,
             (Some("ignore"), None) => {
-                return Err(Problem::parameter("neverRead", "only works together with maxAge: add maxAge=SECONDS"));
+                return Err(Problem::bad_parameter("neverRead", "only works together with maxAge: add maxAge=SECONDS"));
             }
             (Some(other), _) => {
-                return Err(Problem::parameter("neverRead", format!("{other:?} is not supported: the only value is ignore")));
+                return Err(Problem::bad_parameter("neverRead", format!("{other:?} is not supported: the only value is ignore")));
             }
         };
         let detail = match detail {
-            None => Detail::Summary,
-            Some("full") => Detail::Full,
-            Some("none") => Detail::None,
-            Some(other) => return Err(Problem::parameter("meta", format!("{other:?} is not supported: use full or none"))),
+            None => MetaDetail::Summary,
+            Some("full") => MetaDetail::Full,
+            Some("none") => MetaDetail::None,
+            Some(other) => return Err(Problem::bad_parameter("meta", format!("{other:?} is not supported: use full or none"))),
         };
         Ok(Self { max_age, ignores_never_read, detail })
     }
@@ -100,7 +100,7 @@ impl Terms {
 
     /// Returns whether the answer includes its sources.
     pub(crate) fn wants_sources(self) -> bool {
-        self.detail != Detail::None
+        self.detail != MetaDetail::None
     }
 
     /// Refuses an answer whose oldest source is older than allowed.
@@ -130,21 +130,21 @@ impl Terms {
 }
 
 impl ListMeta {
-    pub(crate) fn new(position: String, sources: &[SourceMeta], terms: Terms) -> Self {
-        let origin = origin_of(sources).filter(|_| terms.detail != Detail::None);
-        Self { position, origin, sources: Sources::new(sources, terms) }
+    pub(crate) fn new(position: String, sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
+        let origin = combined_origin(sources).filter(|_| meta_options.detail != MetaDetail::None);
+        Self { position, origin, sources: Sources::new(sources, meta_options) }
     }
 }
 
 impl Sources {
-    fn new(sources: &[SourceMeta], terms: Terms) -> Self {
-        if terms.detail == Detail::None || sources.is_empty() {
+    fn new(sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
+        if meta_options.detail == MetaDetail::None || sources.is_empty() {
             return Self::default();
         }
         let is_remarkable = |source: &&SourceMeta| {
-            terms.detail == Detail::Full || source.origin != Origin::Live || source.age.is_none_or(|age| age > QUIET_MAX)
+            meta_options.detail == MetaDetail::Full || source.origin != Origin::Live || source.age.is_none_or(|age| age > OLD_SOURCE_AGE)
         };
-        let named_max = if terms.detail == Detail::Full { usize::MAX } else { SOURCES_NAMED_MAX };
+        let named_max = if meta_options.detail == MetaDetail::Full { usize::MAX } else { SOURCES_NAMED_MAX };
         let remarkable = sources.iter().filter(is_remarkable).count();
         let mut is_live: BTreeMap<&ClusterName, bool> = BTreeMap::new();
         for source in sources {
@@ -162,10 +162,10 @@ impl Sources {
 
 impl ItemMeta {
     /// Returns the `meta` of an answer that does not come from a single cluster.
-    pub(crate) fn nowhere(position: Position, sources: &[SourceMeta], terms: Terms) -> Self {
+    pub(crate) fn without_source(position: Position, sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
         Self {
             cluster: None,
-            origin: origin_of(sources).filter(|_| terms.detail != Detail::None),
+            origin: combined_origin(sources).filter(|_| meta_options.detail != MetaDetail::None),
             phase: None,
             last_contact: None,
             last_heartbeat: None,
@@ -174,14 +174,14 @@ impl ItemMeta {
             source_age: None,
             stale: None,
             position: position.to_string(),
-            sources: Sources::new(sources, terms),
+            sources: Sources::new(sources, meta_options),
         }
     }
 
     /// Returns the `meta` of an answer from one source, to which `others` contributed.
-    pub(crate) fn of(source: &SourceMeta, position: Position, others: &[SourceMeta], terms: Terms) -> Self {
-        let joined = Self::nowhere(position, others, terms);
-        if terms.detail == Detail::None {
+    pub(crate) fn from_source(source: &SourceMeta, position: Position, others: &[SourceMeta], meta_options: MetaOptions) -> Self {
+        let joined = Self::without_source(position, others, meta_options);
+        if meta_options.detail == MetaDetail::None {
             return joined;
         }
         let age = SourceAge::from(source);
@@ -203,10 +203,10 @@ impl ItemMeta {
     ///
     /// # Errors
     /// Returns a problem if the record is older than the request allows.
-    pub(crate) fn of_record(reading: &Reading, record: &Record, terms: Terms) -> Result<Self, Problem> {
+    pub(crate) fn from_record(reading: &Reading, record: &Record, meta_options: MetaOptions) -> Result<Self, Problem> {
         let source = reading.source_of(record);
-        terms.check(std::slice::from_ref(&source))?;
-        Ok(Self::of(&source, reading.position(), &[], terms))
+        meta_options.check(std::slice::from_ref(&source))?;
+        Ok(Self::from_source(&source, reading.position(), &[], meta_options))
     }
 }
 
@@ -219,6 +219,6 @@ pub(crate) const fn origin_name(origin: Origin) -> &'static str {
     }
 }
 
-fn origin_of(sources: &[SourceMeta]) -> Option<Cow<'static, str>> {
+fn combined_origin(sources: &[SourceMeta]) -> Option<Cow<'static, str>> {
     Origin::of_all(sources.iter().map(|source| source.origin)).map(|origin| origin_name(origin).into())
 }

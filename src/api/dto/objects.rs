@@ -14,17 +14,17 @@ use crate::model::{self, ClusterName, EntryKey, IdentityScope, Record};
 /// Ids of clusters, from their cluster configs. Cached, so that each cluster is looked up once per
 /// answer.
 #[derive(Debug)]
-pub(crate) struct ClusterIds<'a> {
+pub(crate) struct ClusterIdCache<'a> {
     pub(super) reading: &'a Reading,
     known: RefCell<BTreeMap<ClusterName, Option<u32>>>,
 }
 
-impl<'a> ClusterIds<'a> {
+impl<'a> ClusterIdCache<'a> {
     pub(crate) fn new(reading: &'a Reading) -> Self {
         Self { reading, known: RefCell::default() }
     }
 
-    fn of(&self, cluster: &ClusterName) -> Option<u32> {
+    fn cluster_id(&self, cluster: &ClusterName) -> Option<u32> {
         let ask = || self.reading.cluster(cluster)?.record.config.map(|config| config.id.0).filter(|id| *id != 0);
         *self.known.borrow_mut().entry(cluster.clone()).or_insert_with(ask)
     }
@@ -53,7 +53,7 @@ impl Node {
     }
 
     /// Converts the node of a record. `None` if the record has no valid object.
-    pub(crate) fn of(record: &Record) -> Option<Self> {
+    pub(crate) fn from_record(record: &Record) -> Option<Self> {
         Some(Self::new(&record.key, record.object.as_deref()?.as_node()?))
     }
 }
@@ -76,7 +76,7 @@ impl Service {
     }
 
     /// Converts the service of a record. `None` if the record has no valid object.
-    pub(crate) fn of(record: &Record) -> Option<Self> {
+    pub(crate) fn from_record(record: &Record) -> Option<Self> {
         Some(Self::new(&record.key, record.object.as_deref()?.as_service()?))
     }
 }
@@ -106,11 +106,11 @@ impl From<&model::Port> for Port {
 }
 
 impl Identity {
-    pub(super) fn new(key: &EntryKey, identity: &model::Identity, ids: &ClusterIds<'_>) -> Self {
+    pub(super) fn new(key: &EntryKey, identity: &model::Identity, ids: &ClusterIdCache<'_>) -> Self {
         Self {
             id: identity.id,
             cluster: Some(key.cluster.to_string()),
-            cluster_id: ids.of(&key.cluster),
+            cluster_id: ids.cluster_id(&key.cluster),
             scope: IdentityScope::of(identity.id).api_name().into(),
             reserved: reserved::name(identity.id).map(Into::into),
             labels: LabelsOfIdentity(identity.labels.clone()),
@@ -118,7 +118,7 @@ impl Identity {
     }
 
     /// Converts the identity of a record. `None` if the record has no valid object.
-    pub(crate) fn of(record: &Record, ids: &ClusterIds<'_>) -> Option<Self> {
+    pub(crate) fn from_record(record: &Record, ids: &ClusterIdCache<'_>) -> Option<Self> {
         Some(Self::new(&record.key, record.object.as_deref()?.as_identity()?, ids))
     }
 
@@ -153,13 +153,13 @@ impl IpcacheEntry {
     }
 
     /// Converts the ipcache entry of a record. `None` if the record has no valid object.
-    pub(crate) fn of(record: &Record) -> Option<Self> {
+    pub(crate) fn from_record(record: &Record) -> Option<Self> {
         Some(Self::new(&record.key, record.object.as_deref()?.as_ip()?))
     }
 
     /// Converts the match of a lookup, with the labels of its identity and the name of its node.
-    pub(crate) fn joined(found: &LookupMatch) -> Option<Self> {
-        let entry = Self::of(&found.record)?;
+    pub(crate) fn from_match(found: &LookupMatch) -> Option<Self> {
+        let entry = Self::from_record(&found.record)?;
         let reserved = || reserved::labels(entry.identity, Some(&found.record.key.cluster)).map(Into::into);
         let labels = found.labels.clone().or_else(reserved).map(LabelsOfIdentity);
         Some(Self { labels, node_name: found.node_name.clone(), ..entry })

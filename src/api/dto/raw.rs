@@ -23,7 +23,7 @@ impl From<&Record> for Entry {
 
 impl Rejected {
     /// Converts a rejected value that is not an entry. The last good cluster config stays in use.
-    pub(crate) fn of_source(cluster: &ClusterName, refused: &RefusedKey, has_config: bool) -> Self {
+    pub(crate) fn from_source(cluster: &ClusterName, refused: &RefusedKey, has_config: bool) -> Self {
         Self {
             key: String::from_utf8_lossy(&refused.source_key).into_owned(),
             kind: refused.kind.api_name().into(),
@@ -37,7 +37,7 @@ impl Rejected {
     }
 
     /// Converts the rejected value of a record. `None` if its value is valid.
-    pub(crate) fn of(record: &Record) -> Option<Self> {
+    pub(crate) fn from_record(record: &Record) -> Option<Self> {
         let rejection = record.rejection.as_ref()?;
         Some(Self {
             key: record.key.to_string(),

@@ -28,7 +28,7 @@ const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
 const NAMESPACE_NAME_LABEL: &str = "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name";
 
 /// A component with a well-known identity (`InitWellKnownIdentities`).
-struct WellKnown {
+struct WellKnownIdentity {
     name: &'static str,
     service_account: &'static str,
     /// Namespace; `None` for the namespace of Cilium, which only Cilium's own configuration has.
@@ -38,28 +38,38 @@ struct WellKnown {
 
 /// Well-known components by number, from 100 on. Cilium misspells two labels of the last one, so
 /// that they have no effect. They are left out here.
-const WELL_KNOWN: [WellKnown; WELL_KNOWN_COUNT] = [
-    WellKnown {
+const WELL_KNOWN: [WellKnownIdentity; WELL_KNOWN_COUNT] = [
+    WellKnownIdentity {
         name: "etcd-operator",
         service_account: "cilium-etcd-sa",
         namespace: None,
         labels: &[("k8s:io.cilium/app", "etcd-operator")],
     },
-    WellKnown {
+    WellKnownIdentity {
         name: "cilium-kvstore",
         service_account: "default",
         namespace: None,
         labels: &[("k8s:app", "etcd"), ("k8s:etcd_cluster", "cilium-etcd"), ("k8s:io.cilium/app", "etcd-operator")],
     },
-    WellKnown { name: "kube-dns", service_account: "kube-dns", namespace: Some("kube-system"), labels: &[("k8s:k8s-app", "kube-dns")] },
-    WellKnown {
+    WellKnownIdentity {
+        name: "kube-dns",
+        service_account: "kube-dns",
+        namespace: Some("kube-system"),
+        labels: &[("k8s:k8s-app", "kube-dns")],
+    },
+    WellKnownIdentity {
         name: "eks-kube-dns",
         service_account: "kube-dns",
         namespace: Some("kube-system"),
         labels: &[("k8s:k8s-app", "kube-dns"), ("k8s:eks.amazonaws.com/component", "kube-dns")],
     },
-    WellKnown { name: "coredns", service_account: "coredns", namespace: Some("kube-system"), labels: &[("k8s:k8s-app", "kube-dns")] },
-    WellKnown {
+    WellKnownIdentity {
+        name: "coredns",
+        service_account: "coredns",
+        namespace: Some("kube-system"),
+        labels: &[("k8s:k8s-app", "kube-dns")],
+    },
+    WellKnownIdentity {
         name: "cilium-operator",
         service_account: "cilium-operator",
         namespace: None,
@@ -70,13 +80,13 @@ const WELL_KNOWN: [WellKnown; WELL_KNOWN_COUNT] = [
             ("k8s:app.kubernetes.io/name", "cilium-operator"),
         ],
     },
-    WellKnown {
+    WellKnownIdentity {
         name: "eks-coredns",
         service_account: "coredns",
         namespace: Some("kube-system"),
         labels: &[("k8s:k8s-app", "kube-dns"), ("k8s:eks.amazonaws.com/component", "coredns")],
     },
-    WellKnown {
+    WellKnownIdentity {
         name: "cilium-etcd-operator",
         service_account: "cilium-etcd-operator",
         namespace: None,
@@ -105,12 +115,12 @@ pub(crate) fn labels(id: u32, cluster: Option<&ClusterName>) -> Option<LabelSet>
 }
 
 /// Returns a well-known component, and whether the number is that of its second variant.
-fn well_known(id: u32) -> Option<(&'static WellKnown, bool)> {
+fn well_known(id: u32) -> Option<(&'static WellKnownIdentity, bool)> {
     let index = usize::try_from(id.checked_sub(WELL_KNOWN_FIRST)?).ok()?;
     (index < 2 * WELL_KNOWN_COUNT).then(|| (&WELL_KNOWN[index % WELL_KNOWN_COUNT], index >= WELL_KNOWN_COUNT))
 }
 
-impl WellKnown {
+impl WellKnownIdentity {
     fn labels_in(&self, names_namespace: bool, cluster: Option<&ClusterName>) -> LabelSet {
         let fixed = self.labels.iter().copied().chain([(SERVICE_ACCOUNT_LABEL, self.service_account)]);
         let namespace = self.namespace.map(|namespace| (NAMESPACE_LABEL, namespace));

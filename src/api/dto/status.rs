@@ -10,11 +10,11 @@ use crate::dto::text::{rfc3339, seconds};
 use crate::handle::PersistState;
 use crate::handle::{ClusterReading, Handle, Origin, Reading, ResourceReading};
 use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus, Kind};
-use crate::server::KeptFiles;
+use crate::server::ReloadableFiles;
 
 impl Status {
     /// Builds the state of the process. `reading` is `None` while the store loads.
-    pub(crate) fn new(handle: &Handle, reading: Option<&Reading>, files: &KeptFiles) -> Self {
+    pub(crate) fn new(handle: &Handle, reading: Option<&Reading>, files: &ReloadableFiles) -> Self {
         let mut clusters = BTreeMap::new();
         for phase in reading.into_iter().flat_map(readings).filter_map(|cluster| cluster.phase) {
             *clusters.entry(phase.api_name().into()).or_insert(0) += 1;

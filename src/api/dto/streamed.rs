@@ -1,6 +1,6 @@
 //! Conversion of objects for the change stream.
 
-use super::objects::ClusterIds;
+use super::objects::ClusterIdCache;
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
 use crate::dto::problems::Finding;
@@ -9,7 +9,7 @@ use crate::dto::streamed::StreamedObject;
 use crate::model::{EntryKey, Object};
 
 impl StreamedObject {
-    pub(crate) fn new(key: &EntryKey, object: &Object, ids: &ClusterIds<'_>) -> Self {
+    pub(crate) fn new(key: &EntryKey, object: &Object, ids: &ClusterIdCache<'_>) -> Self {
         match object {
             Object::Node(node) => Self::Node(Node::new(key, node)),
             Object::Service(service) => Self::Service(Service::new(key, service)),

@@ -18,11 +18,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::encode::{reset_reason, sync_mode};
-use super::{SHORT, StreamMeters, Streams, check_stream_age, expired, place as take_place, position, start};
+use super::{SHORT, StreamContext, StreamMetrics, acquire_stream, check_stream_age, expired, position, start};
 use crate::admission::Client;
-use crate::admission::{Held, Scanner};
-use crate::api::dto::objects::ClusterIds;
-use crate::api::paging::listing::{PAGE_BYTES_MAX, checked_limit};
+use crate::admission::{MemoryPermit, Scanner};
+use crate::api::dto::objects::ClusterIdCache;
+use crate::api::paging::list_request::{PAGE_BYTES_MAX, checked_limit};
 use crate::api::paging::page_starts::PAGE_STARTS;
 use crate::api::paging::scanner;
 use crate::api::problem::Problem;
@@ -42,12 +42,12 @@ const WAIT_SECONDS_MAX: u32 = 60;
 /// at most 1.5 MiB, etcd's limit for a value.
 const ANSWER_BYTES_MAX: usize = PAGE_BYTES_MAX;
 
-/// Prefix of an encoded place. It distinguishes a place from a position.
+/// Prefix of an encoded [`Place`]. It distinguishes a place from a position.
 const PLACE_PREFIX: &str = "c1.";
 
 /// Encoded result of one part of a scan.
 #[derive(Debug, Default)]
-struct Told {
+struct EncodedEvents {
     /// Encoded events, separated by commas.
     events: Vec<u8>,
     /// Number of upserts, patches and deletes in `events`.
@@ -61,9 +61,9 @@ struct Told {
 
 /// A partial answer.
 #[derive(Debug)]
-struct Answer {
+struct ChangesResponse {
     subscription: Subscription,
-    meters: StreamMeters,
+    stream_metrics: StreamMetrics,
     /// Maximum number of upserts and deletes.
     limit: usize,
     /// Encoded events, separated by commas.
@@ -76,14 +76,14 @@ struct Answer {
 
 /// Request that waits for an answer, and its deadline.
 #[derive(Debug)]
-struct Poll {
-    streams: Streams,
+struct LongPoll {
+    streams: StreamContext,
     client: Client,
     signal: watch::Receiver<Sequence>,
-    writer_gone: bool,
+    has_writer_ended: bool,
     deadline: Instant,
     /// Slot and memory for a long scan, once the request needs them.
-    long: Option<(Scanner, Held)>,
+    long_scan: Option<(Scanner, MemoryPermit)>,
 }
 
 /// The change stream in single answers.
@@ -99,21 +99,21 @@ struct Poll {
         (status = 429, description = "Too many streams are open.", body = ProblemDocument)
     ))]
 pub(crate) async fn list_changes(
-    State(streams): State<Streams>,
+    State(streams): State<StreamContext>,
     client: Option<Extension<Client>>,
     query: Parameters<ChangesQuery>,
 ) -> Result<impl IntoResponse, Problem> {
     let values = &query.values;
-    let parts = values.parts()?;
+    let parts = values.common()?;
     let (filter, limit, wait) = (values.filter()?, checked_limit(values.limit)?, wait(values.wait_seconds)?);
-    let place = parts.after.and_then(read_place).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
+    let place = parts.after.and_then(decode_place).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
     let after = parts.after.filter(|_| place.is_none()).map(position).transpose()?;
     let start = start(after, parts.snapshot);
     let client = client.map_or(Client::Local, |Extension(client)| client);
-    let _taken = take_place(&streams, client)?;
+    let _permit = acquire_stream(&streams, client)?;
     let signal = streams.handle.signal().await?;
     let reading = streams.handle.reading().await?;
-    check_stream_age(parts.terms, &filter, &reading)?;
+    check_stream_age(parts.meta_options, &filter, &reading)?;
     if parts.on_expired == OnExpired::Fail {
         match (&place, &start) {
             (Some(place), _) => Subscription::check_place(place, &filter, &reading).map_err(expired)?,
@@ -125,104 +125,104 @@ pub(crate) async fn list_changes(
         Some(place) => Subscription::resumed(filter, place, &reading),
         None => Subscription::new(filter, &start, &reading),
     };
-    let answer = Answer::new(subscription, streams.meters.clone(), limit);
-    let poll = Poll { streams, client, signal, writer_gone: false, deadline: Instant::now() + wait, long: None };
-    let bytes = poll.answer(answer, &query.fingerprint).await?;
+    let response = ChangesResponse::new(subscription, streams.stream_metrics.clone(), limit);
+    let poll = LongPoll { streams, client, signal, has_writer_ended: false, deadline: Instant::now() + wait, long_scan: None };
+    let bytes = poll.run(response, &query.fingerprint).await?;
     Ok(([(CACHE_CONTROL, "no-store"), (CONTENT_TYPE, "application/json")], bytes))
 }
 
-impl Poll {
+impl LongPoll {
     /// Waits for events and returns the bytes of the answer.
-    async fn answer(mut self, mut answer: Answer, fingerprint: &str) -> Result<Bytes, Problem> {
+    async fn run(mut self, mut response: ChangesResponse, fingerprint: &str) -> Result<Bytes, Problem> {
         loop {
             // before the snapshot is taken, so that later changes wake this task
             self.signal.borrow_and_update();
             let reading = self.streams.handle.reading().await?;
-            answer = self.look(answer, &reading).await?;
-            let current = answer.subscription.is_current(&reading);
-            if answer.is_full() || (current && (answer.has_told() || self.is_over())) {
-                let bytes = answer.finish(&reading, fingerprint)?;
-                return Ok(match self.long {
-                    Some((_, held)) => held.with(bytes),
+            response = self.scan(response, &reading).await?;
+            let current = response.subscription.is_current(&reading);
+            if response.is_full() || (current && (response.has_events() || self.is_over())) {
+                let bytes = response.finish(&reading, fingerprint)?;
+                return Ok(match self.long_scan {
+                    Some((_, permit)) => permit.attach_to(bytes),
                     None => bytes.into(),
                 });
             }
             if current {
                 // a waiting request occupies no slot for long scans
-                self.long = None;
+                self.long_scan = None;
                 self.wait().await;
             }
         }
     }
 
-    /// Scans a snapshot once: immediately if the scan is short, otherwise when it is this client's
-    /// turn.
-    async fn look(&mut self, mut answer: Answer, reading: &Reading) -> Result<Answer, Problem> {
-        if answer.events.len() < SHORT.bytes && answer.subscription.lacks_at_most(SHORT, reading) {
-            answer.take(reading, SHORT)?;
-            return Ok(answer);
+    /// Scans a snapshot once: immediately if the scan is short, otherwise in a slice of this
+    /// client.
+    async fn scan(&mut self, mut response: ChangesResponse, reading: &Reading) -> Result<ChangesResponse, Problem> {
+        if response.events.len() < SHORT.bytes && response.subscription.lacks_at_most(SHORT, reading) {
+            response.add_events(reading, SHORT)?;
+            return Ok(response);
         }
-        let (scanner, _) = match &mut self.long {
-            Some(long) => long,
+        let (scanner, _) = match &mut self.long_scan {
+            Some(long_scan) => long_scan,
             none => {
-                let scanner = self.streams.scans.enter(self.client)?;
-                let held = scanner::hold(&scanner).await?;
-                none.insert((scanner, held))
+                let scanner = self.streams.scans.admit(self.client)?;
+                let permit = scanner::acquire_page_memory(&scanner).await?;
+                none.insert((scanner, permit))
             }
         };
         let reading = reading.clone();
-        let look = move |answer: &mut Answer, slice: &mut Slice| {
+        let scan = move |response: &mut ChangesResponse, slice: &mut Slice| {
             slice.look();
-            answer.take(&reading, LookBounds { changes: usize::MAX, bytes: ANSWER_BYTES_MAX })
+            response.add_events(&reading, LookBounds { changes: usize::MAX, bytes: ANSWER_BYTES_MAX })
         };
-        let (taken, answer) = scanner.slice(answer, look).await;
-        taken.map(|()| answer)
+        let (outcome, response) = scanner.run_slice(response, scan).await;
+        outcome.map(|()| response)
     }
 
     fn is_over(&self) -> bool {
-        self.writer_gone || self.streams.stop.is_cancelled() || Instant::now() >= self.deadline
+        self.has_writer_ended || self.streams.stop.is_cancelled() || Instant::now() >= self.deadline
     }
 
     async fn wait(&mut self) {
         tokio::select! {
-            changed = self.signal.changed() => self.writer_gone = changed.is_err(),
+            changed = self.signal.changed() => self.has_writer_ended = changed.is_err(),
             () = tokio::time::sleep_until(self.deadline) => {}
             () = self.streams.stop.cancelled() => {}
         }
     }
 }
 
-impl Answer {
-    fn new(subscription: Subscription, meters: StreamMeters, limit: usize) -> Self {
-        Self { subscription, meters, limit, events: Vec::new(), change_count: 0, reset: None, snapshot_count: None }
+impl ChangesResponse {
+    fn new(subscription: Subscription, stream_metrics: StreamMetrics, limit: usize) -> Self {
+        Self { subscription, stream_metrics, limit, events: Vec::new(), change_count: 0, reset: None, snapshot_count: None }
     }
 
     fn is_full(&self) -> bool {
         self.change_count >= self.limit || self.events.len() >= ANSWER_BYTES_MAX
     }
 
-    fn has_told(&self) -> bool {
+    fn has_events(&self) -> bool {
         !self.events.is_empty() || self.snapshot_count.is_some()
     }
 
     /// Adds events up to `bounds` and the answer's own limits.
-    fn take(&mut self, reading: &Reading, bounds: LookBounds) -> Result<(), Problem> {
+    fn add_events(&mut self, reading: &Reading, bounds: LookBounds) -> Result<(), Problem> {
         let (changes, bytes) = (self.limit - self.change_count, ANSWER_BYTES_MAX - self.events.len());
         let bounds = LookBounds { changes: changes.min(bounds.changes), bytes: bytes.min(bounds.bytes) };
-        for told in self.subscription.tell_up_to(reading, bounds, |items, bytes| Told::of(items, bytes, reading)) {
-            let told = told?;
-            if let Some(reason) = told.reset {
+        for encoded in self.subscription.tell_up_to(reading, bounds, |items, bytes| EncodedEvents::encode(items, bytes, reading)) {
+            let encoded = encoded?;
+            if let Some(reason) = encoded.reset {
                 self.events.clear();
                 self.change_count = 0;
                 self.reset = Some(reset_reason(reason));
-                self.meters.reset(reason);
+                self.stream_metrics.reset(reason);
             }
-            if !self.events.is_empty() && !told.events.is_empty() {
+            if !self.events.is_empty() && !encoded.events.is_empty() {
                 self.events.push(b',');
             }
-            self.events.extend(told.events);
-            self.change_count += told.change_count;
-            self.snapshot_count = told.synced.unwrap_or(self.snapshot_count);
+            self.events.extend(encoded.events);
+            self.change_count += encoded.change_count;
+            self.snapshot_count = encoded.synced.unwrap_or(self.snapshot_count);
         }
         Ok(())
     }
@@ -236,39 +236,39 @@ impl Answer {
                 None => (SyncMode::Replay, self.change_count as u64),
             };
             let synced = Item::Synced { mode, count, position: self.subscription.position(reading) };
-            append(&mut self.events, &WatchEvent::of(&synced, reading, &ClusterIds::new(reading)))?;
+            append(&mut self.events, &WatchEvent::of(&synced, reading, &ClusterIdCache::new(reading)))?;
         }
         let next_position = match self.subscription.place(reading) {
-            Some(place) => write_place(&place, fingerprint),
+            Some(place) => encode_place(&place, fingerprint),
             None => self.subscription.position(reading).to_string(),
         };
         // the events are encoded already: a comma replaces the opening brace of the other members
         let rest = Changes { events: Vec::new(), next_position, more, reset: self.reset.map(Into::into) };
-        let ending = serde_json::to_vec(&rest).map_err(unwritable)?;
+        let ending = serde_json::to_vec(&rest).map_err(encoding_failed)?;
         Ok([b"{\"events\":[", self.events.as_slice(), b"],", ending.get(1..).unwrap_or_default()].concat())
     }
 }
 
-impl Told {
+impl EncodedEvents {
     /// Encodes items as they are produced, so that none of them is retained.
-    fn of(items: &mut dyn Iterator<Item = Item>, bytes: &ByteCount, reading: &Reading) -> Result<Self, Problem> {
-        let ids = ClusterIds::new(reading);
-        let mut told = Self::default();
+    fn encode(items: &mut dyn Iterator<Item = Item>, bytes: &ByteCount, reading: &Reading) -> Result<Self, Problem> {
+        let ids = ClusterIdCache::new(reading);
+        let mut encoded = Self::default();
         let mut outcome = Ok(());
         for item in items {
             match &item {
-                Item::Reset(reason) => told = Self { reset: Some(*reason), ..Self::default() },
+                Item::Reset(reason) => encoded = Self { reset: Some(*reason), ..Self::default() },
                 Item::Synced { mode, count, .. } => {
-                    told.synced = Some((*mode == SyncMode::Snapshot).then_some(*count));
+                    encoded.synced = Some((*mode == SyncMode::Snapshot).then_some(*count));
                     continue;
                 }
-                Item::Upsert { .. } | Item::Patch { .. } | Item::Delete { .. } => told.change_count += 1,
+                Item::Upsert { .. } | Item::Patch { .. } | Item::Delete { .. } => encoded.change_count += 1,
             }
-            let before = told.events.len();
-            outcome = outcome.and(append(&mut told.events, &WatchEvent::of(&item, reading, &ids)));
-            bytes.add(told.events.len() - before);
+            let before = encoded.events.len();
+            outcome = outcome.and(append(&mut encoded.events, &WatchEvent::of(&item, reading, &ids)));
+            bytes.add(encoded.events.len() - before);
         }
-        outcome.map(|()| told)
+        outcome.map(|()| encoded)
     }
 }
 
@@ -277,17 +277,17 @@ fn append(events: &mut Vec<u8>, event: &WatchEvent) -> Result<(), Problem> {
     if !events.is_empty() {
         events.push(b',');
     }
-    serde_json::to_writer(events, event).map_err(unwritable)
+    serde_json::to_writer(events, event).map_err(encoding_failed)
 }
 
-fn unwritable(error: serde_json::Error) -> Problem {
+fn encoding_failed(error: serde_json::Error) -> Problem {
     Problem::internal(format!("an event cannot be written: {error}"))
 }
 
 fn wait(seconds: Option<u32>) -> Result<Duration, Problem> {
     let seconds = seconds.unwrap_or(0);
     if seconds > WAIT_SECONDS_MAX {
-        return Err(Problem::parameter("waitSeconds", format!("{seconds} is not between 0 and {WAIT_SECONDS_MAX}")));
+        return Err(Problem::bad_parameter("waitSeconds", format!("{seconds} is not between 0 and {WAIT_SECONDS_MAX}")));
     }
     Ok(Duration::from_secs(seconds.into()))
 }
@@ -295,11 +295,11 @@ fn wait(seconds: Option<u32>) -> Result<Duration, Problem> {
 fn same_filters(fingerprint: &str, place: Place, query: &Parameters<ChangesQuery>) -> Result<Place, Problem> {
     let other =
         "continues a snapshot with other filters: use the same filters as in the previous request, or start again with snapshot=true";
-    if fingerprint == query.fingerprint { Ok(place) } else { Err(Problem::parameter("after", other)) }
+    if fingerprint == query.fingerprint { Ok(place) } else { Err(Problem::bad_parameter("after", other)) }
 }
 
 /// Encodes a place as text, with the fingerprint of its filters.
-fn write_place(place: &Place, fingerprint: &str) -> String {
+fn encode_place(place: &Place, fingerprint: &str) -> String {
     let Place { sent, seen, mode, stage, count } = place;
     let mode = sync_mode(*mode);
     let (stage, key) = match stage {
@@ -312,7 +312,7 @@ fn write_place(place: &Place, fingerprint: &str) -> String {
 
 /// Decodes the fingerprint and the place. `None` if the text is not a place; it is then a malformed
 /// position.
-fn read_place(text: &str) -> Option<(String, Place)> {
+fn decode_place(text: &str) -> Option<(String, Place)> {
     let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text.strip_prefix(PLACE_PREFIX)?).ok()?).ok()?;
     let mut parts = text.splitn(7, '\n');
     let mut part = || parts.next();

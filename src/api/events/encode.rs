@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::api::dto::objects::ClusterIds;
+use crate::api::dto::objects::ClusterIdCache;
 use crate::api::dto::status::readings;
 use crate::api::paging::one_line::append_line;
 use crate::api::problem::Problem;
@@ -92,7 +92,7 @@ impl WatchEvent {
         Self { kind: Some(key.kind.api_name().into()), key: Some(text_of(key, KEY_LENGTH)), meta: Some(meta), ..Self::new(event_type) }
     }
 
-    pub(super) fn of(item: &Item, reading: &Reading, ids: &ClusterIds<'_>) -> Self {
+    pub(super) fn of(item: &Item, reading: &Reading, ids: &ClusterIdCache<'_>) -> Self {
         match item {
             Item::Reset(reason) => Self { reason: Some(reset_reason(*reason).into()), ..Self::new("reset") },
             Item::Upsert { key, object, revision, position } => {
@@ -131,7 +131,7 @@ impl Encoder {
     /// Encodes items in chunks of about 64 KiB and counts their bytes in `bytes`. Each item is
     /// dropped once it is encoded.
     pub(super) fn encoded(encoding: Encoding, items: impl Iterator<Item = Item>, bytes: &ByteCount, reading: &Reading) -> Vec<Bytes> {
-        let (mut encoder, ids) = (Self::new(encoding), ClusterIds::new(reading));
+        let (mut encoder, ids) = (Self::new(encoding), ClusterIdCache::new(reading));
         for item in items {
             bytes.add(encoder.item(&item, reading, &ids));
         }
@@ -139,7 +139,7 @@ impl Encoder {
     }
 
     /// Adds an item. Returns its size in bytes.
-    pub(super) fn item(&mut self, item: &Item, reading: &Reading, ids: &ClusterIds<'_>) -> usize {
+    pub(super) fn item(&mut self, item: &Item, reading: &Reading, ids: &ClusterIdCache<'_>) -> usize {
         let before = self.open.len();
         self.event(&WatchEvent::of(item, reading, ids)) - before
     }

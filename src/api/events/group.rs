@@ -6,7 +6,7 @@
 //! that time has it.
 //!
 //! There is no task and no queue per reader, and no reader waits for another. One that falls too
-//! far behind gets [`Taken::Lost`] and replays from the index.
+//! far behind gets [`GroupRead::Lost`] and replays from the index.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,9 +15,9 @@ use std::task::Waker;
 
 use bytes::Bytes;
 
+use super::conflation::RoutedChange;
 use super::encode::{CHUNK_BYTES, Encoder, Encoding};
-use super::wave::Routed;
-use crate::api::dto::objects::ClusterIds;
+use crate::api::dto::objects::ClusterIdCache;
 use crate::handle::{Filter, Item, Reading};
 use crate::model::Sequence;
 
@@ -47,16 +47,16 @@ pub(super) struct GroupKey {
 
 /// State shared by all groups.
 #[derive(Debug, Default)]
-pub(super) struct Common {
+pub(super) struct GroupsState {
     /// Sequence up to which every change was routed to its groups.
     routed: AtomicU64,
     /// Bytes of the encoded chunks in all groups.
     retained: AtomicUsize,
     /// Number of chunks that readers got.
-    taken: AtomicU64,
+    delivered: AtomicU64,
     /// Number of encoded events. Each is encoded once for all readers of a group.
     pub(super) encoded: AtomicU64,
-    /// Number of changes left out of waves because the wave has a newer one of their key.
+    /// Number of changes that were left out because a newer one of their key was sent.
     pub(super) merged: AtomicU64,
     /// High-water mark of the changes that wait in one group.
     pub(super) pending_mark: AtomicUsize,
@@ -68,33 +68,33 @@ pub(super) struct Common {
 
 /// Readers that share encoded bytes.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct StreamGroup {
     pub(super) key: GroupKey,
-    common: Arc<Common>,
-    ring: Mutex<Ring>,
+    groups_state: Arc<GroupsState>,
+    buffer: Mutex<GroupBuffer>,
 }
 
 /// Some encoded events.
 #[derive(Debug)]
-struct Chunk {
-    /// Sequence before the first event, or before the wave that it is part of.
+struct EncodedChunk {
+    /// Sequence before the first event, or before the conflated range that it is part of.
     from: Sequence,
     /// Sequence of the last event.
     to: Sequence,
     bytes: Bytes,
     /// Set if a reader has exactly the state at `to` after this chunk, because it does not end
-    /// inside a wave.
-    settled: bool,
+    /// inside a conflated range.
+    is_complete: bool,
     /// Number of readers that do not have the chunk yet.
-    lacking: usize,
+    missing_readers: usize,
 }
 
 #[derive(Debug)]
-struct Ring {
+struct GroupBuffer {
     /// Encoded chunks in order. Changes between them do not match the filter.
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<EncodedChunk>,
     /// Routed changes that are not encoded yet, in order.
-    pending: VecDeque<Routed>,
+    pending: VecDeque<RoutedChange>,
     /// Sequence of the newest routed change.
     ///
     /// A change with several of the filter's facets is routed once per facet, and a reader may have
@@ -104,34 +104,34 @@ struct Ring {
     floor: Sequence,
     /// Set after the pending changes were dropped because no reader read for too long. Changes are
     /// not retained until a reader joins.
-    dormant: bool,
-    readers: usize,
+    is_dormant: bool,
+    reader_count: usize,
     /// Waker of each waiting reader, by the reader's slot.
     wakers: Vec<Option<Waker>>,
-    free: Vec<usize>,
+    free_slots: Vec<usize>,
 }
 
 /// Result of a read from the group.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum GroupRead {
     /// The next bytes.
     Bytes(Bytes),
     /// There are no more bytes yet. The waker is registered.
-    Nothing,
+    Pending,
     /// The reader is too far behind and must replay.
-    Lost,
+    Lagged,
 }
 
-/// Membership of one reader in a group. Dropping its [`super::hub::Member`] ends it.
+/// Membership of one reader in a group. Dropping its [`super::change_router::Member`] ends it.
 #[derive(Debug)]
-pub(super) struct Membership {
+pub(super) struct GroupMembership {
     pub(super) position: Sequence,
     /// Set if the reader has exactly the state at its position.
-    pub(super) settled: bool,
-    place: usize,
+    pub(super) is_complete: bool,
+    slot: usize,
 }
 
-impl Common {
+impl GroupsState {
     pub(super) fn routed(&self) -> Sequence {
         Sequence(self.routed.load(Ordering::Acquire))
     }
@@ -141,8 +141,8 @@ impl Common {
     }
 
     /// Returns the number of chunks that readers got.
-    pub(super) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
+    pub(super) fn delivered_count(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_ended(&self) -> bool {
@@ -150,47 +150,47 @@ impl Common {
     }
 }
 
-impl Group {
+impl StreamGroup {
     /// Creates a group without readers that is current up to the last routed change.
-    pub(super) fn new(key: GroupKey, common: Arc<Common>) -> Self {
-        let ring = Ring {
+    pub(super) fn new(key: GroupKey, groups_state: Arc<GroupsState>) -> Self {
+        let buffer = GroupBuffer {
             chunks: VecDeque::new(),
             pending: VecDeque::new(),
-            newest: common.routed(),
-            floor: common.routed(),
-            dormant: false,
-            readers: 0,
+            newest: groups_state.routed(),
+            floor: groups_state.routed(),
+            is_dormant: false,
+            reader_count: 0,
             wakers: Vec::new(),
-            free: Vec::new(),
+            free_slots: Vec::new(),
         };
-        Self { key, common, ring: Mutex::new(ring) }
+        Self { key, groups_state, buffer: Mutex::new(buffer) }
     }
 
-    fn ring(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self) -> MutexGuard<'_, GroupBuffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a change that may match the filter. Returns true if nothing was pending before; the
     /// readers must then be woken.
-    pub(super) fn push(&self, routed: &Routed) -> bool {
-        let mut ring = self.ring();
+    pub(super) fn push(&self, routed: &RoutedChange) -> bool {
+        let mut buffer = self.buffer();
         let sequence = routed.announcement.sequence;
-        if ring.dormant || sequence <= ring.newest {
+        if buffer.is_dormant || sequence <= buffer.newest {
             return false;
         }
-        ring.newest = sequence;
-        let first = ring.pending.is_empty();
-        ring.pending.push_back(routed.clone());
-        self.common.pending_mark.fetch_max(ring.pending.len(), Ordering::Relaxed);
-        if ring.pending.len() > PENDING_COUNT_MAX {
-            ring.give_up(sequence, &self.common);
+        buffer.newest = sequence;
+        let first = buffer.pending.is_empty();
+        buffer.pending.push_back(routed.clone());
+        self.groups_state.pending_mark.fetch_max(buffer.pending.len(), Ordering::Relaxed);
+        if buffer.pending.len() > PENDING_COUNT_MAX {
+            buffer.discard_all(sequence, &self.groups_state);
         }
         first
     }
 
     /// Drops everything up to `head`, because changes were lost. Every reader has to replay.
-    pub(super) fn give_up(&self, head: Sequence) {
-        self.ring().give_up(head, &self.common);
+    pub(super) fn discard_all(&self, head: Sequence) {
+        self.buffer().discard_all(head, &self.groups_state);
     }
 
     /// Drops the pending changes if the oldest of them is before `oldest`, the start of the feed's
@@ -198,26 +198,26 @@ impl Group {
     ///
     /// All pending changes of all groups are therefore in the ring too, and its limit in bytes
     /// bounds them.
-    pub(super) fn keep_up(&self, oldest: Sequence) -> bool {
-        let mut ring = self.ring();
-        let is_behind = ring.pending.front().is_some_and(|first| first.from() < oldest);
+    pub(super) fn discard_if_behind(&self, oldest: Sequence) -> bool {
+        let mut buffer = self.buffer();
+        let is_behind = buffer.pending.front().is_some_and(|first| first.start() < oldest);
         if is_behind {
-            ring.give_up(self.common.routed(), &self.common);
+            buffer.discard_all(self.groups_state.routed(), &self.groups_state);
         }
         is_behind
     }
 
     /// Returns by how many changes the slowest reader is behind `head`.
     pub(super) fn lag(&self, head: Sequence) -> u64 {
-        let ring = self.ring();
-        let pending = ring.pending.front().filter(|_| ring.readers > 0).map(|first| first.from().0);
-        let lacked = ring.chunks.iter().find(|chunk| chunk.lacking > 0).map(|chunk| chunk.from.0);
+        let buffer = self.buffer();
+        let pending = buffer.pending.front().filter(|_| buffer.reader_count > 0).map(|first| first.start().0);
+        let lacked = buffer.chunks.iter().find(|chunk| chunk.missing_readers > 0).map(|chunk| chunk.from.0);
         lacked.or(pending).map_or(0, |position| head.0.saturating_sub(position))
     }
 
     /// Wakes every waiting reader. Returns their number.
     pub(super) fn wake(&self) -> usize {
-        let waiting: Vec<Waker> = self.ring().wakers.iter_mut().filter_map(Option::take).collect();
+        let waiting: Vec<Waker> = self.buffer().wakers.iter_mut().filter_map(Option::take).collect();
         let count = waiting.len();
         waiting.into_iter().for_each(Waker::wake);
         count
@@ -225,156 +225,156 @@ impl Group {
 
     /// Adds a reader that has everything up to `position`, which must be routed. `None` if the
     /// position is inside a shared chunk.
-    pub(super) fn join(&self, position: Sequence, reading: &Reading) -> Option<Membership> {
-        let mut ring = self.ring();
-        if ring.pending.len() > JOIN_PENDING_MAX {
+    pub(super) fn join(&self, position: Sequence, reading: &Reading) -> Option<GroupMembership> {
+        let mut buffer = self.buffer();
+        if buffer.pending.len() > JOIN_PENDING_MAX {
             return None;
         }
         // the pending changes are not for this reader, so they must not share a chunk with later
         // ones
-        while self.encode(&mut ring, reading) {}
-        ring.let_go(&self.common);
-        if ring.dormant {
-            ring.dormant = false;
-            ring.floor = self.common.routed();
+        while self.encode(&mut buffer, reading) {}
+        buffer.drop_delivered(&self.groups_state);
+        if buffer.is_dormant {
+            buffer.is_dormant = false;
+            buffer.floor = self.groups_state.routed();
         }
-        let next = ring.next_chunk(position);
-        let inside = ring.chunks.get(next).is_some_and(|chunk| chunk.from < position);
-        if position < ring.floor || inside {
+        let next = buffer.next_chunk(position);
+        let inside = buffer.chunks.get(next).is_some_and(|chunk| chunk.from < position);
+        if position < buffer.floor || inside {
             return None;
         }
-        ring.chunks.iter_mut().skip(next).for_each(|chunk| chunk.lacking += 1);
-        ring.readers += 1;
-        let place = ring.free.pop().unwrap_or_else(|| {
-            ring.wakers.push(None);
-            ring.wakers.len() - 1
+        buffer.chunks.iter_mut().skip(next).for_each(|chunk| chunk.missing_readers += 1);
+        buffer.reader_count += 1;
+        let slot = buffer.free_slots.pop().unwrap_or_else(|| {
+            buffer.wakers.push(None);
+            buffer.wakers.len() - 1
         });
-        Some(Membership { position, settled: true, place })
+        Some(GroupMembership { position, is_complete: true, slot })
     }
 
     /// Removes a reader. Returns true if it was the last.
-    pub(super) fn leave(&self, seat: &Membership) -> bool {
-        let mut ring = self.ring();
-        let next = ring.next_chunk(seat.position);
-        ring.chunks.iter_mut().skip(next).for_each(|chunk| chunk.lacking = chunk.lacking.saturating_sub(1));
-        ring.let_go(&self.common);
-        ring.wakers[seat.place] = None;
-        ring.free.push(seat.place);
-        ring.readers -= 1;
-        ring.readers == 0
+    pub(super) fn leave(&self, membership: &GroupMembership) -> bool {
+        let mut buffer = self.buffer();
+        let next = buffer.next_chunk(membership.position);
+        buffer.chunks.iter_mut().skip(next).for_each(|chunk| chunk.missing_readers = chunk.missing_readers.saturating_sub(1));
+        buffer.drop_delivered(&self.groups_state);
+        buffer.wakers[membership.slot] = None;
+        buffer.free_slots.push(membership.slot);
+        buffer.reader_count -= 1;
+        buffer.reader_count == 0
     }
 
-    /// Returns the reader's next bytes. `look` returns the newest snapshot; it is called only if
+    /// Returns the reader's next bytes. `newest` returns the newest snapshot; it is called only if
     /// something has to be encoded.
-    pub(super) fn take(&self, seat: &mut Membership, waker: &Waker, look: impl FnOnce() -> Option<Reading>) -> Taken {
+    pub(super) fn read(&self, membership: &mut GroupMembership, waker: &Waker, newest: impl FnOnce() -> Option<Reading>) -> GroupRead {
         // before the lock: a change routed up to here that is not pending then does not match the
         // filter
-        let routed = self.common.routed();
-        let mut ring = self.ring();
+        let routed = self.groups_state.routed();
+        let mut buffer = self.buffer();
         let mut reading = None;
-        let mut look = Some(look);
+        let mut newest = Some(newest);
         loop {
-            if seat.position < ring.floor {
-                return Taken::Lost;
+            if membership.position < buffer.floor {
+                return GroupRead::Lagged;
             }
-            let next = ring.next_chunk(seat.position);
-            if let Some(chunk) = ring.chunks.get_mut(next) {
-                chunk.lacking = chunk.lacking.saturating_sub(1);
-                (seat.position, seat.settled) = (chunk.to, chunk.settled);
-                self.common.taken.fetch_add(1, Ordering::Relaxed);
+            let next = buffer.next_chunk(membership.position);
+            if let Some(chunk) = buffer.chunks.get_mut(next) {
+                chunk.missing_readers = chunk.missing_readers.saturating_sub(1);
+                (membership.position, membership.is_complete) = (chunk.to, chunk.is_complete);
+                self.groups_state.delivered.fetch_add(1, Ordering::Relaxed);
                 let bytes = chunk.bytes.clone();
-                ring.let_go(&self.common);
+                buffer.drop_delivered(&self.groups_state);
                 // this reader has its bytes; if memory is short, slower ones have to replay,
                 // however few chunks the group has
-                while self.common.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX
-                    && ring.chunks.front().is_some_and(|one| one.to <= seat.position)
+                while self.groups_state.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX
+                    && buffer.chunks.front().is_some_and(|one| one.to <= membership.position)
                 {
-                    ring.drop_oldest(&self.common);
+                    buffer.drop_oldest(&self.groups_state);
                 }
-                return Taken::Bytes(bytes);
+                return GroupRead::Bytes(bytes);
             }
-            if ring.pending.is_empty() {
-                (seat.position, seat.settled) = (seat.position.max(routed), true);
-                ring.wait(seat.place, waker);
-                return Taken::Nothing;
+            if buffer.pending.is_empty() {
+                (membership.position, membership.is_complete) = (membership.position.max(routed), true);
+                buffer.register_waker(membership.slot, waker);
+                return GroupRead::Pending;
             }
-            if let Some(look) = look.take() {
-                reading = look();
+            if let Some(newest) = newest.take() {
+                reading = newest();
             }
-            let Some(reading) = &reading else { return Taken::Lost };
-            self.encode(&mut ring, reading);
+            let Some(reading) = &reading else { return GroupRead::Lagged };
+            self.encode(&mut buffer, reading);
         }
     }
 
     /// Encodes pending changes into one chunk. Returns false if nothing was pending.
-    fn encode(&self, ring: &mut Ring, reading: &Reading) -> bool {
-        if ring.pending.is_empty() {
+    fn encode(&self, buffer: &mut GroupBuffer, reading: &Reading) -> bool {
+        if buffer.pending.is_empty() {
             return false;
         }
         let epoch = reading.position().epoch;
-        let ids = ClusterIds::new(reading);
+        let ids = ClusterIdCache::new(reading);
         let mut encoder = Encoder::new(self.key.encoding);
-        let (mut range, mut wave) = (None, None);
+        let (mut encoded, mut conflated) = (None, None);
         while encoder.len() < CHUNK_BYTES
-            && let Some(routed) = ring.pending.pop_front()
+            && let Some(routed) = buffer.pending.pop_front()
         {
             let announcement = &routed.announcement;
             if let Some(item) = Item::told(&self.key.filter, announcement, routed.position(epoch)) {
                 let item = if self.key.patch { item.shortened(&self.key.filter, announcement) } else { item };
-                self.common.encoded.fetch_add(1, Ordering::Relaxed);
+                self.groups_state.encoded.fetch_add(1, Ordering::Relaxed);
                 encoder.item(&item, reading, &ids);
-                let from = range.map_or(routed.from(), |(from, _)| from);
-                range = Some((from, announcement.sequence));
-                wave = routed.wave;
+                let from = encoded.map_or(routed.start(), |(from, _)| from);
+                encoded = Some((from, announcement.sequence));
+                conflated = routed.range;
             }
         }
-        if let Some((from, to)) = range {
-            let settled = wave.is_none() || ring.pending.front().is_none_or(|next| next.wave != wave);
+        if let Some((from, to)) = encoded {
+            let is_complete = conflated.is_none() || buffer.pending.front().is_none_or(|next| next.range != conflated);
             // one chunk: the encoder closes it at the length that ends the loop
             let bytes = encoder.finish().pop().unwrap_or_default();
-            let retained = self.common.retained.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
-            self.common.retained_mark.fetch_max(retained, Ordering::Relaxed);
-            ring.chunks.push_back(Chunk { from, to, bytes, settled, lacking: ring.readers });
-            while self.common.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX && ring.chunks.len() > 1 {
-                ring.drop_oldest(&self.common);
+            let retained = self.groups_state.retained.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
+            self.groups_state.retained_mark.fetch_max(retained, Ordering::Relaxed);
+            buffer.chunks.push_back(EncodedChunk { from, to, bytes, is_complete, missing_readers: buffer.reader_count });
+            while self.groups_state.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX && buffer.chunks.len() > 1 {
+                buffer.drop_oldest(&self.groups_state);
             }
         }
         true
     }
 }
 
-impl Ring {
+impl GroupBuffer {
     /// Returns the index of the first chunk that a reader lacks.
     fn next_chunk(&self, position: Sequence) -> usize {
         self.chunks.partition_point(|chunk| chunk.to <= position)
     }
 
     /// Drops the oldest chunks that every reader has.
-    fn let_go(&mut self, common: &Common) {
-        while self.chunks.front().is_some_and(|chunk| chunk.lacking == 0) {
-            self.drop_oldest(common);
+    fn drop_delivered(&mut self, groups_state: &GroupsState) {
+        while self.chunks.front().is_some_and(|chunk| chunk.missing_readers == 0) {
+            self.drop_oldest(groups_state);
         }
     }
 
-    fn drop_oldest(&mut self, common: &Common) {
+    fn drop_oldest(&mut self, groups_state: &GroupsState) {
         if let Some(chunk) = self.chunks.pop_front() {
-            common.retained.fetch_sub(chunk.bytes.len(), Ordering::Relaxed);
+            groups_state.retained.fetch_sub(chunk.bytes.len(), Ordering::Relaxed);
             self.floor = self.floor.max(chunk.to);
         }
     }
 
-    fn give_up(&mut self, sequence: Sequence, common: &Common) {
+    fn discard_all(&mut self, sequence: Sequence, groups_state: &GroupsState) {
         while !self.chunks.is_empty() {
-            self.drop_oldest(common);
+            self.drop_oldest(groups_state);
         }
         // with its capacity: this happens to groups whose readers read nothing
         self.pending = VecDeque::new();
         self.floor = self.floor.max(sequence);
-        self.dormant = true;
+        self.is_dormant = true;
     }
 
-    fn wait(&mut self, place: usize, waker: &Waker) {
-        match &mut self.wakers[place] {
+    fn register_waker(&mut self, slot: usize, waker: &Waker) {
+        match &mut self.wakers[slot] {
             Some(kept) => kept.clone_from(waker),
             empty => *empty = Some(waker.clone()),
         }

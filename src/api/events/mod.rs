@@ -1,20 +1,21 @@
 //! The change stream over HTTP: server-sent events, or the same objects as NDJSON.
 //!
 //! [`crate::handle::Subscription`] decides what a reader lacks until the reader is current. From
-//! then on its [`group`] encodes each event once for all readers with the same filter. [`hub`] has
-//! the groups and the tick, [`reader`] is one stream, [`looking`] waits for turns, [`encode`]
-//! writes the events, and [`wave`] merges changes for busy readers.
+//! then on its [`group`] encodes each event once for all readers with the same filter.
+//! [`change_router`] has the groups and the tick, [`event_stream`] is one stream, [`catch_up`]
+//! scans snapshots, [`encode`] writes the events, and [`conflation`] merges changes for busy
+//! readers.
 //!
 //! There is no queue per reader: the socket pulls the body, so a slow reader slows only itself.
 
+mod catch_up;
+mod change_router;
 pub(crate) mod changes;
+mod conflation;
 mod encode;
+mod event_stream;
 mod group;
-mod hub;
-mod looking;
-mod meter;
-mod reader;
-mod wave;
+mod stream_metrics;
 
 use axum::Extension;
 use axum::body::Body;
@@ -24,22 +25,22 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use tokio_util::sync::CancellationToken;
 
-use super::dto::meta::Terms;
-use super::problem::{Code, Problem};
+use super::dto::meta::MetaOptions;
+use super::problem::{Problem, ProblemCode};
 use super::query::{EventsQuery, OnExpired, Parameters, StreamQuery};
-use crate::admission::{Client, Places, Scans, StreamPermit};
-use crate::api::render::accept::Form;
+use crate::admission::{Client, ScanExecutor, StreamLimiter, StreamPermit};
+use crate::api::render::accept::MediaType;
 use crate::dto::problem::ProblemDocument;
 use crate::handle::{Filter, Handle, LookBounds, Reading, ResetReason, Start, Subscription};
 use crate::model::{Kind, ReaderPosition};
 
+pub(crate) use change_router::{ChangeRouter, ConflationPolicy};
 pub(crate) use encode::Encoding;
+use event_stream::EventStream;
 use group::GroupKey;
-pub(crate) use hub::{Hub, Patience};
-pub(crate) use meter::StreamMeters;
-use reader::Reader;
+pub(crate) use stream_metrics::StreamMetrics;
 
-/// Bounds of a scan that runs at once, without a turn among the [scans](crate::admission).
+/// Bounds of a scan that runs at once, not as one of the long [scans](crate::admission).
 ///
 /// It takes less than a millisecond at about 4 µs per change. A change of an ipcache entry has
 /// about 0.6 KB with its old value, so the bytes are enough for 100 of them, or for one service
@@ -48,18 +49,18 @@ const SHORT: LookBounds = LookBounds { changes: 128, bytes: 64 << 10 };
 
 /// State shared by all streams. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Streams {
+pub(crate) struct StreamContext {
     pub(crate) handle: Handle,
     /// Cancelled when meshkeep shuts down: streams end.
     pub(crate) stop: CancellationToken,
     /// Slots for streams.
-    pub(crate) places: Places,
+    pub(crate) stream_limiter: StreamLimiter,
     /// Groups of streams that share bytes.
-    pub(crate) hub: Hub,
+    pub(crate) change_router: ChangeRouter,
     /// Metrics of streams.
-    pub(crate) meters: StreamMeters,
+    pub(crate) stream_metrics: StreamMetrics,
     /// Scheduler of long scans.
-    pub(crate) scans: Scans,
+    pub(crate) scans: ScanExecutor,
 }
 
 /// The change stream.
@@ -84,15 +85,15 @@ pub(crate) struct Streams {
         (status = 429, description = "Too many streams are open.", body = ProblemDocument)
     ))]
 pub(crate) async fn watch_events(
-    State(streams): State<Streams>,
+    State(streams): State<StreamContext>,
     client: Option<Extension<Client>>,
     headers: HeaderMap,
     query: Parameters<EventsQuery>,
 ) -> Result<Response, Problem> {
     let Extension(client) = client.unwrap_or(Extension(Client::Local));
-    let encoding = if query.form == Form::Lines { Encoding::NdJson } else { Encoding::Sse };
+    let encoding = if query.media_type == MediaType::Lines { Encoding::NdJson } else { Encoding::Sse };
     let filter = query.values.filter()?.canonical();
-    let parts = query.values.parts()?;
+    let parts = query.values.common()?;
     // checked even if the header wins: a wrong parameter is an error of the client
     let after = parts.after.map(position).transpose()?;
     let start = match last_event_id(&headers) {
@@ -101,9 +102,9 @@ pub(crate) async fn watch_events(
         Some(id) => Start::After(id.parse().ok()),
         None => start(after, parts.snapshot),
     };
-    let place = place(&streams, client)?;
+    let permit = acquire_stream(&streams, client)?;
     let reading = streams.handle.reading().await?;
-    check_stream_age(parts.terms, &filter, &reading)?;
+    check_stream_age(parts.meta_options, &filter, &reading)?;
     if let (Start::After(position), OnExpired::Fail) = (&start, parts.on_expired) {
         Subscription::check_position(*position, &filter, &reading).map_err(expired)?;
     }
@@ -112,7 +113,7 @@ pub(crate) async fn watch_events(
         subscription = subscription.with_patches();
     }
     let key = GroupKey { filter, encoding, patch: subscription.takes_patches() };
-    let mut response = Body::from_stream(Reader::new(streams, key, subscription, place)).into_response();
+    let mut response = Body::from_stream(EventStream::new(streams, key, subscription, permit)).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(encoding.content_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
@@ -129,7 +130,7 @@ fn last_event_id(headers: &HeaderMap) -> Option<&str> {
 /// Parses `after=`.
 fn position(text: &str) -> Result<ReaderPosition, Problem> {
     text.parse()
-        .map_err(|error| Problem::parameter("after", format!("{text:?} is {error}: use the position of an event or of meta.position")))
+        .map_err(|error| Problem::bad_parameter("after", format!("{text:?} is {error}: use the position of an event or of meta.position")))
 }
 
 fn start(after: Option<ReaderPosition>, snapshot: bool) -> Start {
@@ -141,19 +142,19 @@ fn start(after: Option<ReaderPosition>, snapshot: bool) -> Start {
 }
 
 /// Gets a slot for a stream.
-fn place(streams: &Streams, client: Client) -> Result<StreamPermit, Problem> {
-    streams.places.take(client).map_err(|none| Problem::new(Code::TooManyStreams, none.to_string()))
+fn acquire_stream(streams: &StreamContext, client: Client) -> Result<StreamPermit, Problem> {
+    streams.stream_limiter.try_acquire(client).map_err(|none| Problem::new(ProblemCode::TooManyStreams, none.to_string()))
 }
 
 fn expired(_: ResetReason) -> Problem {
-    Problem::new(Code::ExpiredPosition, "this position can no longer be served: start again with snapshot=true")
+    Problem::new(ProblemCode::ExpiredPosition, "this position can no longer be served: start again with snapshot=true")
 }
 
-fn check_stream_age(terms: Terms, filter: &Filter, reading: &Reading) -> Result<(), Problem> {
-    let wanted = |kind: &Kind| filter.kinds.is_empty() || filter.kinds.contains(kind);
+fn check_stream_age(meta_options: MetaOptions, filter: &Filter, reading: &Reading) -> Result<(), Problem> {
+    let is_selected = |kind: &Kind| filter.kinds.is_empty() || filter.kinds.contains(kind);
     // nodes have entries in the ipcache
-    let kinds = Kind::ALL.into_iter().filter(|kind| wanted(kind) || (*kind == Kind::Node && wanted(&Kind::Ip)));
+    let kinds = Kind::ALL.into_iter().filter(|kind| is_selected(kind) || (*kind == Kind::Node && is_selected(&Kind::Ip)));
     let clusters = reading.cluster_names().into_iter().filter(|name| filter.clusters.is_empty() || filter.clusters.contains(name));
     let pairs = clusters.flat_map(|cluster| kinds.clone().map(move |kind| (cluster.clone(), kind)));
-    terms.check(&pairs.map(|(cluster, kind)| reading.source(&cluster, kind)).collect::<Vec<_>>())
+    meta_options.check(&pairs.map(|(cluster, kind)| reading.source(&cluster, kind)).collect::<Vec<_>>())
 }

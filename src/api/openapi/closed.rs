@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::problem::Code;
+use crate::api::problem::ProblemCode;
 use crate::dto::objects::global_services::ANY_CONFLICT;
 use crate::findings::KINDS;
 use crate::handle::{Affinity, CONFLICT_REASONS, SelectionRule};
@@ -145,7 +145,7 @@ fn of_answers() -> Vec<ClosedSet> {
         ClosedSet {
             name: "ProblemCode",
             description: "Machine-readable type of an error. Each has a page below `/problems/`.",
-            texts: Code::ALL.map(Code::name).to_vec(),
+            texts: ProblemCode::ALL.map(ProblemCode::name).to_vec(),
             members: &[("Problem", "code")],
             parameters: &[],
         },
@@ -354,7 +354,7 @@ mod tests {
     /// Texts in backquotes after a colon, or at the beginning of a description, are the values of a
     /// member.
     #[test]
-    fn a_text_that_is_one_of_a_few_is_of_a_closed_set() {
+    fn every_enumerated_text_is_in_a_closed_set() {
         // free text from a source
         const OPEN: [&str; 10] = [
             "Port.protocol",

@@ -2,15 +2,15 @@
 //! (docs/develop/http.md §3.3).
 //!
 //! [`schemas`] simplifies the schemas, [`closed`] names the closed sets, [`operations`] completes
-//! the operations, [`examples`] adds an example to each schema and parameter, [`older`] derives
-//! the 3.0 document, and [`page()`] is the document as HTML.
+//! the operations, [`examples`] adds an example to each schema and parameter, [`openapi_30`]
+//! derives the 3.0 document, and [`page()`] is the document as HTML.
 //!
 //! Schemas are flat and integers have 64 bits. Only the members in [`NULLABLE`] may be null. Every
 //! status is listed, and errors have both JSON media types.
 
 mod closed;
 mod examples;
-mod older;
+mod openapi_30;
 mod operations;
 mod page;
 mod schemas;
@@ -51,7 +51,7 @@ use crate::dto::problem::ProblemDocument;
         (name = "probes", description = "Probes")
     )
 )]
-struct Base;
+struct DocumentBase;
 
 /// The only members that may be null. Null is an answer there: no entry covers the address.
 const NULLABLE: [(&str, &str); 3] = [("LookupAnswer", "match"), ("LookupItem", "match"), ("Explanation", "match")];
@@ -59,20 +59,20 @@ const NULLABLE: [(&str, &str); 3] = [("LookupAnswer", "match"), ("LookupItem", "
 /// Returns the OpenAPI document in either version, as committed in `openapi/`: indented, with a
 /// newline at the end.
 #[must_use]
-pub fn openapi_json(form: OpenapiForm) -> &'static str {
+pub fn openapi_json(form: DocumentVersion) -> &'static str {
     match form {
-        OpenapiForm::New => document(),
-        OpenapiForm::Old => document_30(),
+        DocumentVersion::V31 => document(),
+        DocumentVersion::V30 => document_30(),
     }
 }
 
 /// Version of the OpenAPI document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpenapiForm {
+pub enum DocumentVersion {
     /// OpenAPI 3.1.0.
-    New,
+    V31,
     /// OpenAPI 3.0.3, for tools that do not support 3.1.
-    Old,
+    V30,
 }
 
 /// Returns the document in OpenAPI 3.1, as served and committed: indented, with a newline at the
@@ -85,7 +85,7 @@ pub(crate) fn document() -> &'static str {
 /// Returns the document in OpenAPI 3.0.3.
 pub(crate) fn document_30() -> &'static str {
     static DOCUMENT: OnceLock<String> = OnceLock::new();
-    DOCUMENT.get_or_init(|| pretty(&older::converted(build())))
+    DOCUMENT.get_or_init(|| pretty(&openapi_30::convert_document(build())))
 }
 
 fn pretty(document: &Value) -> String {
@@ -96,7 +96,7 @@ fn pretty(document: &Value) -> String {
 
 fn build() -> Value {
     let (_, collected) = super::documented_routes().split_for_parts();
-    let mut document = Base::openapi();
+    let mut document = DocumentBase::openapi();
     document.merge(collected);
     let mut document = serde_json::to_value(document).expect("must be JSON: utoipa's types are");
     let collected = document["components"]["schemas"].as_object().cloned().unwrap_or_default();

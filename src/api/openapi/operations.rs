@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::render::accept::{Form, offered};
-use crate::api::render::tagging::is_tagged;
+use crate::api::render::accept::{MediaType, media_types_of};
+use crate::api::render::tag_basis::is_tagged;
 
 /// Errors of every route below `/v1`: status and description.
 const COMMON_ERRORS: [(&str, &str); 6] = [
@@ -70,11 +70,11 @@ fn complete_operation(path: &str, operation: &mut Value) {
     for (status, description) in errors {
         responses.entry(status).or_insert_with(|| json!({ "description": description }));
     }
-    if offered(path).contains(&Form::Json)
-        && offered(path).contains(&Form::Lines)
+    if media_types_of(path).contains(&MediaType::Json)
+        && media_types_of(path).contains(&MediaType::Lines)
         && let Some(content) = responses.get_mut("200").map(|response| &mut response["content"])
     {
-        content[Form::Lines.media_type()] = json!({ "schema": { "type": "string" }, "example": LINES_EXAMPLE });
+        content[MediaType::Lines.as_str()] = json!({ "schema": { "type": "string" }, "example": LINES_EXAMPLE });
     }
     if let Some(bytes) = responses.get_mut("200").and_then(|response| response["content"].get_mut("application/octet-stream")) {
         bytes["schema"] = json!({ "type": "string", "format": "binary" });

@@ -1,10 +1,10 @@
 //! A list as NDJSON: all items without pages, one JSON object per line, and `meta` last.
 //!
-//! The lines come from one snapshot. They are made in parts of some hundred KiB, in turns with
-//! other requests (`admission::scans`), and only when the connection asks for more. A slow client
-//! slows only its own list, and a disconnect ends the list after the current slice. If the list
-//! cannot be completed, the connection is aborted, so that the client notices it; the last line is
-//! then missing too. [`Making`] makes the lines.
+//! The lines come from one snapshot. They are made in parts of some hundred KiB, in slices between
+//! those of other requests ([`crate::admission`]), and only when the connection asks for more. A
+//! slow client slows only its own list, and a disconnect ends the list after the current slice. If
+//! the list cannot be completed, the connection is aborted, so that the client notices it; the last
+//! line is then missing too. [`ListBuilder`] makes the lines.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -18,64 +18,64 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 
-use super::making::Making;
+use super::list_builder::ListBuilder;
 use super::scanner;
 use crate::admission::Scanner;
-use crate::api::problem::{Code, Problem};
-use crate::api::render::accept::Form;
+use crate::api::problem::{Problem, ProblemCode};
+use crate::api::render::accept::MediaType;
 
 /// Maximum time that an answer may take, because its snapshot retains everything that has changed
 /// since. A million ipcache entries (430 MB) take this long at 6 Mbit/s.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(600);
 
 /// A list that is being sent.
-struct Lines {
+struct NdjsonList {
     scanner: Scanner,
     /// Rest of the list; `None` after the last line.
-    making: Option<Making>,
+    list: Option<ListBuilder>,
     deadline: Instant,
 }
 
 /// Sends the list that `begin` starts. An error before the first lines becomes a normal problem
 /// response.
-pub(crate) async fn answer(
+pub(crate) async fn respond(
     scanner: Scanner,
-    begin: impl FnOnce() -> Result<Making, Problem> + Send + 'static,
+    begin: impl FnOnce() -> Result<ListBuilder, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
     let deadline = Instant::now() + ANSWER_MAX;
-    let making = Some(scanner.once(begin).await?);
-    let mut lines = Lines { scanner, making, deadline };
+    let list = Some(scanner.run_once(begin).await?);
+    let mut lines = NdjsonList { scanner, list, deadline };
     let first = lines.next().await?;
     let rest = stream::try_unfold(lines, |mut lines| async move {
-        let next = lines.next().await.map_err(broken_off)?;
+        let next = lines.next().await.map_err(abort_error)?;
         Ok(next.map(|bytes| (bytes, lines)))
     });
     let body = Body::from_stream(stream::iter(first.map(Ok::<_, io::Error>)).chain(rest));
-    Ok(([(CONTENT_TYPE, HeaderValue::from_static(Form::Lines.media_type()))], body).into_response())
+    Ok(([(CONTENT_TYPE, HeaderValue::from_static(MediaType::Lines.as_str()))], body).into_response())
 }
 
-impl Lines {
+impl NdjsonList {
     /// Returns the next lines; `None` after the last line.
     async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
-        let Some(mut making) = self.making.take() else { return Ok(None) };
-        let held = scanner::hold(&self.scanner).await?;
+        let Some(mut list) = self.list.take() else { return Ok(None) };
+        let permit = scanner::acquire_page_memory(&self.scanner).await?;
         loop {
             if Instant::now() >= self.deadline {
                 let detail =
                     format!("the client did not read the list within {} s: request a part of it, with a filter", ANSWER_MAX.as_secs());
-                return Err(Problem::new(Code::TooBusy, detail));
+                return Err(Problem::new(ProblemCode::TooBusy, detail));
             }
             let outcome;
-            (outcome, making) = self.scanner.slice(making, Making::add_lines).await;
+            (outcome, list) = self.scanner.run_slice(list, ListBuilder::add_lines).await;
             match outcome {
                 ControlFlow::Break(next) => {
-                    return Ok(Some(held.with(making.finish(next?)?)));
+                    return Ok(Some(permit.attach_to(list.finish(next?)?)));
                 }
                 ControlFlow::Continue(()) => {
-                    let lines = making.take_lines();
+                    let lines = list.take_lines();
                     if !lines.is_empty() {
-                        self.making = Some(making);
-                        return Ok(Some(held.with(lines)));
+                        self.list = Some(list);
+                        return Ok(Some(permit.attach_to(lines)));
                     }
                 }
             }
@@ -84,8 +84,8 @@ impl Lines {
 }
 
 /// Converts a problem into an I/O error, which aborts the connection or the HTTP/2 stream. The
-/// client can then tell that its list is incomplete.
-fn broken_off(problem: Problem) -> io::Error {
+/// client then notices that its list is incomplete.
+fn abort_error(problem: Problem) -> io::Error {
     tracing::debug!(?problem, "a list was aborted");
     io::Error::other("the list was aborted")
 }

@@ -15,9 +15,9 @@ use serde_json::ser::Formatter;
 const LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Compact JSON with [`LINE_ENDS`] escaped.
-struct OneLine;
+struct OneLineFormatter;
 
-impl Formatter for OneLine {
+impl Formatter for OneLineFormatter {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
         while let Some((at, end)) = next_end(rest) {
@@ -44,7 +44,7 @@ fn next_end(text: &str) -> Option<(usize, char)> {
 /// Fails only if the value cannot be JSON, for example a map with keys that are not texts. The
 /// bytes written until then remain.
 pub(crate) fn append_line(bytes: &mut Vec<u8>, value: &impl Serialize) -> Result<(), serde_json::Error> {
-    value.serialize(&mut Serializer::with_formatter(bytes, OneLine))
+    value.serialize(&mut Serializer::with_formatter(bytes, OneLineFormatter))
 }
 
 #[cfg(test)]
@@ -52,7 +52,7 @@ mod tests {
     use crate::api::paging::one_line::append_line;
 
     #[test]
-    fn a_line_has_no_end_inside_for_any_reader_and_means_the_same() {
+    fn a_line_has_no_line_end_inside() {
         let text = "a\u{2028}b\u{2029}\u{85}ü\u{2028}\n\r\u{b}\u{c}\u{1c}\u{1d}\u{1e}\"\\";
         let mut bytes = Vec::new();
         append_line(&mut bytes, &[(text, 1)]).unwrap();

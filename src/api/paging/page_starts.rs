@@ -1,10 +1,10 @@
 //! Short tokens for long page starts. A page token contains the key or text that its page begins
 //! with, and a remote cluster decides how long that is.
 //!
-//! A text of up to 192 bytes is part of its token. For a longer text, the token has a hash, and this
-//! process remembers the text: the newest 4,096 texts, at most 16 MiB. If a hash is no longer known,
-//! the client has to begin its list again. Real clusters rarely need this: Cilium's longest keys
-//! have less than 700 bytes, and most have less than 150.
+//! A text of up to 192 bytes is part of its token. For a longer text, the token has a hash, and
+//! this process remembers the text: the newest 4,096 texts, at most 16 MiB. If a hash is no longer
+//! known, the client has to begin its list again. Real clusters rarely need this: Cilium's longest
+//! keys have less than 700 bytes, and most have less than 150.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -36,20 +36,20 @@ pub(crate) static PAGE_STARTS: PageStarts = PageStarts::new(TEXTS_MAX, BYTES_MAX
 /// Long page starts by hash, newest last.
 #[derive(Debug)]
 pub(crate) struct PageStarts {
-    remembered: Mutex<Remembered>,
+    stored: Mutex<StoredTexts>,
     texts_max: usize,
     bytes_max: usize,
 }
 
 #[derive(Debug)]
-struct Remembered {
+struct StoredTexts {
     texts: VecDeque<(String, String)>,
     bytes: usize,
 }
 
 impl PageStarts {
     const fn new(texts_max: usize, bytes_max: usize) -> Self {
-        Self { remembered: Mutex::new(Remembered { texts: VecDeque::new(), bytes: 0 }), texts_max, bytes_max }
+        Self { stored: Mutex::new(StoredTexts { texts: VecDeque::new(), bytes: 0 }), texts_max, bytes_max }
     }
 
     /// Returns a short form of a text, for a token.
@@ -58,13 +58,13 @@ impl PageStarts {
             return format!("{INLINE}{text}");
         }
         let hash = URL_SAFE_NO_PAD.encode(Sha256::digest(text));
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        remembered.forget(&hash);
-        remembered.bytes += text.len();
-        remembered.texts.push_back((hash.clone(), text.to_owned()));
-        while remembered.texts.len() > self.texts_max || remembered.bytes > self.bytes_max {
-            let Some((_, oldest)) = remembered.texts.pop_front() else { break };
-            remembered.bytes -= oldest.len();
+        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        stored.remove(&hash);
+        stored.bytes += text.len();
+        stored.texts.push_back((hash.clone(), text.to_owned()));
+        while stored.texts.len() > self.texts_max || stored.bytes > self.bytes_max {
+            let Some((_, oldest)) = stored.texts.pop_front() else { break };
+            stored.bytes -= oldest.len();
         }
         format!("{HASHED}{hash}")
     }
@@ -75,13 +75,13 @@ impl PageStarts {
             return Some(text.to_owned());
         }
         let hash = short.strip_prefix(HASHED)?;
-        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        remembered.texts.iter().rev().find(|(known, _)| known == hash).map(|(_, text)| text.clone())
+        let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        stored.texts.iter().rev().find(|(known, _)| known == hash).map(|(_, text)| text.clone())
     }
 }
 
-impl Remembered {
-    fn forget(&mut self, hash: &str) {
+impl StoredTexts {
+    fn remove(&mut self, hash: &str) {
         if let Some(at) = self.texts.iter().position(|(known, _)| known == hash)
             && let Some((_, text)) = self.texts.remove(at)
         {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_texts_have_short_forms_and_come_back() {
+    fn long_texts_have_short_tokens() {
         let starts = PageStarts::new(8, 1 << 20);
         for length in [0, 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, 4_096, 100_000] {
             let text = "k".repeat(length);
@@ -119,7 +119,7 @@ mod tests {
         let d = starts.shorten(&text("d", 600));
         assert_eq!((starts.expand(&c), starts.expand(&b).is_some(), starts.expand(&d).is_some()), (None, true, true));
         assert_eq!(starts.expand(&starts.shorten(&text("e", 1_001))), None);
-        let remembered = starts.remembered.lock().unwrap();
-        assert_eq!(remembered.bytes, remembered.texts.iter().map(|(_, text)| text.len()).sum::<usize>());
+        let stored = starts.stored.lock().unwrap();
+        assert_eq!(stored.bytes, stored.texts.iter().map(|(_, text)| text.len()).sum::<usize>());
     }
 }

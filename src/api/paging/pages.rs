@@ -1,4 +1,5 @@
-//! Entry points for handlers: a page, or NDJSON ([`super::lines`]), made by [`super::making`].
+//! Entry points for handlers: a page, or NDJSON ([`super::lines`]), made by
+//! [`super::list_builder`].
 
 use std::ops::ControlFlow;
 
@@ -9,30 +10,30 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::lines;
-use super::listing::{Listing, checked_limit};
-use super::making::Making;
-pub(crate) use super::making::{Beginning, Rows, Step};
+use super::list_builder::ListBuilder;
+pub(crate) use super::list_builder::{ListStart, RowSource, SliceOutcome};
+use super::list_request::{ListRequest, checked_limit};
 use super::scanner;
 use crate::admission::Scanner;
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters};
-use crate::api::render::accept::Form;
+use crate::api::render::accept::MediaType;
 use crate::handle::{Handle, Reading, Scanned};
 use crate::model::{Kind, Record};
 
 /// Answers with a page of a list of the newest snapshot. `begin` supplies the list in the first
 /// slice.
-pub(crate) async fn page<Q, B>(handle: &Handle, scanner: Scanner, query: Parameters<Q>, begin: B) -> Result<Response, Problem>
+pub(crate) async fn respond_with_page<Q, B>(handle: &Handle, scanner: Scanner, query: Parameters<Q>, begin: B) -> Result<Response, Problem>
 where
     Q: ListQuery + Send + 'static,
-    B: FnOnce(&Listing, &Q) -> Result<Beginning, Problem> + Send + 'static,
+    B: FnOnce(&ListRequest, &Q) -> Result<ListStart, Problem> + Send + 'static,
 {
-    checked_limit(query.values.parts()?.limit)?;
-    page_of(handle.reading().await?, None, scanner, query, begin).await
+    checked_limit(query.values.common()?.limit)?;
+    respond_with_page_of(handle.reading().await?, None, scanner, query, begin).await
 }
 
 /// Answers with a page of a list of the given snapshot. `complete` is passed on to the page.
-pub(crate) async fn page_of<Q, B>(
+pub(crate) async fn respond_with_page_of<Q, B>(
     reading: Reading,
     complete: Option<bool>,
     scanner: Scanner,
@@ -41,75 +42,75 @@ pub(crate) async fn page_of<Q, B>(
 ) -> Result<Response, Problem>
 where
     Q: ListQuery + Send + 'static,
-    B: FnOnce(&Listing, &Q) -> Result<Beginning, Problem> + Send + 'static,
+    B: FnOnce(&ListRequest, &Q) -> Result<ListStart, Problem> + Send + 'static,
 {
-    checked_limit(query.values.parts()?.limit)?;
-    if query.form == Form::Lines {
-        return lines::answer(scanner, move || Making::begin(reading, complete, &query, begin)).await;
+    checked_limit(query.values.common()?.limit)?;
+    if query.media_type == MediaType::Lines {
+        return lines::respond(scanner, move || ListBuilder::begin(reading, complete, &query, begin)).await;
     }
-    let held = scanner::hold(&scanner).await?;
-    let (mut start, mut making) = (Some((reading, query, begin)), None);
-    let pace = scanner.pace();
-    let made = scanner.run(move |slice| {
+    let permit = scanner::acquire_page_memory(&scanner).await?;
+    let (mut start, mut builder) = (Some((reading, query, begin)), None);
+    let limits = scanner.limits();
+    let answer = scanner.run(move |slice| {
         if let Some((reading, query, begin)) = start.take() {
-            match Making::begin(reading, complete, &query, begin) {
-                Ok(begun) => making = Some(begun),
+            match ListBuilder::begin(reading, complete, &query, begin) {
+                Ok(started) => builder = Some(started),
                 Err(problem) => return ControlFlow::Break(Err(problem)),
             }
         }
-        let Some(mut page) = making.take() else { return ControlFlow::Continue(()) };
-        match page.advance(pace, slice) {
+        let Some(mut page) = builder.take() else { return ControlFlow::Continue(()) };
+        match page.advance(limits, slice) {
             ControlFlow::Break(next) => ControlFlow::Break(next.and_then(|next| page.finish(next))),
             ControlFlow::Continue(()) => {
-                making = Some(page);
+                builder = Some(page);
                 ControlFlow::Continue(())
             }
         }
     });
-    Ok(json(Body::from(held.with(made.await?))))
+    Ok(json_response(Body::from(permit.attach_to(answer.await?))))
 }
 
 /// Answers with one object that takes long to find or to serialize.
-pub(crate) async fn one<T: Serialize>(
+pub(crate) async fn respond_with_object<T: Serialize>(
     scanner: &Scanner,
     make: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
-    let held = scanner::hold(scanner).await?;
-    let made = scanner
-        .once(move || serde_json::to_vec(&make()?).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}"))));
-    Ok(json(Body::from(held.with(made.await?))))
+    let permit = scanner::acquire_page_memory(scanner).await?;
+    let answer = scanner
+        .run_once(move || serde_json::to_vec(&make()?).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}"))));
+    Ok(json_response(Body::from(permit.attach_to(answer.await?))))
 }
 
 /// Creates a response with a JSON body.
-pub(crate) fn json(body: Body) -> Response {
+pub(crate) fn json_response(body: Body) -> Response {
     ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
 /// Returns rows for the records of one kind, each converted by `item`.
-pub(crate) fn records<T: Serialize>(
-    listing: &Listing,
+pub(crate) fn record_rows<T: Serialize>(
+    listing: &ListRequest,
     kind: Kind,
     item: impl Fn(&Record) -> Option<T> + Send + 'static,
-) -> Result<Rows, Problem> {
+) -> Result<RowSource, Problem> {
     let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
     let seek = reading.seek(kind, &listing.filter);
     Ok(Box::new(move |page, slice| {
-        let scanned = reading.scan(&seek, start.as_ref(), slice, |record| item(record).is_none_or(|item| page.take(&item)));
-        stepped(scanned, &mut start)
+        let scanned = reading.scan(&seek, start.as_ref(), slice, |record| item(record).is_none_or(|item| page.push(&item)));
+        into_outcome(scanned, &mut start)
     }))
 }
 
 /// Converts the result of a scan, and sets `start` to the position for the next call.
-pub(crate) fn stepped<K: ToString>(scanned: Scanned<K>, start: &mut Option<K>) -> Step {
-    let mut go_on = |key: K| {
+pub(crate) fn into_outcome<K: ToString>(scanned: Scanned<K>, start: &mut Option<K>) -> SliceOutcome {
+    let mut continue_at = |key: K| {
         let text = key.to_string();
         *start = Some(key);
         text
     };
     match scanned {
-        Scanned::All => Step::Ended(None),
-        Scanned::Full(key) => Step::Ended(Some(go_on(key))),
-        Scanned::NoRoom(key, none) => Step::NoRoom(go_on(key), none),
-        Scanned::Paused(key) => Step::Paused(go_on(key)),
+        Scanned::All => SliceOutcome::Ended(None),
+        Scanned::Full(key) => SliceOutcome::Ended(Some(continue_at(key))),
+        Scanned::NoRoom(key, none) => SliceOutcome::NoMemory(continue_at(key), none),
+        Scanned::Paused(key) => SliceOutcome::Paused(continue_at(key)),
     }
 }

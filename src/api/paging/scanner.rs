@@ -4,24 +4,24 @@
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 
-use super::listing::PAGE_BYTES_MAX;
-use crate::admission::{Client, Held, NoTurn, Scanner, Scans};
-use crate::api::problem::{Code, Problem};
+use super::list_request::PAGE_BYTES_MAX;
+use crate::admission::{Client, MemoryPermit, ScanExecutor, ScanLimitError, Scanner};
+use crate::api::problem::{Problem, ProblemCode};
 
 impl<S: Sync> FromRequestParts<S> for Scanner
 where
-    Scans: FromRef<S>,
+    ScanExecutor: FromRef<S>,
 {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        Ok(Scans::from_ref(state).enter(parts.extensions.get().copied().unwrap_or(Client::Local))?)
+        Ok(ScanExecutor::from_ref(state).admit(parts.extensions.get().copied().unwrap_or(Client::Local))?)
     }
 }
 
-impl From<NoTurn> for Problem {
-    fn from(none: NoTurn) -> Self {
-        Self::new(Code::TooBusy, none.to_string())
+impl From<ScanLimitError> for Problem {
+    fn from(none: ScanLimitError) -> Self {
+        Self::new(ProblemCode::TooBusy, none.to_string())
     }
 }
 
@@ -29,10 +29,10 @@ impl From<NoTurn> for Problem {
 ///
 /// # Errors
 /// Returns [`Code::TooBusy`] if no memory became free in time.
-pub(crate) async fn hold(scanner: &Scanner) -> Result<Held, Problem> {
-    scanner.hold(PAGE_BYTES_MAX).await.ok_or_else(|| {
+pub(crate) async fn acquire_page_memory(scanner: &Scanner) -> Result<MemoryPermit, Problem> {
+    scanner.acquire_memory(PAGE_BYTES_MAX).await.ok_or_else(|| {
         Problem::new(
-            Code::TooBusy,
+            ProblemCode::TooBusy,
             "too many answers are in progress or not read yet: read the answers that you requested, or try again in a few seconds",
         )
     })

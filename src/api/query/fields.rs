@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
-use super::words::and;
+use super::words::join_names;
 use crate::api::openapi;
 use crate::api::problem::Problem;
 use crate::model::suggest_word;
@@ -19,50 +19,52 @@ const TOO_LARGE: &str = "tooLarge";
 
 /// Members that an item can have.
 #[derive(Debug, PartialEq, Eq)]
-enum Shape {
+enum MemberSchema {
     /// A text, a number, or a list of them.
     Plain,
     /// Members with arbitrary names, such as labels.
     Open,
     /// Members with these names.
-    Members(BTreeMap<String, Shape>),
+    Members(BTreeMap<String, MemberSchema>),
 }
 
 /// Selected members of an item.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct FieldSelection {
     /// Set if the whole value is selected.
-    whole: bool,
-    members: BTreeMap<String, Wanted>,
+    is_whole: bool,
+    members: BTreeMap<String, FieldSelection>,
 }
 
 /// Members that a request selects. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fields(Arc<Wanted>);
+pub(crate) struct Fields(Arc<FieldSelection>);
 
-impl Shape {
+impl MemberSchema {
     /// Returns the shape of a schema in the document.
-    fn of(schema: &Value, document: &Value) -> Self {
+    fn from_schema(schema: &Value, document: &Value) -> Self {
         if let Some(path) = schema["$ref"].as_str() {
-            return Self::of(document.pointer(path.trim_start_matches('#')).unwrap_or(&Value::Null), document);
+            return Self::from_schema(document.pointer(path.trim_start_matches('#')).unwrap_or(&Value::Null), document);
         }
         if schema["items"].is_object() {
-            return Self::of(&schema["items"], document);
+            return Self::from_schema(&schema["items"], document);
         }
         match schema["properties"].as_object() {
-            Some(members) => Self::Members(members.iter().map(|(name, schema)| (name.clone(), Self::of(schema, document))).collect()),
+            Some(members) => {
+                Self::Members(members.iter().map(|(name, schema)| (name.clone(), Self::from_schema(schema, document))).collect())
+            }
             None if schema["additionalProperties"].is_object() => Self::Open,
             None => Self::Plain,
         }
     }
 
     /// Returns the shape of the items of a path's list; `None` if the path has no list.
-    fn of_items(path: &str) -> Option<&'static Self> {
-        static SHAPES: OnceLock<HashMap<String, Shape>> = OnceLock::new();
+    fn for_items_of(path: &str) -> Option<&'static Self> {
+        static SHAPES: OnceLock<HashMap<String, MemberSchema>> = OnceLock::new();
         let shapes = SHAPES.get_or_init(|| {
             let document: Value = serde_json::from_str(openapi::document()).unwrap_or_default();
             let lists = document["paths"].as_object().into_iter().flatten().filter_map(|(path, item)| {
-                let list = Self::of(&item["get"]["responses"]["200"]["content"]["application/json"]["schema"], &document);
+                let list = Self::from_schema(&item["get"]["responses"]["200"]["content"]["application/json"]["schema"], &document);
                 let Self::Members(mut members) = list else { return None };
                 Some((path.clone(), members.remove("items")?))
             });
@@ -73,38 +75,40 @@ impl Shape {
     }
 }
 
-impl Wanted {
+impl FieldSelection {
     /// Selects a member by its path of names.
-    fn add(&mut self, path: &str, shape: &Shape) -> Result<(), Problem> {
+    fn add_path(&mut self, path: &str, shape: &MemberSchema) -> Result<(), Problem> {
         let (name, rest, below) = match shape {
             // the rest is one key: it may contain dots
-            Shape::Open => (path, None, &Shape::Plain),
-            Shape::Plain => return Err(Problem::parameter("fields", format!("the field has no member {path:?}"))),
-            Shape::Members(members) => {
+            MemberSchema::Open => (path, None, &MemberSchema::Plain),
+            MemberSchema::Plain => {
+                return Err(Problem::bad_parameter("fields", format!("the field has no member {path:?}")));
+            }
+            MemberSchema::Members(members) => {
                 let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
-                let below = members.get(name).ok_or_else(|| unknown(name, members))?;
+                let below = members.get(name).ok_or_else(|| unknown_field(name, members))?;
                 (name, rest, below)
             }
         };
         let member = self.members.entry(name.to_owned()).or_default();
         match rest {
-            Some(rest) => member.add(rest, below),
+            Some(rest) => member.add_path(rest, below),
             None => {
-                member.whole = true;
+                member.is_whole = true;
                 Ok(())
             }
         }
     }
 }
 
-fn unknown(name: &str, members: &BTreeMap<String, Shape>) -> Problem {
+fn unknown_field(name: &str, members: &BTreeMap<String, MemberSchema>) -> Problem {
     let names: Vec<&str> = members.keys().map(String::as_str).collect();
-    let there_are = and(&names);
+    let there_are = join_names(&names);
     let trouble = match suggest_word(name, names.iter().copied()) {
         Some(meant) => format!("these items have no field {name:?}, did you mean {meant}? They have {there_are}"),
         None => format!("these items have no field {name:?}: they have {there_are}"),
     };
-    Problem::parameter("fields", trouble)
+    Problem::bad_parameter("fields", trouble)
 }
 
 impl Fields {
@@ -112,106 +116,106 @@ impl Fields {
     ///
     /// # Errors
     /// Refuses members that the items do not have.
-    pub(crate) fn read(path: &str, text: &str) -> Result<Self, Problem> {
-        let shape = Shape::of_items(path).ok_or_else(|| Problem::internal(format!("{path} has no list in the document")))?;
-        let mut wanted = Wanted::default();
-        text.split(',').try_for_each(|path| wanted.add(path.trim(), shape))?;
+    pub(crate) fn parse(path: &str, text: &str) -> Result<Self, Problem> {
+        let shape = MemberSchema::for_items_of(path).ok_or_else(|| Problem::internal(format!("{path} has no list in the document")))?;
+        let mut selection = FieldSelection::default();
+        text.split(',').try_for_each(|path| selection.add_path(path.trim(), shape))?;
         // an item without its content must not look like an empty one
-        if matches!(shape, Shape::Members(members) if members.contains_key(TOO_LARGE)) {
-            wanted.add(TOO_LARGE, shape)?;
+        if matches!(shape, MemberSchema::Members(members) if members.contains_key(TOO_LARGE)) {
+            selection.add_path(TOO_LARGE, shape)?;
         }
-        Ok(Self(Arc::new(wanted)))
+        Ok(Self(Arc::new(selection)))
     }
 
-    /// Appends the selected members of an item to `into`. The item is JSON without whitespace
+    /// Appends the selected members of an item to `output`. The item is JSON without whitespace
     /// between tokens.
-    pub(crate) fn cut(&self, item: &[u8], into: &mut Vec<u8>) {
-        Cut { item, at: 0 }.value(&self.0, into);
+    pub(crate) fn select(&self, item: &[u8], output: &mut Vec<u8>) {
+        ItemFilter { item, index: 0 }.copy_value(&self.0, output);
     }
 }
 
 /// Read position in an item.
-struct Cut<'a> {
+struct ItemFilter<'a> {
     item: &'a [u8],
-    at: usize,
+    index: usize,
 }
 
-impl Cut<'_> {
-    fn now(&self) -> u8 {
-        self.item.get(self.at).copied().unwrap_or_default()
+impl ItemFilter<'_> {
+    fn current_byte(&self) -> u8 {
+        self.item.get(self.index).copied().unwrap_or_default()
     }
 
     /// Appends the value at the current position, as far as it is selected.
-    fn value(&mut self, wanted: &Wanted, into: &mut Vec<u8>) {
-        let before = self.at;
-        match self.now() {
-            b'{' if !wanted.whole => self.members(wanted, into),
-            b'[' if !wanted.whole => self.elements(wanted, into),
+    fn copy_value(&mut self, selection: &FieldSelection, output: &mut Vec<u8>) {
+        let before = self.index;
+        match self.current_byte() {
+            b'{' if !selection.is_whole => self.copy_members(selection, output),
+            b'[' if !selection.is_whole => self.copy_elements(selection, output),
             _ => {
                 self.skip();
-                into.extend_from_slice(&self.item[before..self.at]);
+                output.extend_from_slice(&self.item[before..self.index]);
             }
         }
     }
 
-    fn members(&mut self, wanted: &Wanted, into: &mut Vec<u8>) {
-        into.push(b'{');
+    fn copy_members(&mut self, selection: &FieldSelection, output: &mut Vec<u8>) {
+        output.push(b'{');
         let mut is_first = true;
-        self.at += 1;
-        while self.now() == b'"' {
-            let before = self.at;
+        self.index += 1;
+        while self.current_byte() == b'"' {
+            let before = self.index;
             self.skip();
-            let name = &self.item[before..self.at];
+            let name = &self.item[before..self.index];
             // the colon
-            self.at += 1;
+            self.index += 1;
             let text = std::str::from_utf8(&name[1..name.len() - 1]).unwrap_or_default();
-            if let Some(wanted) = wanted.members.get(text) {
+            if let Some(selection) = selection.members.get(text) {
                 if !std::mem::take(&mut is_first) {
-                    into.push(b',');
+                    output.push(b',');
                 }
-                into.extend_from_slice(name);
-                into.push(b':');
-                self.value(wanted, into);
+                output.extend_from_slice(name);
+                output.push(b':');
+                self.copy_value(selection, output);
             } else {
                 self.skip();
             }
-            self.at += usize::from(self.now() == b',');
+            self.index += usize::from(self.current_byte() == b',');
         }
-        self.at += 1;
-        into.push(b'}');
+        self.index += 1;
+        output.push(b'}');
     }
 
-    fn elements(&mut self, wanted: &Wanted, into: &mut Vec<u8>) {
-        into.push(b'[');
-        self.at += 1;
-        while self.at < self.item.len() && self.now() != b']' {
-            self.value(wanted, into);
-            if self.now() == b',' {
-                into.push(b',');
-                self.at += 1;
+    fn copy_elements(&mut self, selection: &FieldSelection, output: &mut Vec<u8>) {
+        output.push(b'[');
+        self.index += 1;
+        while self.index < self.item.len() && self.current_byte() != b']' {
+            self.copy_value(selection, output);
+            if self.current_byte() == b',' {
+                output.push(b',');
+                self.index += 1;
             }
         }
-        self.at += 1;
-        into.push(b']');
+        self.index += 1;
+        output.push(b']');
     }
 
     /// Skips the value or name at the current position.
     fn skip(&mut self) {
         let mut depth = 0_usize;
-        while self.at < self.item.len() {
-            match self.now() {
+        while self.index < self.item.len() {
+            match self.current_byte() {
                 b'"' => self.skip_text(),
                 b'{' | b'[' => {
                     depth += 1;
-                    self.at += 1;
+                    self.index += 1;
                 }
                 b'}' | b']' if depth > 0 => {
                     depth -= 1;
-                    self.at += 1;
+                    self.index += 1;
                 }
                 b',' | b'}' | b']' | b':' if depth == 0 => return,
                 _ => {
-                    self.at += 1;
+                    self.index += 1;
                     continue;
                 }
             }
@@ -222,12 +226,12 @@ impl Cut<'_> {
     }
 
     fn skip_text(&mut self) {
-        self.at += 1;
-        while self.at < self.item.len() && self.now() != b'"' {
+        self.index += 1;
+        while self.index < self.item.len() && self.current_byte() != b'"' {
             // an escaped quote does not end the text
-            self.at += if self.now() == b'\\' { 2 } else { 1 };
+            self.index += if self.current_byte() == b'\\' { 2 } else { 1 };
         }
-        self.at += 1;
+        self.index += 1;
     }
 }
 
@@ -237,19 +241,19 @@ mod tests {
 
     use super::*;
 
-    fn wanted(paths: &[&str], shape: &Shape) -> Fields {
-        let mut wanted = Wanted::default();
-        paths.iter().for_each(|path| wanted.add(path, shape).unwrap());
-        Fields(Arc::new(wanted))
+    fn select_paths(paths: &[&str], shape: &MemberSchema) -> Fields {
+        let mut selection = FieldSelection::default();
+        paths.iter().for_each(|path| selection.add_path(path, shape).unwrap());
+        Fields(Arc::new(selection))
     }
 
     #[test]
-    fn an_item_is_cut_to_what_is_wanted_in_its_own_order() {
-        let members = |names: &[&str]| Shape::Members(names.iter().map(|name| ((*name).to_owned(), Shape::Plain)).collect());
-        let Shape::Members(mut shape) = members(&["name", "id", "live"]) else { unreachable!() };
-        shape.insert("labels".to_owned(), Shape::Open);
+    fn an_item_has_only_its_selected_members_in_order() {
+        let members = |names: &[&str]| MemberSchema::Members(names.iter().map(|name| ((*name).to_owned(), MemberSchema::Plain)).collect());
+        let MemberSchema::Members(mut shape) = members(&["name", "id", "live"]) else { unreachable!() };
+        shape.insert("labels".to_owned(), MemberSchema::Open);
         shape.insert("ports".to_owned(), members(&["port", "name"]));
-        let shape = Shape::Members(shape);
+        let shape = MemberSchema::Members(shape);
         let item = json!({
             "name": "a\"},{[\\", "id": 7, "labels": { "app.io/x": "1,2", "b": "" }, "live": null,
             "ports": [{ "name": "http", "port": 80 }, { "port": 443 }, {}], "empty": [], "none": {},
@@ -264,7 +268,7 @@ mod tests {
             (&["labels"], json!({ "labels": { "app.io/x": "1,2", "b": "" } })),
         ] {
             let mut bytes = Vec::new();
-            wanted(paths, &shape).cut(&item, &mut bytes);
+            select_paths(paths, &shape).select(&item, &mut bytes);
             assert_eq!(serde_json::from_slice::<Value>(&bytes).unwrap(), expected, "{paths:?}: {}", String::from_utf8_lossy(&bytes));
         }
     }

@@ -4,10 +4,10 @@
 //! Each route has one struct, which is both what is parsed and what the OpenAPI document describes.
 //! Unknown parameters, empty values and repeated single parameters are refused by name.
 
+mod errors;
 pub(crate) mod fields;
 mod stream;
 pub(crate) mod words;
-mod wrong;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
-use crate::api::dto::meta::Terms;
+use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
-use crate::api::render::accept::Form;
+use crate::api::render::accept::MediaType;
 use crate::dto::objects::global_services::ANY_CONFLICT;
 use crate::handle::{Affinity, CONFLICT_REASONS, Filter, LabelSelector, Reading};
 use crate::model::{ClusterName, IdentityScope, Kind, check_exact_name};
@@ -39,7 +39,7 @@ pub(crate) struct Parameters<T> {
     /// Hash of the path and filters: equal for all pages of one list, different for any other list.
     pub(crate) fingerprint: String,
     /// Negotiated form of the answer.
-    pub(crate) form: Form,
+    pub(crate) media_type: MediaType,
     /// Selected members of each item; `None` for all.
     pub(crate) fields: Option<Fields>,
 }
@@ -48,37 +48,37 @@ impl<T: DeserializeOwned + IntoParams, S: Send + Sync> FromRequestParts<S> for P
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Query(mut pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state)
-            .await
-            .map_err(|_| Problem::parameter("query", "cannot be read: percent-encode names and values, like ?labelSelector=app%3Dcart"))?;
+        let Query(mut pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state).await.map_err(|_| {
+            Problem::bad_parameter("query", "cannot be read: percent-encode names and values, like ?labelSelector=app%3Dcart")
+        })?;
         if let Some((name, _)) = pairs.iter().find(|(_, value)| value.is_empty()) {
-            return Err(Problem::parameter(name, "has no value: add one, or omit the parameter"));
+            return Err(Problem::bad_parameter(name, "has no value: add one, or omit the parameter"));
         }
         let read = Query::<T>::from_request_parts(parts, state).await;
-        let Query(values) = read.map_err(|_| wrong::explain::<T>(&pairs))?;
+        let Query(values) = read.map_err(|_| errors::explain_error::<T>(&pairs))?;
         let fields =
-            pairs.iter().find(|(name, _)| name == "fields").map(|(_, fields)| Fields::read(parts.uri.path(), fields)).transpose()?;
+            pairs.iter().find(|(name, _)| name == "fields").map(|(_, fields)| Fields::parse(parts.uri.path(), fields)).transpose()?;
         pairs.retain(|(name, _)| !NOT_IN_FINGERPRINT.contains(&name.as_str()));
         pairs.sort();
         let digest = Sha256::digest(format!("{} {pairs:?}", parts.uri.path()));
         let fingerprint = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        let form = parts.extensions.get().copied().unwrap_or(Form::Json);
-        Ok(Self { values, fingerprint, form, fields })
+        let media_type = parts.extensions.get().copied().unwrap_or(MediaType::Json);
+        Ok(Self { values, fingerprint, media_type, fields })
     }
 }
 
 /// Parameters that every list accepts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ListParts<'a> {
+pub(crate) struct ListParameters<'a> {
     pub(crate) limit: Option<u32>,
     pub(crate) page_token: Option<&'a str>,
-    pub(crate) terms: Terms,
+    pub(crate) meta_options: MetaOptions,
 }
 
 /// Parameters of a list.
 pub(crate) trait ListQuery {
     /// Returns the parameters that every list accepts.
-    fn parts(&self) -> Result<ListParts<'_>, Problem>;
+    fn common(&self) -> Result<ListParameters<'_>, Problem>;
 
     /// Returns the filter of the list.
     fn filter(&self, reading: &Reading) -> Result<Filter, Problem>;
@@ -119,14 +119,14 @@ macro_rules! list_query {
         }
 
         impl ListQuery for $name {
-            fn parts(&self) -> Result<ListParts<'_>, Problem> {
-                let terms = Terms::read(self.max_age, self.never_read.as_deref(), self.meta.as_deref())?;
-                Ok(ListParts { limit: self.limit, page_token: self.page_token.as_deref(), terms })
+            fn common(&self) -> Result<ListParameters<'_>, Problem> {
+                let meta_options = MetaOptions::parse(self.max_age, self.never_read.as_deref(), self.meta.as_deref())?;
+                Ok(ListParameters { limit: self.limit, page_token: self.page_token.as_deref(), meta_options })
             }
 
             #[allow(unused_variables, reason = "few filters need what is there")]
             fn filter(&self, reading: &Reading) -> Result<Filter, Problem> {
-                let filter = Filter { clusters: clusters(&self.cluster)?, ..Filter::default() };
+                let filter = Filter { clusters: parse_clusters(&self.cluster)?, ..Filter::default() };
                 $(let filter = $narrow(self, filter, reading)?;)?
                 Ok(filter)
             }
@@ -263,8 +263,8 @@ macro_rules! item_query {
         }
 
         impl $name {
-            pub(crate) fn terms(&self) -> Result<Terms, Problem> {
-                Terms::read(self.max_age, self.never_read.as_deref(), self.meta.as_deref())
+            pub(crate) fn meta_options(&self) -> Result<MetaOptions, Problem> {
+                MetaOptions::parse(self.max_age, self.never_read.as_deref(), self.meta.as_deref())
             }
         }
     };
@@ -304,9 +304,9 @@ item_query! {
 }
 
 fn narrow_nodes(query: &NodesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
-    let ip = address("ip", query.ip.as_deref())?;
-    let name = exact("name", query.name.as_deref())?;
-    Ok(Filter { labels: labels(query.label_selector.as_deref(), &[])?, name, ip, ..filter })
+    let ip = parse_address("ip", query.ip.as_deref())?;
+    let name = parse_exact_name("name", query.name.as_deref())?;
+    Ok(Filter { labels: parse_labels(query.label_selector.as_deref(), &[])?, name, ip, ..filter })
 }
 
 fn narrow_services(query: &ServicesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
@@ -323,44 +323,44 @@ fn narrow_exports(query: &ExportsQuery, filter: Filter, _: &Reading) -> Result<F
 }
 
 fn narrow_namespaced(filter: Filter, selector: Option<&str>, namespace: Option<&String>, name: Option<&String>) -> Result<Filter, Problem> {
-    let namespace = exact("namespace", namespace.map(String::as_str))?;
-    let name = exact("name", name.map(String::as_str))?;
-    Ok(Filter { labels: labels(selector, &[])?, namespace, name, ..filter })
+    let namespace = parse_exact_name("namespace", namespace.map(String::as_str))?;
+    let name = parse_exact_name("name", name.map(String::as_str))?;
+    Ok(Filter { labels: parse_labels(selector, &[])?, namespace, name, ..filter })
 }
 
 fn narrow_identities(query: &IdentitiesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
-    let labels = labels(query.label_selector.as_deref(), &query.label)?;
-    Ok(Filter { labels, scope: scope(query.scope.as_deref())?, ..filter })
+    let labels = parse_labels(query.label_selector.as_deref(), &query.label)?;
+    Ok(Filter { labels, scope: parse_scope(query.scope.as_deref())?, ..filter })
 }
 
 fn narrow_ipcache(query: &IpcacheQuery, filter: Filter, reading: &Reading) -> Result<Filter, Problem> {
-    let node = exact("node", query.node.as_deref())?;
+    let node = parse_exact_name("node", query.node.as_deref())?;
     let hosts = node.as_deref().map(|node| match node.parse::<std::net::IpAddr>() {
         Ok(ip) => vec![(None, ip.to_canonical())],
         Err(_) => reading.node_host_ips(node),
     });
-    let (namespace, pod) = (exact("namespace", query.namespace.as_deref())?, exact("pod", query.pod.as_deref())?);
+    let (namespace, pod) = (parse_exact_name("namespace", query.namespace.as_deref())?, parse_exact_name("pod", query.pod.as_deref())?);
     let identity = query.identity;
-    Ok(Filter { cidr: cidr(query.cidr.as_deref())?, identity, hosts, namespace, pod, ..filter })
+    Ok(Filter { cidr: parse_cidr(query.cidr.as_deref())?, identity, hosts, namespace, pod, ..filter })
 }
 
 /// Checks a name that objects are compared with. Refuses a pattern, because it would match no
 /// object.
-fn exact(parameter: &str, text: Option<&str>) -> Result<Option<String>, Problem> {
-    let read = |text: &str| check_exact_name(text).map(|()| text.to_owned()).map_err(|error| Problem::parameter(parameter, error));
+fn parse_exact_name(parameter: &str, text: Option<&str>) -> Result<Option<String>, Problem> {
+    let read = |text: &str| check_exact_name(text).map(|()| text.to_owned()).map_err(|error| Problem::bad_parameter(parameter, error));
     text.map(read).transpose()
 }
 
 /// Parses cluster names.
-pub(crate) fn clusters(names: &[String]) -> Result<Vec<ClusterName>, Problem> {
-    names.iter().map(|name| ClusterName::parse(name).map_err(|error| Problem::parameter("cluster", error))).collect()
+pub(crate) fn parse_clusters(names: &[String]) -> Result<Vec<ClusterName>, Problem> {
+    names.iter().map(|name| ClusterName::parse(name).map_err(|error| Problem::bad_parameter("cluster", error))).collect()
 }
 
 /// Parses an address or prefix, and clears its host bits.
 ///
 /// An IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) becomes an IPv4 address, because entries never
 /// have the mapped form.
-pub(crate) fn network(text: &str) -> Option<ipnet::IpNet> {
+pub(crate) fn parse_network(text: &str) -> Option<ipnet::IpNet> {
     let net: Option<ipnet::IpNet> = text.parse().ok();
     let net = net.map(|net| net.trunc()).or_else(|| text.parse::<std::net::IpAddr>().ok().map(ipnet::IpNet::from))?;
     let mapped = net.prefix_len().checked_sub(IPV4_MAPPED_BITS).zip(match net.addr() {
@@ -373,14 +373,14 @@ pub(crate) fn network(text: &str) -> Option<ipnet::IpNet> {
 /// Number of bits before the IPv4 address in an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2).
 const IPV4_MAPPED_BITS: u8 = 96;
 
-fn cidr(text: Option<&str>) -> Result<Option<ipnet::IpNet>, Problem> {
-    let read = |text| network(text).ok_or_else(|| Problem::parameter("cidr", format!("{text:?} is not an address or CIDR")));
+fn parse_cidr(text: Option<&str>) -> Result<Option<ipnet::IpNet>, Problem> {
+    let read = |text| parse_network(text).ok_or_else(|| Problem::bad_parameter("cidr", format!("{text:?} is not an address or CIDR")));
     text.map(read).transpose()
 }
 
-fn kind(name: &str) -> Result<Kind, Problem> {
+fn parse_kind(name: &str) -> Result<Kind, Problem> {
     let unknown = || {
-        Problem::parameter(
+        Problem::bad_parameter(
             "kind",
             format!("{name:?} is not one of node, service, identity, ipcache, serviceExport, endpointSlice, cluster and problem"),
         )
@@ -388,49 +388,49 @@ fn kind(name: &str) -> Result<Kind, Problem> {
     Kind::STREAMED.into_iter().find(|kind| kind.api_name() == name).ok_or_else(unknown)
 }
 
-fn scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {
+fn parse_scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {
     let read = |name| {
-        let unknown = || Problem::parameter("scope", format!("{name:?} is not one of global, local, remoteNode and unknown"));
+        let unknown = || Problem::bad_parameter("scope", format!("{name:?} is not one of global, local, remoteNode and unknown"));
         IdentityScope::ALL.into_iter().find(|scope| scope.api_name() == name).ok_or_else(unknown)
     };
     name.map(read).transpose()
 }
 
 /// Parses the reason of a conflict between exports, or [`ANY_CONFLICT`].
-pub(crate) fn conflict(name: &str) -> Result<&'static str, Problem> {
+pub(crate) fn parse_conflict(name: &str) -> Result<&'static str, Problem> {
     let known = || std::iter::once(ANY_CONFLICT).chain(CONFLICT_REASONS);
-    let unknown = || Problem::parameter("conflict", format!("{name:?} is not one of {}", known().collect::<Vec<_>>().join(", ")));
+    let unknown = || Problem::bad_parameter("conflict", format!("{name:?} is not one of {}", known().collect::<Vec<_>>().join(", ")));
     known().find(|reason| *reason == name).ok_or_else(unknown)
 }
 
 /// Parses an affinity.
-pub(crate) fn affinity(name: &str) -> Result<Affinity, Problem> {
-    let unknown = || Problem::parameter("affinity", format!("{name:?} is not one of none, local and remote"));
+pub(crate) fn parse_affinity(name: &str) -> Result<Affinity, Problem> {
+    let unknown = || Problem::bad_parameter("affinity", format!("{name:?} is not one of none, local and remote"));
     Affinity::ALL.into_iter().find(|affinity| affinity.api_name() == name).ok_or_else(unknown)
 }
 
-fn labels(selector: Option<&str>, requirements: &[String]) -> Result<Option<LabelSelector>, Problem> {
+fn parse_labels(selector: Option<&str>, requirements: &[String]) -> Result<Option<LabelSelector>, Problem> {
     let parts: Vec<&str> = selector.into_iter().chain(requirements.iter().map(String::as_str)).collect();
     if parts.is_empty() {
         return Ok(None);
     }
     let name = if selector.is_some() { "labelSelector" } else { "label" };
-    LabelSelector::parse(&parts.join(",")).map(Some).map_err(|error| Problem::parameter(name, error))
+    LabelSelector::parse(&parts.join(",")).map(Some).map_err(|error| Problem::bad_parameter(name, error))
 }
 
 /// Parses an address. An IPv4-mapped IPv6 address becomes an IPv4 address.
-fn address(name: &str, text: Option<&str>) -> Result<Option<std::net::IpAddr>, Problem> {
+fn parse_address(name: &str, text: Option<&str>) -> Result<Option<std::net::IpAddr>, Problem> {
     let read =
-        |text: &str| text.parse::<std::net::IpAddr>().map_err(|_| Problem::parameter(name, format!("{text:?} is not an IP address")));
+        |text: &str| text.parse::<std::net::IpAddr>().map_err(|_| Problem::bad_parameter(name, format!("{text:?} is not an IP address")));
     Ok(text.map(read).transpose()?.map(|ip| ip.to_canonical()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::network;
+    use super::parse_network;
 
     #[test]
-    fn an_ipv4_address_in_the_form_of_ipv6_is_one_of_ipv4() {
+    fn an_ipv4_mapped_address_becomes_ipv4() {
         for (text, expected) in [
             ("::ffff:10.3.0.10", "10.3.0.10/32"),
             ("::ffff:10.3.0.10/112", "10.3.0.0/16"),
@@ -439,8 +439,8 @@ mod tests {
             ("10.3.0.10/16", "10.3.0.0/16"),
             ("2001:db8::1", "2001:db8::1/128"),
         ] {
-            assert_eq!(network(text).map(|net| net.to_string()).as_deref(), Some(expected), "{text}");
+            assert_eq!(parse_network(text).map(|net| net.to_string()).as_deref(), Some(expected), "{text}");
         }
-        assert_eq!(network("10.3.0"), None);
+        assert_eq!(parse_network("10.3.0"), None);
     }
 }

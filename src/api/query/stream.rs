@@ -3,18 +3,18 @@
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{address, cidr, clusters, exact, kind, labels, scope};
-use crate::api::dto::meta::Terms;
+use super::{parse_address, parse_cidr, parse_clusters, parse_exact_name, parse_kind, parse_labels, parse_scope};
+use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
 use crate::handle::Filter;
 
 /// Parameters that both forms of the change stream accept, except filters.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StreamParts<'a> {
+pub(crate) struct StreamParameters<'a> {
     pub(crate) snapshot: bool,
     pub(crate) after: Option<&'a str>,
     pub(crate) on_expired: OnExpired,
-    pub(crate) terms: Terms,
+    pub(crate) meta_options: MetaOptions,
 }
 
 /// Reaction to a position that can no longer be served.
@@ -31,7 +31,7 @@ impl OnExpired {
         match text {
             None | Some("reset") => Ok(Self::Reset),
             Some("fail") => Ok(Self::Fail),
-            Some(other) => Err(Problem::parameter("onExpired", format!("{other:?} is not supported: use reset or fail"))),
+            Some(other) => Err(Problem::bad_parameter("onExpired", format!("{other:?} is not supported: use reset or fail"))),
         }
     }
 }
@@ -39,7 +39,7 @@ impl OnExpired {
 /// Parameters of a form of the change stream.
 pub(crate) trait StreamQuery {
     /// Returns the parameters that both forms accept.
-    fn parts(&self) -> Result<StreamParts<'_>, Problem>;
+    fn common(&self) -> Result<StreamParameters<'_>, Problem>;
 
     /// Returns the filter of the stream.
     fn filter(&self) -> Result<Filter, Problem>;
@@ -98,29 +98,29 @@ macro_rules! stream_query {
         }
 
         impl StreamQuery for $name {
-            fn parts(&self) -> Result<StreamParts<'_>, Problem> {
-                Ok(StreamParts {
+            fn common(&self) -> Result<StreamParameters<'_>, Problem> {
+                Ok(StreamParameters {
                     snapshot: self.snapshot == Some(true),
                     after: self.after.as_deref(),
                     on_expired: OnExpired::parse(self.on_expired.as_deref())?,
-                    terms: Terms::read(self.max_age, self.never_read.as_deref(), None)?,
+                    meta_options: MetaOptions::parse(self.max_age, self.never_read.as_deref(), None)?,
                 })
             }
 
             fn filter(&self) -> Result<Filter, Problem> {
                 Ok(Filter {
-                    kinds: self.kind.iter().map(|name| kind(name)).collect::<Result<_, _>>()?,
-                    clusters: clusters(&self.cluster)?,
-                    namespace: exact("namespace", self.namespace.as_deref())?,
-                    name: exact("name", self.name.as_deref())?,
-                    labels: labels(self.label_selector.as_deref(), &self.label)?,
+                    kinds: self.kind.iter().map(|name| parse_kind(name)).collect::<Result<_, _>>()?,
+                    clusters: parse_clusters(&self.cluster)?,
+                    namespace: parse_exact_name("namespace", self.namespace.as_deref())?,
+                    name: parse_exact_name("name", self.name.as_deref())?,
+                    labels: parse_labels(self.label_selector.as_deref(), &self.label)?,
                     shared: self.shared,
-                    ip: address("ip", self.ip.as_deref())?,
-                    scope: scope(self.scope.as_deref())?,
-                    cidr: cidr(self.cidr.as_deref())?,
+                    ip: parse_address("ip", self.ip.as_deref())?,
+                    scope: parse_scope(self.scope.as_deref())?,
+                    cidr: parse_cidr(self.cidr.as_deref())?,
                     identity: self.identity,
-                    hosts: self.node.as_deref().map(host).transpose()?,
-                    pod: exact("pod", self.pod.as_deref())?,
+                    hosts: self.node.as_deref().map(parse_host).transpose()?,
+                    pod: parse_exact_name("pod", self.pod.as_deref())?,
                 })
             }
         }
@@ -158,7 +158,7 @@ stream_query! {
 
 /// Parses the host of ipcache entries. Only an address: a stream filters each object by itself,
 /// without a node lookup.
-fn host(node: &str) -> Result<Vec<(Option<crate::model::ClusterName>, std::net::IpAddr)>, Problem> {
+fn parse_host(node: &str) -> Result<Vec<(Option<crate::model::ClusterName>, std::net::IpAddr)>, Problem> {
     let node_name = "is not a host address: a stream cannot follow a node's name, use one of its addresses";
-    node.parse().map(|ip: std::net::IpAddr| vec![(None, ip.to_canonical())]).map_err(|_| Problem::parameter("node", node_name))
+    node.parse().map(|ip: std::net::IpAddr| vec![(None, ip.to_canonical())]).map_err(|_| Problem::bad_parameter("node", node_name))
 }

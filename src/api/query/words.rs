@@ -1,7 +1,7 @@
 //! Lists of words for messages.
 
 /// Joins words with commas and a final "and".
-pub(crate) fn and(names: &[&str]) -> String {
+pub(crate) fn join_names(names: &[&str]) -> String {
     match names {
         [] => "none".to_owned(),
         [one] => (*one).to_owned(),

@@ -10,14 +10,14 @@ use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::api::problem::{Code, Problem};
+use crate::api::problem::{Problem, ProblemCode};
 
 /// The only path that accepts more than GET and HEAD.
 pub(crate) const BATCH_PATH: &str = "/v1/ipcache/lookup";
 
 /// A form of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Form {
+pub(crate) enum MediaType {
     /// One JSON document.
     Json,
     /// One JSON object per line.
@@ -37,14 +37,14 @@ pub(crate) enum Form {
 }
 
 /// A media range of `Accept`: type or `*`, subtype or `*`, and its quality in thousandths.
-struct Range<'a> {
-    of: &'a str,
-    sub: &'a str,
+struct MediaRange<'a> {
+    main_type: &'a str,
+    subtype: &'a str,
     quality: u16,
 }
 
-impl Form {
-    pub(crate) const fn media_type(self) -> &'static str {
+impl MediaType {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Json => "application/json",
             Self::Lines => "application/x-ndjson",
@@ -59,53 +59,53 @@ impl Form {
 }
 
 /// Returns the forms of a path, the default first. Empty if there is nothing to negotiate.
-pub(crate) fn offered(path: &str) -> &'static [Form] {
+pub(crate) fn media_types_of(path: &str) -> &'static [MediaType] {
     let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     match segments.as_slice() {
-        ["v1", "events"] => &[Form::Events, Form::Lines],
+        ["v1", "events"] => &[MediaType::Events, MediaType::Lines],
         [
             "v1",
             "clusters" | "nodes" | "services" | "global-services" | "service-exports" | "endpoint-slices" | "identities" | "ipcache"
             | "problems" | "entries" | "rejected",
         ]
-        | ["v1", "identities", _, "ips"] => &[Form::Json, Form::Lines],
-        ["v1", "entries", _, ..] => &[Form::Bytes],
-        ["v1", ..] | ["openapi.json" | "openapi-3.0.json"] => &[Form::Json],
-        ["metrics"] => &[Form::Text],
-        ["" | "docs"] | ["problems", ..] => &[Form::Html],
-        ["docs", "style.css"] => &[Form::Style],
-        ["docs", "script.js"] => &[Form::Script],
-        ["assets", .., name] if name.ends_with(".css") => &[Form::Style],
-        ["assets", .., name] if name.ends_with(".js") => &[Form::Script],
+        | ["v1", "identities", _, "ips"] => &[MediaType::Json, MediaType::Lines],
+        ["v1", "entries", _, ..] => &[MediaType::Bytes],
+        ["v1", ..] | ["openapi.json" | "openapi-3.0.json"] => &[MediaType::Json],
+        ["metrics"] => &[MediaType::Text],
+        ["" | "docs"] | ["problems", ..] => &[MediaType::Html],
+        ["docs", "style.css"] => &[MediaType::Style],
+        ["docs", "script.js"] => &[MediaType::Script],
+        ["assets", .., name] if name.ends_with(".css") => &[MediaType::Style],
+        ["assets", .., name] if name.ends_with(".js") => &[MediaType::Script],
         _ => &[],
     }
 }
 
-impl<'a> Range<'a> {
+impl<'a> MediaRange<'a> {
     /// Parses one element of the header. An invalid media range matches no form; an invalid quality
     /// counts as 1.
-    fn read(text: &'a str) -> Self {
+    fn parse(text: &'a str) -> Self {
         let mut parts = text.split(';').map(str::trim);
-        let (of, sub) = parts.next().unwrap_or_default().split_once('/').unwrap_or_default();
+        let (main_type, subtype) = parts.next().unwrap_or_default().split_once('/').unwrap_or_default();
         let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-        Self { of: of.trim(), sub: sub.trim(), quality: weight.map_or(1_000, thousandths) }
+        Self { main_type: main_type.trim(), subtype: subtype.trim(), quality: weight.map_or(1_000, parse_quality) }
     }
 
     /// Returns how specifically the range matches a media type: 0 for `*/*`, 1 for the type, 2 for
     /// type and subtype, `None` without a match.
-    fn fits(&self, media_type: &str) -> Option<u8> {
-        let (of, sub) = media_type.split_once('/')?;
-        match (self.of, self.sub) {
+    fn specificity_for(&self, media_type: &str) -> Option<u8> {
+        let (main_type, subtype) = media_type.split_once('/')?;
+        match (self.main_type, self.subtype) {
             ("*", "*") => Some(0),
-            (own, "*") if own.eq_ignore_ascii_case(of) => Some(1),
-            (own, other) if own.eq_ignore_ascii_case(of) && other.eq_ignore_ascii_case(sub) => Some(2),
+            (own, "*") if own.eq_ignore_ascii_case(main_type) => Some(1),
+            (own, other) if own.eq_ignore_ascii_case(main_type) && other.eq_ignore_ascii_case(subtype) => Some(2),
             _ => None,
         }
     }
 }
 
 /// Parses a quality between 0 and 1. Returns it in thousandths.
-fn thousandths(text: &str) -> u16 {
+fn parse_quality(text: &str) -> u16 {
     let quality: f64 = text.parse().unwrap_or(1.0);
     // a quality has at most three digits; NaN becomes 0
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 1,000")]
@@ -115,47 +115,53 @@ fn thousandths(text: &str) -> u16 {
 
 /// Returns the accepted form of the highest quality. Among equals, it is the one that the request
 /// names first, then the default.
-fn chosen(headers: &HeaderMap, offered: &[Form]) -> Option<Form> {
+fn select_media_type(headers: &HeaderMap, offered: &[MediaType]) -> Option<MediaType> {
     let texts = headers.get_all(ACCEPT).iter().map(|value| value.to_str().unwrap_or("?"));
-    let ranges: Vec<Range<'_>> = texts.flat_map(|text| text.split(',')).filter(|text| !text.trim().is_empty()).map(Range::read).collect();
+    let ranges: Vec<MediaRange<'_>> =
+        texts.flat_map(|text| text.split(',')).filter(|text| !text.trim().is_empty()).map(MediaRange::parse).collect();
     if ranges.is_empty() {
         return offered.first().copied();
     }
-    let mut best: Option<(u16, usize, Form)> = None;
-    for form in offered {
-        let fitting = ranges.iter().enumerate().filter_map(|(place, range)| Some((range.fits(form.media_type())?, place, range.quality)));
+    let mut best: Option<(u16, usize, MediaType)> = None;
+    for media_type in offered {
+        let matching = ranges
+            .iter()
+            .enumerate()
+            .filter_map(|(position, range)| Some((range.specificity_for(media_type.as_str())?, position, range.quality)));
         // the most specific range decides, and among equals the first
-        let Some((_, place, quality)) = fitting.max_by_key(|(exact, place, _)| (*exact, std::cmp::Reverse(*place))) else { continue };
-        let is_better = best.is_none_or(|(other, before, _)| quality > other || (quality == other && place < before));
+        let Some((_, position, quality)) = matching.max_by_key(|(exact, position, _)| (*exact, std::cmp::Reverse(*position))) else {
+            continue;
+        };
+        let is_better = best.is_none_or(|(other, before, _)| quality > other || (quality == other && position < before));
         if quality > 0 && is_better {
-            best = Some((quality, place, *form));
+            best = Some((quality, position, *media_type));
         }
     }
-    best.map(|(.., form)| form)
+    best.map(|(.., media_type)| media_type)
 }
 
 /// Returns whether HTML is preferred to JSON, as by a browser.
 pub(crate) fn prefers_page(headers: &HeaderMap) -> bool {
-    chosen(headers, &[Form::Json, Form::Html]) == Some(Form::Html)
+    select_media_type(headers, &[MediaType::Json, MediaType::Html]) == Some(MediaType::Html)
 }
 
-fn not_acceptable(offered: &[Form]) -> Problem {
-    let names: Vec<&str> = offered.iter().map(|form| form.media_type()).collect();
+fn not_acceptable(offered: &[MediaType]) -> Problem {
+    let names: Vec<&str> = offered.iter().map(|media_type| media_type.as_str()).collect();
     let advice = if names.len() > 1 { "accept one of them" } else { "accept it, or send no Accept header" };
-    Problem::new(Code::NotAcceptable, format!("this path answers in {}: {advice}", names.join(" or ")))
+    Problem::new(ProblemCode::NotAcceptable, format!("this path answers in {}: {advice}", names.join(" or ")))
 }
 
 /// Middleware that adds the selected form to the request, or answers 406.
 pub(crate) async fn negotiate(mut request: Request, next: Next) -> Response {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     let path = request.uri().path();
-    let offered = if reads || (*request.method() == Method::POST && path == BATCH_PATH) { offered(path) } else { &[] };
+    let offered = if reads || (*request.method() == Method::POST && path == BATCH_PATH) { media_types_of(path) } else { &[] };
     if offered.is_empty() {
         return next.run(request).await;
     }
-    let mut response = match chosen(request.headers(), offered) {
-        Some(form) => {
-            request.extensions_mut().insert(form);
+    let mut response = match select_media_type(request.headers(), offered) {
+        Some(media_type) => {
+            request.extensions_mut().insert(media_type);
             next.run(request).await
         }
         None => not_acceptable(offered).into_response(),
@@ -169,45 +175,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_that_is_liked_best_is_chosen_and_nothing_that_is_not_accepted() {
-        let list = offered("/v1/nodes");
-        let stream = offered("/v1/events");
+    fn the_preferred_accepted_media_type_is_selected() {
+        let list = media_types_of("/v1/nodes");
+        let stream = media_types_of("/v1/events");
         for (accept, of_list, of_stream) in [
-            ("", Some(Form::Json), Some(Form::Events)),
-            (" , ", Some(Form::Json), Some(Form::Events)),
-            ("*/*", Some(Form::Json), Some(Form::Events)),
-            ("application/json", Some(Form::Json), None),
-            ("Application/X-NDJSON", Some(Form::Lines), Some(Form::Lines)),
-            ("application/*", Some(Form::Json), Some(Form::Lines)),
-            ("text/*", None, Some(Form::Events)),
-            ("application/json, application/x-ndjson", Some(Form::Json), Some(Form::Lines)),
-            ("application/x-ndjson, application/json", Some(Form::Lines), Some(Form::Lines)),
-            ("application/x-ndjson;q=0.5, application/json;q=0.6", Some(Form::Json), Some(Form::Lines)),
-            ("application/x-ndjson ; q=0.61, application/json;q=0.6", Some(Form::Lines), Some(Form::Lines)),
+            ("", Some(MediaType::Json), Some(MediaType::Events)),
+            (" , ", Some(MediaType::Json), Some(MediaType::Events)),
+            ("*/*", Some(MediaType::Json), Some(MediaType::Events)),
+            ("application/json", Some(MediaType::Json), None),
+            ("Application/X-NDJSON", Some(MediaType::Lines), Some(MediaType::Lines)),
+            ("application/*", Some(MediaType::Json), Some(MediaType::Lines)),
+            ("text/*", None, Some(MediaType::Events)),
+            ("application/json, application/x-ndjson", Some(MediaType::Json), Some(MediaType::Lines)),
+            ("application/x-ndjson, application/json", Some(MediaType::Lines), Some(MediaType::Lines)),
+            ("application/x-ndjson;q=0.5, application/json;q=0.6", Some(MediaType::Json), Some(MediaType::Lines)),
+            ("application/x-ndjson ; q=0.61, application/json;q=0.6", Some(MediaType::Lines), Some(MediaType::Lines)),
             ("application/json;q=0", None, None),
             ("*/*;q=0", None, None),
             // the more specific range decides, at any position
-            ("*/*, application/json;q=0", Some(Form::Lines), Some(Form::Events)),
-            ("application/json;q=0.1, */*;q=0.2", Some(Form::Lines), Some(Form::Events)),
-            ("application/*;q=0.1, application/x-ndjson;q=0.2", Some(Form::Lines), Some(Form::Lines)),
-            ("application/json; charset=utf-8; Q=0.4", Some(Form::Json), None),
+            ("*/*, application/json;q=0", Some(MediaType::Lines), Some(MediaType::Events)),
+            ("application/json;q=0.1, */*;q=0.2", Some(MediaType::Lines), Some(MediaType::Events)),
+            ("application/*;q=0.1, application/x-ndjson;q=0.2", Some(MediaType::Lines), Some(MediaType::Lines)),
+            ("application/json; charset=utf-8; Q=0.4", Some(MediaType::Json), None),
             // header of browsers
-            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Some(Form::Json), Some(Form::Events)),
-            ("application/json, application/problem+json", Some(Form::Json), None),
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Some(MediaType::Json), Some(MediaType::Events)),
+            ("application/json, application/problem+json", Some(MediaType::Json), None),
             ("text/html", None, None),
             ("json", None, None),
-            ("application/json;q=high", Some(Form::Json), None),
+            ("application/json;q=high", Some(MediaType::Json), None),
             ("application/json;q=NaN", None, None),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT, HeaderValue::from_static(accept));
-            assert_eq!((chosen(&headers, list), chosen(&headers, stream)), (of_list, of_stream), "{accept:?}");
+            assert_eq!((select_media_type(&headers, list), select_media_type(&headers, stream)), (of_list, of_stream), "{accept:?}");
         }
-        assert_eq!((chosen(&HeaderMap::new(), list), chosen(&HeaderMap::new(), stream)), (Some(Form::Json), Some(Form::Events)));
+        assert_eq!(
+            (select_media_type(&HeaderMap::new(), list), select_media_type(&HeaderMap::new(), stream)),
+            (Some(MediaType::Json), Some(MediaType::Events))
+        );
         // several headers form one list
         let mut headers = HeaderMap::new();
         headers.append(ACCEPT, HeaderValue::from_static("text/html"));
         headers.append(ACCEPT, HeaderValue::from_static("application/x-ndjson"));
-        assert_eq!(chosen(&headers, list), Some(Form::Lines));
+        assert_eq!(select_media_type(&headers, list), Some(MediaType::Lines));
     }
 }

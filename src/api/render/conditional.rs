@@ -23,15 +23,15 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::accept::Form;
-use super::tagging::Tagging;
-use crate::admission::{Client, Scans};
+use super::accept::MediaType;
+use super::tag_basis::TagBasis;
+use crate::admission::{Client, ScanExecutor};
 use crate::api::problem::Problem;
 use crate::handle::Handle;
 
 /// Members that only describe when an answer was made, or how long ago something happened. They are
 /// not part of the tag.
-const OF_THE_MOMENT: [&str; 10] = [
+const MOMENTARY_MEMBERS: [&str; 10] = [
     "ageSeconds",
     "oldestAgeSeconds",
     "phaseSeconds",
@@ -45,32 +45,36 @@ const OF_THE_MOMENT: [&str; 10] = [
 ];
 
 /// Members whose own members have names from users: a label may have any of the names above.
-const NAMED_BY_USERS: [&str; 7] = ["labels", "annotations", "selector", "deprecatedTopology", "staleFiles", "invalidFiles", "unknownKeys"];
+const USER_NAMED_MEMBERS: [&str; 7] =
+    ["labels", "annotations", "selector", "deprecatedTopology", "staleFiles", "invalidFiles", "unknownKeys"];
 
 /// Returns a weak tag in the format of `ETag`.
-fn tag(parts: impl Hash) -> String {
+fn weak_tag(parts: impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
     parts.hash(&mut hasher);
     format!("W/\"{:016x}\"", hasher.finish())
 }
 
 /// Returns the tag of an answer's content.
-fn tag_of_said(said: &[u8]) -> String {
-    match serde_json::from_slice::<Value>(said) {
+fn content_tag(content: &[u8]) -> String {
+    match serde_json::from_slice::<Value>(content) {
         Ok(mut value) => {
-            forget_the_moment(&mut value);
-            tag(value.to_string())
+            remove_momentary_members(&mut value);
+            weak_tag(value.to_string())
         }
-        Err(_) => tag(said),
+        Err(_) => weak_tag(content),
     }
 }
 
-fn forget_the_moment(value: &mut Value) {
+fn remove_momentary_members(value: &mut Value) {
     match value {
-        Value::Array(items) => items.iter_mut().for_each(forget_the_moment),
+        Value::Array(items) => items.iter_mut().for_each(remove_momentary_members),
         Value::Object(members) => {
-            members.retain(|name, _| !OF_THE_MOMENT.contains(&name.as_str()));
-            members.iter_mut().filter(|(name, _)| !NAMED_BY_USERS.contains(&name.as_str())).for_each(|(_, value)| forget_the_moment(value));
+            members.retain(|name, _| !MOMENTARY_MEMBERS.contains(&name.as_str()));
+            members
+                .iter_mut()
+                .filter(|(name, _)| !USER_NAMED_MEMBERS.contains(&name.as_str()))
+                .for_each(|(_, value)| remove_momentary_members(value));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
@@ -78,27 +82,27 @@ fn forget_the_moment(value: &mut Value) {
 
 /// Returns whether the client has the tagged content already. Tags are compared weakly (RFC 9110
 /// §8.8.3.2); `*` matches any.
-fn has(headers: &HeaderMap, tag: &str) -> bool {
+fn matches_any(headers: &HeaderMap, tag: &str) -> bool {
     let bare = |text: &str| text.trim().trim_start_matches("W/").to_owned();
-    let held = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    held.map(bare).any(|held| held == "*" || held == bare(tag))
+    let client_tags = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    client_tags.map(bare).any(|client_tag| client_tag == "*" || client_tag == bare(tag))
 }
 
 /// Returns whether the tag alone cannot decide that nothing has changed: the request has `maxAge`
 /// (possibly escaped), or `*`, which asks whether there is an answer.
-fn must_be_asked(headers: &HeaderMap, query: &str) -> bool {
+fn needs_full_answer(headers: &HeaderMap, query: &str) -> bool {
     let is_any = headers.get_all(IF_NONE_MATCH).iter().any(|value| value.as_bytes().contains(&b'*'));
     is_any || query.contains('%') || query.contains("maxAge")
 }
 
 fn not_modified(tag: &str) -> Response {
     let mut response = StatusCode::NOT_MODIFIED.into_response();
-    mark(response.headers_mut(), Some(tag));
+    set_cache_headers(response.headers_mut(), Some(tag));
     response
 }
 
 /// Sets the headers of an answer that clients may store but must revalidate.
-fn mark(headers: &mut HeaderMap, tag: Option<&str>) {
+fn set_cache_headers(headers: &mut HeaderMap, tag: Option<&str>) {
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
     if let Some(tag) = tag.and_then(|tag| HeaderValue::from_str(tag).ok()) {
         headers.insert(ETAG, tag);
@@ -106,22 +110,26 @@ fn mark(headers: &mut HeaderMap, tag: Option<&str>) {
 }
 
 /// Middleware that tags answers, and replaces those that the client has by `304`.
-pub(crate) async fn answer(State((handle, scans)): State<(Handle, Scans)>, request: Request, next: Next) -> Result<Response, Problem> {
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+pub(crate) async fn tag_response(
+    State((handle, scans)): State<(Handle, ScanExecutor)>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let (uri, headers) = (request.uri().clone(), request.headers().clone());
-    let form = request.extensions().get().copied().unwrap_or(Form::Json);
+    let media_type = request.extensions().get().copied().unwrap_or(MediaType::Json);
     let client = request.extensions().get().copied().unwrap_or(Client::Local);
-    let tagging = if reads { Tagging::of(uri.path()) } else { Tagging::None };
+    let basis = if is_read { TagBasis::for_path(uri.path()) } else { TagBasis::None };
     let query = uri.query().unwrap_or_default();
     // before the answer is made, which then has at least this state
     let reading = handle.try_reading();
-    let counted = reading.and_then(|reading| {
-        let moved = tagging.moved(query, &reading)?;
-        Some(tag((reading.position().epoch.0, moved, form, uri.path(), query)))
+    let counter_tag = reading.and_then(|reading| {
+        let change_count = basis.change_count(query, &reading)?;
+        Some(weak_tag((reading.position().epoch.0, change_count, media_type, uri.path(), query)))
     });
-    if let Some(tag) = &counted
-        && has(&headers, tag)
-        && !must_be_asked(&headers, query)
+    if let Some(tag) = &counter_tag
+        && matches_any(&headers, tag)
+        && !needs_full_answer(&headers, query)
     {
         return Ok(not_modified(tag));
     }
@@ -129,31 +137,31 @@ pub(crate) async fn answer(State((handle, scans)): State<(Handle, Scans)>, reque
     if response.status() != StatusCode::OK {
         return Ok(response);
     }
-    let tag = match tagging {
-        Tagging::Said if form == Form::Json => {
-            let (parts, bytes) = whole(response).await?;
-            let said = bytes.clone();
-            let tag = scans.enter(client)?.once(move || tag_of_said(&said)).await;
+    let tag = match basis {
+        TagBasis::Content if media_type == MediaType::Json => {
+            let (parts, bytes) = collect_body(response).await?;
+            let content = bytes.clone();
+            let tag = scans.admit(client)?.run_once(move || content_tag(&content)).await;
             response = Response::from_parts(parts, Body::from(bytes));
             Some(tag)
         }
-        Tagging::Document => {
-            let (parts, bytes) = whole(response).await?;
+        TagBasis::Document => {
+            let (parts, bytes) = collect_body(response).await?;
             response = Response::from_parts(parts, Body::from(bytes.clone()));
-            Some(tag(&*bytes))
+            Some(weak_tag(&*bytes))
         }
-        _ => counted,
+        _ => counter_tag,
     };
-    if let Some(tag) = tag.as_deref().filter(|tag| has(&headers, tag)) {
+    if let Some(tag) = tag.as_deref().filter(|tag| matches_any(&headers, tag)) {
         return Ok(not_modified(tag));
     }
-    mark(response.headers_mut(), tag.as_deref());
+    set_cache_headers(response.headers_mut(), tag.as_deref());
     Ok(response)
 }
 
 /// Reads the body of an answer that is already in memory. No bytes are copied, and its size is
 /// bounded by the handler that made it.
-async fn whole(response: Response) -> Result<(axum::http::response::Parts, Bytes), Problem> {
+async fn collect_body(response: Response) -> Result<(axum::http::response::Parts, Bytes), Problem> {
     let (parts, body) = response.into_parts();
     let bytes = to_bytes(body, usize::MAX).await.map_err(|error| Problem::internal(format!("an answer cannot be read: {error}")))?;
     Ok((parts, bytes))
@@ -164,8 +172,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_moment_is_no_part_of_a_tag_but_labels_of_that_name_are() {
-        let tag_of = |text: &str| tag_of_said(text.as_bytes());
+    fn momentary_members_are_not_part_of_a_tag_but_labels_are() {
+        let tag_of = |text: &str| content_tag(text.as_bytes());
         assert_eq!(tag_of(r#"{"ageSeconds":1,"object":{"revision":7}}"#), tag_of(r#"{"ageSeconds":2,"object":{"revision":8}}"#));
         assert_ne!(tag_of(r#"{"labels":{"revision":"1"}}"#), tag_of(r#"{"labels":{"revision":"2"}}"#));
         assert_ne!(tag_of(r#"{"invalidFiles":{"position":"empty"}}"#), tag_of(r#"{"invalidFiles":{"position":"no endpoints"}}"#));
@@ -173,11 +181,11 @@ mod tests {
 
     #[test]
     fn tags_are_compared_weakly_and_one_of_several_is_enough() {
-        let held = |text: &'static str| HeaderMap::from_iter([(IF_NONE_MATCH, HeaderValue::from_static(text))]);
+        let client_tags = |text: &'static str| HeaderMap::from_iter([(IF_NONE_MATCH, HeaderValue::from_static(text))]);
         for (text, expected) in
             [("W/\"a\"", true), ("\"a\"", true), ("\"b\", W/\"a\"", true), ("*", true), ("\"b\"", false), ("a", false), ("", false)]
         {
-            assert_eq!(has(&held(text), "W/\"a\""), expected, "{text}");
+            assert_eq!(matches_any(&client_tags(text), "W/\"a\""), expected, "{text}");
         }
     }
 }

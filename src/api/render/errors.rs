@@ -9,12 +9,12 @@ use axum::response::Response;
 
 use super::accept::prefers_page;
 use super::problem_pages;
-use crate::api::problem::{Code, Problem};
+use crate::api::problem::{Problem, ProblemCode};
 
 /// Middleware that writes the problem of a response as its body.
 ///
-/// A browser without a token gets a page that explains it, because a browser cannot be told to send
-/// a token.
+/// A browser without a token gets a page that explains it, because a browser does not send a
+/// token.
 pub(crate) async fn render(request: Request, next: Next) -> Response {
     let is_head = *request.method() == Method::HEAD;
     let is_for_person = prefers_page(request.headers());
@@ -29,14 +29,14 @@ pub(crate) async fn render(request: Request, next: Next) -> Response {
     if let Some(seconds) = code.retry_after_seconds() {
         parts.headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    if code == Code::Unauthorized {
+    if code == ProblemCode::Unauthorized {
         parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         parts.headers.insert(VARY, HeaderValue::from_static("Accept"));
     }
-    let body = if code == Code::Unauthorized && is_for_person {
+    let body = if code == ProblemCode::Unauthorized && is_for_person {
         parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
         parts.headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
-        problem_pages::refusal().into_bytes()
+        problem_pages::token_page().into_bytes()
     } else {
         serde_json::to_vec(&problem.document(Some(path))).unwrap_or_default()
     };

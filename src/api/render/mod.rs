@@ -4,4 +4,4 @@ pub(crate) mod accept;
 pub(crate) mod conditional;
 pub(crate) mod errors;
 pub(crate) mod problem_pages;
-pub(crate) mod tagging;
+pub(crate) mod tag_basis;

@@ -4,7 +4,7 @@ use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::response::Html;
 
-use crate::api::problem::{Code, Problem};
+use crate::api::problem::{Problem, ProblemCode};
 use crate::model::suggest_word;
 
 /// Advice for browsers: how to send a request with a token.
@@ -14,28 +14,28 @@ const WITH_TOKEN: &str = "<p>Browsers do not send this header. Use a program tha
 
 /// Serves the list of all problems.
 pub(crate) async fn index() -> Html<String> {
-    let items = Code::ALL.iter().map(|code| format!("<li><a href=\"/problems/{0}\">{0}</a>: {1}</li>\n", code.name(), code.title()));
-    Html(page("Problems", &format!("<ul>\n{}</ul>\n", items.collect::<String>())))
+    let items = ProblemCode::ALL.iter().map(|code| format!("<li><a href=\"/problems/{0}\">{0}</a>: {1}</li>\n", code.name(), code.title()));
+    Html(html_page("Problems", &format!("<ul>\n{}</ul>\n", items.collect::<String>())))
 }
 
 /// Serves the page of one problem.
-pub(crate) async fn one(path: Result<Path<String>, PathRejection>) -> Result<Html<String>, Problem> {
-    let Path(name) = path.map_err(|_| Problem::new(Code::NotFound, "there is no such problem: /problems lists all"))?;
-    let Some(code) = Code::ALL.iter().find(|code| code.name() == name) else {
-        let meant = suggest_word(&name, Code::ALL.iter().map(|code| code.name()));
+pub(crate) async fn page_of_problem(path: Result<Path<String>, PathRejection>) -> Result<Html<String>, Problem> {
+    let Path(name) = path.map_err(|_| Problem::new(ProblemCode::NotFound, "there is no such problem: /problems lists all"))?;
+    let Some(code) = ProblemCode::ALL.iter().find(|code| code.name() == name) else {
+        let meant = suggest_word(&name, ProblemCode::ALL.iter().map(|code| code.name()));
         let meant = meant.map(|meant| format!(", perhaps /problems/{meant}")).unwrap_or_default();
-        return Err(Problem::new(Code::NotFound, format!("there is no problem of that name{meant}: /problems lists all")));
+        return Err(Problem::new(ProblemCode::NotFound, format!("there is no problem of that name{meant}: /problems lists all")));
     };
-    Ok(Html(page(code.title(), &format!("{}<p><a href=\"/problems\">all problems</a></p>\n", explained(*code)))))
+    Ok(Html(html_page(code.title(), &format!("{}<p><a href=\"/problems\">all problems</a></p>\n", explain_problem(*code)))))
 }
 
 /// Returns the page for a browser without a token.
-pub(crate) fn refusal() -> String {
-    let code = Code::Unauthorized;
-    page(code.title(), &format!("{}{WITH_TOKEN}", explained(code)))
+pub(crate) fn token_page() -> String {
+    let code = ProblemCode::Unauthorized;
+    html_page(code.title(), &format!("{}{WITH_TOKEN}", explain_problem(code)))
 }
 
-fn explained(code: Code) -> String {
+fn explain_problem(code: ProblemCode) -> String {
     format!(
         "<p><code>{}</code>, HTTP status {}.</p>\n<p>{}</p>\n",
         code.name(),
@@ -44,7 +44,7 @@ fn explained(code: Code) -> String {
     )
 }
 
-fn page(title: &str, body: &str) -> String {
+fn html_page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{title} - meshkeep</title>\n<h1>{title}</h1>\n{body}</html>\n"
     )

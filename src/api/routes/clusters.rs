@@ -10,8 +10,8 @@ use axum::response::Response;
 use super::{bad_path, cluster_in_path};
 use crate::admission::Scanner;
 use crate::api::dto::status::readings;
-use crate::api::paging::pages::{Rows, Step, one, page};
-use crate::api::problem::{Code, Problem};
+use crate::api::paging::pages::{RowSource, SliceOutcome, respond_with_object, respond_with_page};
+use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{ItemQuery, Parameters, PlainQuery};
 use crate::api::state::ApiState;
 use crate::dto::ClusterList;
@@ -27,12 +27,12 @@ use crate::model::Kind;
 #[utoipa::path(get, path = "/v1/status", operation_id = "getStatus", tag = "status", params(ItemQuery),
     responses((status = 200, description = "The state.", body = Status)))]
 pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>, scanner: Scanner) -> Result<Response, Problem> {
-    let terms = query.values.terms()?;
+    let meta_options = query.values.meta_options()?;
     // counts over all clusters
-    one(&scanner, move || {
+    respond_with_object(&scanner, move || {
         let reading = state.handle.try_reading();
         let sources: Vec<SourceMeta> = reading.iter().flat_map(readings).flat_map(|cluster| sources(&cluster)).collect();
-        terms.check(&sources)?;
+        meta_options.check(&sources)?;
         Ok(Status::new(&state.handle, reading.as_ref(), &state.findings.files))
     })
     .await
@@ -49,26 +49,26 @@ pub(crate) async fn list_clusters(
     query: Parameters<PlainQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state.handle, scanner, query, |listing, _| {
+    respond_with_page(&state.handle, scanner, query, |listing, _| {
         let wanted = &listing.filter.clusters;
         let start = listing.start_cluster()?;
         let mut names = listing.reading.cluster_names();
         names.retain(|name| (wanted.is_empty() || wanted.contains(name)) && start.as_ref().is_none_or(|start| name >= start));
-        let meta = listing.meta_of(names.get(..listing.limit).unwrap_or(&names), &Kind::ALL)?;
+        let meta = listing.meta_of_clusters(names.get(..listing.limit).unwrap_or(&names), &Kind::ALL)?;
         let (reading, mut names) = (listing.reading.clone(), VecDeque::from(names));
-        let rows: Rows = Box::new(move |page, slice| {
+        let rows: RowSource = Box::new(move |page, slice| {
             while let Some(name) = names.front() {
                 if slice.is_over() {
-                    return Step::Paused(name.to_string());
+                    return SliceOutcome::Paused(name.to_string());
                 }
                 slice.look();
                 let cluster = reading.cluster(name);
-                if cluster.is_some_and(|cluster| !page.take(&Cluster::from(&cluster))) {
-                    return Step::Ended(Some(name.to_string()));
+                if cluster.is_some_and(|cluster| !page.push(&Cluster::from(&cluster))) {
+                    return SliceOutcome::Ended(Some(name.to_string()));
                 }
                 names.pop_front();
             }
-            Step::Ended(None)
+            SliceOutcome::Ended(None)
         });
         Ok((meta, rows))
     })
@@ -87,17 +87,20 @@ pub(crate) async fn get_cluster(
     query: Parameters<ItemQuery>,
 ) -> Result<Json<Cluster>, Problem> {
     let Path(name) = path.map_err(|rejection| bad_path(&rejection))?;
-    let terms = query.values.terms()?;
+    let meta_options = query.values.meta_options()?;
     let reading = state.handle.reading().await?;
-    let missing = || Problem::new(Code::NotFound, format!("there is no cluster {name}: /v1/clusters lists all clusters"));
+    let missing = || Problem::new(ProblemCode::NotFound, format!("there is no cluster {name}: /v1/clusters lists all clusters"));
     let cluster = reading.cluster(&cluster_in_path(&name)?).ok_or_else(missing)?;
     let sources = sources(&cluster);
-    terms.check(&sources)?;
+    meta_options.check(&sources)?;
     // the cluster as a whole; a revision belongs to one kind only
     let origin = Origin::of_all(sources.iter().map(|source| source.origin));
     let whole = sources.first().zip(origin).map(|(source, origin)| SourceMeta { revision: None, origin, ..source.clone() });
     let position = reading.position();
-    let meta = whole.map_or_else(|| ItemMeta::nowhere(position, &[], terms), |whole| ItemMeta::of(&whole, position, &[], terms));
+    let meta = whole.map_or_else(
+        || ItemMeta::without_source(position, &[], meta_options),
+        |whole| ItemMeta::from_source(&whole, position, &[], meta_options),
+    );
     let mut answer = Cluster::from(&cluster);
     answer.meta = Some(meta);
     Ok(Json(answer))

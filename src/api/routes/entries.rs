@@ -11,9 +11,9 @@ use axum::response::{IntoResponse, Response};
 use super::bad_path;
 use crate::admission::Scanner;
 use crate::api::dto::meta::origin_name;
-use crate::api::paging::listing::Listing;
-use crate::api::paging::pages::{Rows, Step, page, stepped};
-use crate::api::problem::{Code, Problem};
+use crate::api::paging::list_request::ListRequest;
+use crate::api::paging::pages::{RowSource, SliceOutcome, into_outcome, respond_with_page};
+use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{EntriesQuery, ItemQuery, Parameters, PlainQuery};
 use crate::api::state::ApiState;
 use crate::dto::raw::{Entry, Rejected};
@@ -31,19 +31,19 @@ pub(crate) async fn list_entries(
     query: Parameters<EntriesQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state.handle, scanner, query, |listing, query| {
+    respond_with_page(&state.handle, scanner, query, |listing, query| {
         let prefix = query.prefix.as_deref().unwrap_or_default();
-        let (clusters, kinds) = below(listing, prefix);
+        let (clusters, kinds) = matching_scopes(listing, prefix);
         if kinds.is_empty() {
             let detail = format!("no key starts with {prefix:?}: keys are in cache form, such as cilium/cache/nodes/v1/paris/");
-            return Err(Problem::parameter("prefix", detail));
+            return Err(Problem::bad_parameter("prefix", detail));
         }
-        let meta = listing.meta_of(&clusters, &kinds)?;
+        let meta = listing.meta_of_clusters(&clusters, &kinds)?;
         let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
         let seek = reading.seek_entries(prefix, &listing.filter.clusters);
-        let rows: Rows = Box::new(move |page, slice| {
-            let scanned = reading.scan_entries(&seek, start.as_ref(), slice, |record| page.take(&Entry::from(record)));
-            stepped(scanned, &mut start)
+        let rows: RowSource = Box::new(move |page, slice| {
+            let scanned = reading.scan_entries(&seek, start.as_ref(), slice, |record| page.push(&Entry::from(record)));
+            into_outcome(scanned, &mut start)
         });
         Ok((meta, rows))
     })
@@ -63,12 +63,13 @@ pub(crate) async fn get_entry(
     query: Parameters<ItemQuery>,
 ) -> Result<Response, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
-    let missing = || Problem::new(Code::NotFound, format!("there is no key {text}: /v1/entries?prefix= lists the keys below a prefix"));
+    let missing =
+        || Problem::new(ProblemCode::NotFound, format!("there is no key {text}: /v1/entries?prefix= lists the keys below a prefix"));
     let key = EntryKey::from_cache_form(&text).filter(|key| key.kind.is_mirrored()).ok_or_else(missing)?;
     let reading = state.handle.reading_for(RecordQuery::Key(key.clone())).await?;
     let record = reading.record(&key).ok_or_else(missing)?;
     let source = reading.source_of(&record);
-    query.values.terms()?.check(std::slice::from_ref(&source))?;
+    query.values.meta_options()?.check(std::slice::from_ref(&source))?;
     let mut response = record.value.to_vec().into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -93,27 +94,28 @@ pub(crate) async fn list_rejected(
     query: Parameters<PlainQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state.handle, scanner, query, |listing, _| {
+    respond_with_page(&state.handle, scanner, query, |listing, _| {
         let meta = listing.meta(&Kind::ALL)?;
-        let mut of_sources = refused_by_sources(listing);
-        let is_of_source = listing.start_text().is_some_and(|start| start.starts_with(SOURCE_TOKEN));
-        let mut start = if is_of_source { None } else { listing.start_key()? };
+        let mut source_rows = rejected_by_sources(listing);
+        let starts_in_sources = listing.start_text().is_some_and(|start| start.starts_with(SOURCE_TOKEN));
+        let mut start = if starts_in_sources { None } else { listing.start_key()? };
         let reading = listing.reading.clone();
         let seek = reading.seek_entries("", &listing.filter.clusters);
-        let rows: Rows = Box::new(move |page, slice| {
-            while let Some(entry) = of_sources.first_entry() {
+        let rows: RowSource = Box::new(move |page, slice| {
+            while let Some(entry) = source_rows.first_entry() {
                 if slice.is_over() {
-                    return Step::Paused(entry.key().clone());
+                    return SliceOutcome::Paused(entry.key().clone());
                 }
                 slice.look();
-                if !page.take(entry.get()) {
-                    return Step::Ended(Some(entry.key().clone()));
+                if !page.push(entry.get()) {
+                    return SliceOutcome::Ended(Some(entry.key().clone()));
                 }
                 entry.remove();
             }
-            let scanned = reading
-                .scan_rejected(&seek, start.as_ref(), slice, |record| Rejected::of(record).is_none_or(|rejected| page.take(&rejected)));
-            stepped(scanned, &mut start)
+            let scanned = reading.scan_rejected(&seek, start.as_ref(), slice, |record| {
+                Rejected::from_record(record).is_none_or(|rejected| page.push(&rejected))
+            });
+            into_outcome(scanned, &mut start)
         });
         Ok((meta, rows))
     })
@@ -125,31 +127,31 @@ const SOURCE_TOKEN: &str = "source/";
 
 /// Returns the rejected values of the sources that are not entries, by page start, from the page's
 /// start on.
-fn refused_by_sources(listing: &Listing) -> BTreeMap<String, Rejected> {
+fn rejected_by_sources(listing: &ListRequest) -> BTreeMap<String, Rejected> {
     let start = match listing.start_text() {
         None => "",
         Some(start) if start.starts_with(SOURCE_TOKEN) => start,
         Some(_) => return BTreeMap::new(),
     };
     let refused = listing.reading.refused(&listing.filter.clusters).into_iter();
-    let places =
+    let rows =
         refused.map(|(cluster, refused)| (format!("{SOURCE_TOKEN}{cluster}/{}", refused.source_key.escape_ascii()), cluster, refused));
-    let told = |(place, cluster, refused): (String, ClusterName, RefusedKey)| {
+    let convert = |(page_start, cluster, refused): (String, ClusterName, RefusedKey)| {
         let has_config = listing.reading.cluster(&cluster).is_some_and(|reading| reading.record.config.is_some());
-        (place, Rejected::of_source(&cluster, &refused, has_config))
+        (page_start, Rejected::from_source(&cluster, &refused, has_config))
     };
-    places.filter(|(place, ..)| **place >= *start).map(told).collect()
+    rows.filter(|(page_start, ..)| **page_start >= *start).map(convert).collect()
 }
 
 /// Returns the clusters and kinds that can have keys with a prefix.
-fn below(listing: &Listing, prefix: &str) -> (Vec<ClusterName>, Vec<Kind>) {
-    let meets = |start: &str| start.starts_with(prefix) || prefix.starts_with(start);
+fn matching_scopes(listing: &ListRequest, prefix: &str) -> (Vec<ClusterName>, Vec<Kind>) {
+    let overlaps = |start: &str| start.starts_with(prefix) || prefix.starts_with(start);
     let mut kinds = Kind::ALL.to_vec();
-    kinds.retain(|kind| meets(&format!("cilium/cache/{}/", kind.base())));
+    kinds.retain(|kind| overlaps(&format!("cilium/cache/{}/", kind.base())));
     let mut clusters = listing.reading.cluster_names();
     clusters.retain(|name| {
-        let wanted = listing.filter.clusters.is_empty() || listing.filter.clusters.contains(name);
-        wanted && kinds.iter().any(|kind| meets(&format!("cilium/cache/{}/{name}/", kind.base())))
+        let is_selected = listing.filter.clusters.is_empty() || listing.filter.clusters.contains(name);
+        is_selected && kinds.iter().any(|kind| overlaps(&format!("cilium/cache/{}/{name}/", kind.base())))
     });
     (clusters, kinds)
 }

@@ -5,10 +5,10 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 
-use super::{bad_path, cluster_in_path, single};
+use super::{bad_path, cluster_in_path, find_object};
 use crate::admission::Scanner;
-use crate::api::paging::pages::{one, page, records};
-use crate::api::problem::{Code, Problem};
+use crate::api::paging::pages::{record_rows, respond_with_object, respond_with_page};
+use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{ExportsQuery, ItemQuery, Parameters};
 use crate::api::state::ApiState;
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
@@ -26,8 +26,8 @@ pub(crate) async fn list_service_exports(
     query: Parameters<ExportsQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state.handle, scanner, query, |listing, _| {
-        Ok((listing.meta(&[Kind::ServiceExport])?, records(listing, Kind::ServiceExport, ServiceExport::of)?))
+    respond_with_page(&state.handle, scanner, query, |listing, _| {
+        Ok((listing.meta(&[Kind::ServiceExport])?, record_rows(listing, Kind::ServiceExport, ServiceExport::from_record)?))
     })
     .await
 }
@@ -51,9 +51,9 @@ pub(crate) async fn get_service_export(
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::ServiceExport, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
     let reading = state.handle.reading().await?;
-    let found = single(&reading, &key, query.values.terms()?, ServiceExport::of);
+    let found = find_object(&reading, &key, query.values.meta_options()?, ServiceExport::from_record);
     let detail = || format!("cluster {cluster} has no service export {namespace}/{name}: /v1/service-exports lists all service exports");
-    let (mut export, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
+    let (mut export, meta) = found.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))??;
     export.meta = Some(meta);
     Ok(Json(export))
 }
@@ -69,8 +69,8 @@ pub(crate) async fn list_endpoint_slices(
     query: Parameters<ExportsQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state.handle, scanner, query, |listing, _| {
-        Ok((listing.meta(&[Kind::EndpointSlice])?, records(listing, Kind::EndpointSlice, EndpointSlice::of)?))
+    respond_with_page(&state.handle, scanner, query, |listing, _| {
+        Ok((listing.meta(&[Kind::EndpointSlice])?, record_rows(listing, Kind::EndpointSlice, EndpointSlice::from_record)?))
     })
     .await
 }
@@ -95,15 +95,16 @@ pub(crate) async fn get_endpoint_slice(
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::EndpointSlice, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
     let reading = state.handle.reading().await?;
-    let terms = query.values.terms()?;
+    let meta_options = query.values.meta_options()?;
     // in a slice, because the source decides how large the object is
-    one(&scanner, move || {
+    respond_with_object(&scanner, move || {
         let record = reading.record(&key);
-        let _room = record.map(|record| reading.room_for(&record)).transpose().map_err(|none| Problem::no_room(&key.to_string(), none))?;
-        let found = single(&reading, &key, terms, EndpointSlice::of);
+        let _room =
+            record.map(|record| reading.room_for(&record)).transpose().map_err(|none| Problem::no_memory(&key.to_string(), none))?;
+        let found = find_object(&reading, &key, meta_options, EndpointSlice::from_record);
         let detail =
             || format!("cluster {cluster} has no endpoint slice {namespace}/{name}: /v1/endpoint-slices lists all endpoint slices");
-        let (mut slice, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
+        let (mut slice, meta) = found.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))??;
         slice.meta = Some(meta);
         Ok(slice)
     })

@@ -8,10 +8,10 @@ use smol_str::SmolStr;
 
 use super::bad_path;
 use crate::admission::Scanner;
-use crate::api::dto::global_services::{Chooser, sources};
-use crate::api::paging::pages::{Rows, one, page, stepped};
-use crate::api::problem::{Code, Problem};
-use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters, affinity, conflict};
+use crate::api::dto::global_services::{BackendSelector, sources};
+use crate::api::paging::pages::{RowSource, into_outcome, respond_with_object, respond_with_page};
+use crate::api::problem::{Problem, ProblemCode};
+use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters, parse_affinity, parse_conflict};
 use crate::api::state::ApiState;
 use crate::dto::GlobalServiceList;
 use crate::dto::meta::ItemMeta;
@@ -34,17 +34,17 @@ pub(crate) async fn list_global_services(
     query: Parameters<GlobalServicesQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state.handle, scanner, query, |listing, query| {
-        let chooser = chooser(&listing.reading, query.affinity.as_deref(), query.from.as_deref())?;
-        let conflict = query.conflict.as_deref().map(conflict).transpose()?;
-        let meta = listing.meta_of(&listing.reading.cluster_names(), &KINDS)?;
+    respond_with_page(&state.handle, scanner, query, |listing, query| {
+        let selector = selector(&listing.reading, query.affinity.as_deref(), query.from.as_deref())?;
+        let conflict = query.conflict.as_deref().map(parse_conflict).transpose()?;
+        let meta = listing.meta_of_clusters(&listing.reading.cluster_names(), &KINDS)?;
         let (reading, filter) = (listing.reading.clone(), listing.filter.clone());
         let mut start = listing.start_text().map(SmolStr::new);
-        let rows: Rows = Box::new(move |page, slice| {
-            let shown = |entry: &_| GlobalService::of(&reading, entry, chooser.as_ref());
-            let take = |entry: &_| conflict.is_some_and(|reason| !has_conflict(entry, reason)) || page.take(&shown(entry));
+        let rows: RowSource = Box::new(move |page, slice| {
+            let shown = |entry: &_| GlobalService::from_entry(&reading, entry, selector.as_ref());
+            let take = |entry: &_| conflict.is_some_and(|reason| !has_conflict(entry, reason)) || page.push(&shown(entry));
             let scanned = reading.scan_global_services(&filter, start.as_deref(), slice, take);
-            stepped(scanned, &mut start)
+            into_outcome(scanned, &mut start)
         });
         Ok((meta, rows))
     })
@@ -69,19 +69,19 @@ pub(crate) async fn get_global_service(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     let Path((namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
-    let terms = query.values.terms()?;
+    let meta_options = query.values.meta_options()?;
     let reading = state.handle.reading().await?;
     // in a slice, because the clusters decide how large the merged service is
-    one(&scanner, move || {
-        let chooser = chooser(&reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
+    respond_with_object(&scanner, move || {
+        let selector = selector(&reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
         let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists all global services");
         let full_name = format!("{namespace}/{name}");
-        let found = reading.global_service(&full_name).map_err(|none| Problem::no_room(&full_name, none))?;
-        let found = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
+        let found = reading.global_service(&full_name).map_err(|none| Problem::no_memory(&full_name, none))?;
+        let found = found.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))?;
         let sources = sources(&reading, &found);
-        terms.check(&sources)?;
-        let mut service = GlobalService::of(&reading, &found, chooser.as_ref());
-        service.meta = Some(ItemMeta::nowhere(reading.position(), &sources, terms));
+        meta_options.check(&sources)?;
+        let mut service = GlobalService::from_entry(&reading, &found, selector.as_ref());
+        service.meta = Some(ItemMeta::without_source(reading.position(), &sources, meta_options));
         Ok(service)
     })
     .await
@@ -94,24 +94,24 @@ fn has_conflict(entry: &ServiceEntry, reason: &str) -> bool {
 }
 
 /// Returns how to select backends, if the request has `affinity=`.
-fn chooser(reading: &Reading, wanted: Option<&str>, from: Option<&str>) -> Result<Option<Chooser>, Problem> {
+fn selector(reading: &Reading, wanted: Option<&str>, from: Option<&str>) -> Result<Option<BackendSelector>, Problem> {
     let Some(wanted) = wanted else {
-        let lonely = || Problem::parameter("from", "only works together with affinity: add affinity=none, local or remote");
+        let lonely = || Problem::bad_parameter("from", "only works together with affinity: add affinity=none, local or remote");
         return if from.is_some() { Err(lonely()) } else { Ok(None) };
     };
-    let affinity = affinity(wanted)?;
+    let affinity = parse_affinity(wanted)?;
     let own = reading.own_cluster();
     let from = match from {
-        Some(name) => ClusterName::parse(name).map_err(|error| Problem::parameter("from", error))?,
+        Some(name) => ClusterName::parse(name).map_err(|error| Problem::bad_parameter("from", error))?,
         None => own.cloned().ok_or_else(|| {
-            Problem::parameter(
+            Problem::bad_parameter(
                 "affinity",
                 "needs from=CLUSTER, the cluster whose agents choose, because meshkeep was started without --cluster-name",
             )
         })?,
     };
     if own != Some(&from) && !reading.cluster_names().contains(&from) {
-        return Err(Problem::parameter("from", format!("there is no cluster {from}: /v1/clusters lists all clusters")));
+        return Err(Problem::bad_parameter("from", format!("there is no cluster {from}: /v1/clusters lists all clusters")));
     }
-    Ok(Some(Chooser { from, affinity }))
+    Ok(Some(BackendSelector { from, affinity }))
 }

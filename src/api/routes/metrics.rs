@@ -5,7 +5,7 @@
 //! stored between scrapes. A remote cluster is `target_cluster`, as in `cilium_kvstoremesh_*`.
 
 mod clusters;
-mod page;
+mod metrics_text;
 mod process;
 mod reflection;
 
@@ -16,7 +16,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
 use self::clusters::timestamp;
-use self::page::Page;
+use self::metrics_text::MetricsText;
 use crate::admission::Scanner;
 use crate::api::dto::status::{readings, store_state};
 use crate::api::state::ApiState;
@@ -34,53 +34,55 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
     responses((status = 200, description = "The metrics.", body = String, content_type = "text/plain")))]
 pub(crate) async fn get_metrics(State(state): State<ApiState>, scanner: Scanner) -> impl IntoResponse {
     // about ten thousand lines with 255 clusters
-    ([(CONTENT_TYPE, TEXT)], scanner.once(move || text(&state)).await)
+    ([(CONTENT_TYPE, TEXT)], scanner.run_once(move || text(&state)).await)
 }
 
 fn text(state: &ApiState) -> String {
     let reading = state.handle.try_reading();
-    let mut page = Page::default();
-    process(&mut page, state, reading.is_some());
-    process::add(&mut page);
-    requests(&mut page, state);
-    store(&mut page, &state.handle);
-    streams(&mut page, state, reading.as_ref());
-    posts(&mut page, state);
-    etcd(&mut page, &state.handle);
+    let mut text = MetricsText::default();
+    process(&mut text, state, reading.is_some());
+    process::add(&mut text);
+    requests(&mut text, state);
+    store(&mut text, &state.handle);
+    streams(&mut text, state, reading.as_ref());
+    posts(&mut text, state);
+    etcd(&mut text, &state.handle);
     if let Some(reflection) = state.handle.reflection() {
-        reflection::add(&mut page, &reflection);
+        reflection::add(&mut text, &reflection);
     }
     if let Some(reading) = &reading {
         let all: Vec<ClusterReading> = readings(reading).collect();
-        clusters::add(&mut page, &state.handle, &all);
-        mirror(&mut page, reading);
-        problems(&mut page, state, reading);
+        clusters::add(&mut text, &state.handle, &all);
+        mirror(&mut text, reading);
+        problems(&mut text, state, reading);
     }
-    page.text
+    text.text
 }
 
-fn process(page: &mut Page, state: &ApiState, loaded: bool) {
+fn process(text: &mut MetricsText, state: &ApiState, loaded: bool) {
     let handle = &state.handle;
-    page.gauge("meshkeep_build_info", "Version and commit of the running binary; always 1.")
+    text.gauge("meshkeep_build_info", "Version and commit of the running binary; always 1.")
         .sample(&[("version", env!("CARGO_PKG_VERSION")), ("commit", commit())], 1);
-    page.gauge("meshkeep_uptime_seconds", "Time since the start.").sample(&[], handle.uptime().as_secs_f64());
-    page.gauge("meshkeep_loaded", "1 after the whole store was loaded into memory.").sample(&[], u8::from(loaded));
+    text.gauge("meshkeep_uptime_seconds", "Time since the start.").sample(&[], handle.uptime().as_secs_f64());
+    text.gauge("meshkeep_loaded", "1 after the whole store was loaded into memory.").sample(&[], u8::from(loaded));
     let scans = &state.scans;
-    page.gauge("meshkeep_scans", "Long requests in progress.").sample(&[], scans.count());
-    page.counter("meshkeep_scan_seconds_total", "Processor time of long requests.").sample(&[], scans.spent().time.as_secs_f64());
-    page.counter("meshkeep_scan_rows_total", "Rows that long requests scanned.").sample(&[], scans.spent().rows);
+    text.gauge("meshkeep_scans", "Long requests in progress.").sample(&[], scans.admitted_count());
+    text.counter("meshkeep_scan_seconds_total", "Processor time of long requests.").sample(&[], scans.spent().time.as_secs_f64());
+    text.counter("meshkeep_scan_rows_total", "Rows that long requests scanned.").sample(&[], scans.spent().rows);
     let help = "Log lines that could not be written, or waited too long.";
-    page.counter("meshkeep_log_lines_lost_total", help).sample(&[], handle.lost_lines());
-    let mut marks = page.gauge("meshkeep_queue_high_water_mark", "Largest fill level of each queue.");
-    for (queue, length) in handle.queue_marks().into_iter().chain(state.hub.queue_marks()).chain([state.meters.queue_mark()]) {
+    text.counter("meshkeep_log_lines_lost_total", help).sample(&[], handle.lost_lines());
+    let mut marks = text.gauge("meshkeep_queue_high_water_mark", "Largest fill level of each queue.");
+    for (queue, length) in
+        handle.queue_marks().into_iter().chain(state.change_router.queue_marks()).chain([state.stream_metrics.queue_mark()])
+    {
         marks.sample(&[("queue", queue)], length);
     }
-    let (taken, places) = state.seats.count();
-    page.gauge("meshkeep_connections", "Open HTTP connections.").sample(&[], taken);
-    page.gauge("meshkeep_connections_max", "Maximum number of open HTTP connections.").sample(&[], places);
-    page.counter("meshkeep_connections_evicted_total", "Connections without a token or certificate that were closed for new ones.")
-        .sample(&[], state.seats.evicted_count());
-    let mut stale = page.gauge("meshkeep_stale_files", "1 for a token file or TLS certificate that changed and cannot be used.");
+    let (taken, places) = state.connection_limiter.count();
+    text.gauge("meshkeep_connections", "Open HTTP connections.").sample(&[], taken);
+    text.gauge("meshkeep_connections_max", "Maximum number of open HTTP connections.").sample(&[], places);
+    text.counter("meshkeep_connections_evicted_total", "Connections without a token or certificate that were closed for new ones.")
+        .sample(&[], state.connection_limiter.evicted_count());
+    let mut stale = text.gauge("meshkeep_stale_files", "1 for a token file or TLS certificate that changed and cannot be used.");
     for (name, failure) in state.findings.files.states() {
         stale.sample(&[("file", name)], u8::from(failure.is_some()));
     }
@@ -91,119 +93,120 @@ fn commit() -> &'static str {
     env!("MESHKEEP_VERSION").split_once('(').map(|(_, commit)| commit.trim_end_matches(')')).unwrap_or_default()
 }
 
-fn requests(page: &mut Page, state: &ApiState) {
+fn requests(text: &mut MetricsText, state: &ApiState) {
     let help = "Time from the head of a request to the head of its answer, by route and status.";
-    let mut requests = page.histogram("meshkeep_http_request_duration_seconds", help);
+    let mut requests = text.histogram("meshkeep_http_request_duration_seconds", help);
     for (route, status, times) in state.times.all() {
         requests.times(&[("route", &route), ("status", &status.to_string())], &times);
     }
-    let expiry = state.findings.certificate.as_ref().and_then(|certificate| certificate.now().expiry);
-    let mut certificate = page.gauge("meshkeep_tls_certificate_expiry_timestamp_seconds", "Expiry of the certificate in --tls-cert.");
+    let expiry = state.findings.certificate.as_ref().and_then(|certificate| certificate.current().expiry);
+    let mut certificate = text.gauge("meshkeep_tls_certificate_expiry_timestamp_seconds", "Expiry of the certificate in --tls-cert.");
     if let Some(expiry) = expiry {
         certificate.sample(&[], timestamp(expiry));
     }
 }
 
-fn store(page: &mut Page, handle: &Handle) {
+fn store(text: &mut MetricsText, handle: &Handle) {
     let steps = handle.step_times();
     for (name, step, help) in [
         ("meshkeep_commit_duration_seconds", "commit", "Time to apply a batch of changes."),
         ("meshkeep_publish_duration_seconds", "publish", "Time from the first change of a batch until readers see the batch."),
         ("meshkeep_durable_duration_seconds", "durable", "Time from the first visible change of a group until the group is on disk."),
     ] {
-        let mut family = page.histogram(name, help);
+        let mut family = text.histogram(name, help);
         for (_, times) in steps.iter().filter(|(of, _)| *of == step) {
             family.times(&[], times);
         }
     }
-    let mut bytes = page.gauge("meshkeep_store_bytes", "Disk space of the data directory, by class of files.");
+    let mut bytes = text.gauge("meshkeep_store_bytes", "Disk space of the data directory, by class of files.");
     for (class, count) in handle.disk_bytes() {
         bytes.sample(&[("class", class)], count);
     }
     let (now, _) = store_state(handle);
-    let mut state = page.gauge("meshkeep_store_state", "1 for the current state of the store.");
+    let mut state = text.gauge("meshkeep_store_state", "1 for the current state of the store.");
     for name in ["loading", "healthy", "lost", "failing", "stopped"] {
         state.sample(&[("state", name)], u8::from(name == now));
     }
     let report = handle.store();
-    page.gauge("meshkeep_store_losses", "Number of losses of the store found at the start; /v1/status describes them.")
+    text.gauge("meshkeep_store_losses", "Number of losses of the store found at the start; /v1/status describes them.")
         .sample(&[], report.losses.len());
-    page.gauge("meshkeep_store_restored_entries", "Entries restored at the start.").sample(&[], report.restored_count);
-    page.gauge("meshkeep_store_damaged_records", "Stored records that could not be read at the start.").sample(&[], report.damaged_count);
+    text.gauge("meshkeep_store_restored_entries", "Entries restored at the start.").sample(&[], report.restored_count);
+    text.gauge("meshkeep_store_damaged_records", "Stored records that could not be read at the start.").sample(&[], report.damaged_count);
 }
 
-fn streams(page: &mut Page, state: &ApiState, reading: Option<&Reading>) {
-    let counts = state.meters.counts();
-    let mut open = page.gauge("meshkeep_streams", "Open streams.");
+fn streams(text: &mut MetricsText, state: &ApiState, reading: Option<&Reading>) {
+    let counts = state.stream_metrics.counts();
+    let mut open = text.gauge("meshkeep_streams", "Open streams.");
     open.sample(&[("encoding", "sse")], counts.sse);
     open.sample(&[("encoding", "ndjson")], counts.ndjson);
-    let mut resets = page.counter("meshkeep_stream_resets_total", "Subscribers that had to drop their copy.");
+    let mut resets = text.counter("meshkeep_stream_resets_total", "Subscribers that had to drop their copy.");
     for (reason, count) in &counts.resets {
         resets.sample(&[("reason", reason)], count);
     }
-    page.counter("meshkeep_stream_replays_total", "Live streams that were so far behind that they had to replay.").sample(&[], counts.lost);
-    let mut events = page
+    text.counter("meshkeep_stream_replays_total", "Live streams that were so far behind that they had to replay.")
+        .sample(&[], counts.lagged);
+    let mut events = text
         .counter("meshkeep_stream_encoded_events_total", "Encoded events, for one stream or shared by all streams with the same filter.");
     events.sample(&[("shared", "false")], counts.events);
-    events.sample(&[("shared", "true")], state.hub.encoded_count());
-    page.counter(
+    events.sample(&[("shared", "true")], state.change_router.encoded_count());
+    text.counter(
         "meshkeep_stream_merged_changes_total",
         "Changes that were skipped because a newer change of the same key replaced them while the streams were busy.",
     )
-    .sample(&[], state.hub.merged_count());
-    page.counter("meshkeep_stream_sent_bytes_total", "Bytes written to the sockets of streams.").sample(&[], counts.bytes);
+    .sample(&[], state.change_router.merged_count());
+    text.counter("meshkeep_stream_sent_bytes_total", "Bytes written to the sockets of streams.").sample(&[], counts.bytes);
     if let Some(reading) = reading {
         let head = reading.feed().head;
         let alone = counts.oldest.map_or(0, |oldest| head.0.saturating_sub(oldest.0));
-        let lag = alone.max(state.hub.lag(head));
-        page.gauge("meshkeep_stream_lag_changes", "Number of changes that the slowest stream is behind.").sample(&[], lag);
+        let lag = alone.max(state.change_router.lag(head));
+        text.gauge("meshkeep_stream_lag_changes", "Number of changes that the slowest stream is behind.").sample(&[], lag);
     }
 }
 
-fn problems(page: &mut Page, state: &ApiState, reading: &Reading) {
-    let mut family = page.gauge("meshkeep_problems", "Current findings; /v1/problems has each with advice.");
+fn problems(text: &mut MetricsText, state: &ApiState, reading: &Reading) {
+    let mut family = text.gauge("meshkeep_problems", "Current findings; /v1/problems has each with advice.");
     for ((kind, severity), count) in counts(&state.findings, reading) {
         family.sample(&[("kind", kind), ("severity", severity.api_name())], count);
     }
 }
 
-fn posts(page: &mut Page, state: &ApiState) {
+fn posts(text: &mut MetricsText, state: &ApiState) {
     let (outcomes, waiting) = state.findings.posts.counts();
-    let mut posts = page.counter("meshkeep_problem_posts_total", "Requests to --on-problem, by outcome.");
+    let mut posts = text.counter("meshkeep_problem_posts_total", "Requests to --on-problem, by outcome.");
     for (outcome, count) in outcomes {
         posts.sample(&[("outcome", outcome)], count);
     }
-    page.gauge("meshkeep_problem_posts_waiting", "Findings that appeared or were resolved and are not posted yet.").sample(&[], waiting);
+    text.gauge("meshkeep_problem_posts_waiting", "Findings that appeared or were resolved and are not posted yet.").sample(&[], waiting);
 }
 
-fn etcd(page: &mut Page, handle: &Handle) {
+fn etcd(text: &mut MetricsText, handle: &Handle) {
     let counts = handle.etcd_counts();
-    page.gauge("meshkeep_etcd_watch_streams", "Open watch streams of etcd clients.").sample(&[], counts.watch_streams.get());
-    page.gauge("meshkeep_etcd_watchers", "Watches on these streams.").sample(&[], counts.watchers.get());
-    page.counter("meshkeep_etcd_watches_compacted_total", "Watches cancelled because the changes that they missed are no longer known.")
+    text.gauge("meshkeep_etcd_watch_streams", "Open watch streams of etcd clients.").sample(&[], counts.watch_streams.get());
+    text.gauge("meshkeep_etcd_watchers", "Watches on these streams.").sample(&[], counts.watchers.get());
+    text.counter("meshkeep_etcd_watches_compacted_total", "Watches cancelled because the changes that they missed are no longer known.")
         .sample(&[], counts.compacted_watches());
-    let mut ranges = page.counter("meshkeep_etcd_ranges_total", "Ranges, streams of ranges and transactions, by outcome.");
+    let mut ranges = text.counter("meshkeep_etcd_ranges_total", "Ranges, streams of ranges and transactions, by outcome.");
     for (outcome, count) in counts.ranges() {
         ranges.sample(&[("outcome", outcome.name())], count);
     }
 }
 
-fn mirror(page: &mut Page, reading: &Reading) {
-    let mut objects = page.gauge("meshkeep_objects", "Usable objects.");
+fn mirror(text: &mut MetricsText, reading: &Reading) {
+    let mut objects = text.gauge("meshkeep_objects", "Usable objects.");
     for kind in Kind::ALL {
         objects.sample(&[("kind", kind.api_name())], reading.object_count(kind));
     }
-    page.gauge("meshkeep_global_services", "Names of services that at least one cluster shares or exports.")
+    text.gauge("meshkeep_global_services", "Names of services that at least one cluster shares or exports.")
         .sample(&[], reading.global_service_count());
-    page.gauge("meshkeep_rejected_entries", "Keys whose newest value cannot be used.").sample(&[], reading.rejected_count());
+    text.gauge("meshkeep_rejected_entries", "Keys whose newest value cannot be used.").sample(&[], reading.rejected_count());
     let feed = reading.feed();
-    page.gauge("meshkeep_feed_head_sequence", "Sequence of the newest change.").sample(&[], feed.head);
-    page.gauge("meshkeep_feed_floor_sequence", "Oldest sequence from which a stream can continue.").sample(&[], feed.floor);
-    page.gauge("meshkeep_feed_tombstones", "Tombstones kept for streams.").sample(&[], feed.tombstone_count);
-    let mut trimmed = page.counter("meshkeep_feed_trimmed_tombstones_total", "Removed tombstones, by the bound that removed them.");
+    text.gauge("meshkeep_feed_head_sequence", "Sequence of the newest change.").sample(&[], feed.head);
+    text.gauge("meshkeep_feed_floor_sequence", "Oldest sequence from which a stream can continue.").sample(&[], feed.floor);
+    text.gauge("meshkeep_feed_tombstones", "Tombstones kept for streams.").sample(&[], feed.tombstone_count);
+    let mut trimmed = text.counter("meshkeep_feed_trimmed_tombstones_total", "Removed tombstones, by the bound that removed them.");
     trimmed.sample(&[("bound", "age")], feed.trimmed.by_age);
     trimmed.sample(&[("bound", "count")], feed.trimmed.by_count);
     let age = feed.oldest_tombstone.map_or(Duration::ZERO, |time| SystemTime::now().duration_since(time).unwrap_or_default());
-    page.gauge("meshkeep_feed_oldest_tombstone_age_seconds", "Age of the oldest tombstone; 0 if there is none.")
+    text.gauge("meshkeep_feed_oldest_tombstone_age_seconds", "Age of the oldest tombstone; 0 if there is none.")
         .sample(&[], age.as_secs_f64());
 }

@@ -14,28 +14,33 @@ pub(crate) mod page;
 pub(crate) mod probes;
 pub(crate) mod problems;
 
-use super::dto::meta::Terms;
-use super::problem::{Code, Problem};
+use super::dto::meta::MetaOptions;
+use super::problem::{Problem, ProblemCode};
 use crate::dto::meta::ItemMeta;
 use crate::handle::Reading;
 use crate::model::{ClusterName, EntryKey, Record};
 
 /// Parses a cluster's name in a path. An invalid name gets 404, because no such cluster can exist.
 fn cluster_in_path(name: &str) -> Result<ClusterName, Problem> {
-    ClusterName::parse(name).map_err(|error| Problem::new(Code::NotFound, error.to_string()))
+    ClusterName::parse(name).map_err(|error| Problem::new(ProblemCode::NotFound, error.to_string()))
 }
 
 /// Returns the problem for a path that cannot be parsed. All parameters are texts, so an escape is
 /// not UTF-8.
 fn bad_path(_: &axum::extract::rejection::PathRejection) -> Problem {
-    Problem::new(Code::BadRequest, "the path has an escape that is not UTF-8: write %C3%A9 for é, and %2F for a slash in a name")
+    Problem::new(ProblemCode::BadRequest, "the path has an escape that is not UTF-8: write %C3%A9 for é, and %2F for a slash in a name")
 }
 
 /// Returns the object of one key and its source.
 ///
 /// Returns `None` without the key, and a problem if the data is older than the request allows.
-fn single<T>(reading: &Reading, key: &EntryKey, terms: Terms, of: impl Fn(&Record) -> Option<T>) -> Option<Result<(T, ItemMeta), Problem>> {
+fn find_object<T>(
+    reading: &Reading,
+    key: &EntryKey,
+    meta_options: MetaOptions,
+    of: impl Fn(&Record) -> Option<T>,
+) -> Option<Result<(T, ItemMeta), Problem>> {
     let record = reading.record(key)?;
     let found = of(&record)?;
-    Some(ItemMeta::of_record(reading, &record, terms).map(|meta| (found, meta)))
+    Some(ItemMeta::from_record(reading, &record, meta_options).map(|meta| (found, meta)))
 }

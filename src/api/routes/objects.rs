@@ -5,12 +5,12 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 
-use super::{bad_path, cluster_in_path, single};
+use super::{bad_path, cluster_in_path, find_object};
 use crate::admission::Scanner;
-use crate::api::dto::objects::ClusterIds;
-use crate::api::paging::pages::{Rows, page, records, stepped};
-use crate::api::problem::{Code, Problem};
-use crate::api::query::{IdentitiesQuery, ItemQuery, NodesQuery, Parameters, PlainQuery, ServicesQuery, SharedItemQuery, clusters};
+use crate::api::dto::objects::ClusterIdCache;
+use crate::api::paging::pages::{RowSource, into_outcome, record_rows, respond_with_page};
+use crate::api::problem::{Problem, ProblemCode};
+use crate::api::query::{IdentitiesQuery, ItemQuery, NodesQuery, Parameters, PlainQuery, ServicesQuery, SharedItemQuery, parse_clusters};
 use crate::api::state::ApiState;
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{Identity, IdentityAnswer, IpcacheEntry, Node, Service};
@@ -28,7 +28,10 @@ pub(crate) async fn list_nodes(
     query: Parameters<NodesQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state.handle, scanner, query, |listing, _| Ok((listing.meta(&[Kind::Node])?, records(listing, Kind::Node, Node::of)?))).await
+    respond_with_page(&state.handle, scanner, query, |listing, _| {
+        Ok((listing.meta(&[Kind::Node])?, record_rows(listing, Kind::Node, Node::from_record)?))
+    })
+    .await
 }
 
 /// One node.
@@ -45,8 +48,8 @@ pub(crate) async fn get_node(
     let Path((cluster, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::Node, cluster_in_path(&cluster)?, name.as_str());
     let reading = state.handle.reading_for(RecordQuery::Key(key.clone())).await?;
-    let found = single(&reading, &key, query.values.terms()?, Node::of);
-    let missing = || Problem::new(Code::NotFound, format!("cluster {cluster} has no node {name}: /v1/nodes lists all nodes"));
+    let found = find_object(&reading, &key, query.values.meta_options()?, Node::from_record);
+    let missing = || Problem::new(ProblemCode::NotFound, format!("cluster {cluster} has no node {name}: /v1/nodes lists all nodes"));
     let (mut node, meta) = found.ok_or_else(missing)??;
     node.meta = Some(meta);
     Ok(Json(node))
@@ -62,8 +65,10 @@ pub(crate) async fn list_services(
     query: Parameters<ServicesQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state.handle, scanner, query, |listing, _| Ok((listing.meta(&[Kind::Service])?, records(listing, Kind::Service, Service::of)?)))
-        .await
+    respond_with_page(&state.handle, scanner, query, |listing, _| {
+        Ok((listing.meta(&[Kind::Service])?, record_rows(listing, Kind::Service, Service::from_record)?))
+    })
+    .await
 }
 
 /// One service of one cluster.
@@ -85,9 +90,9 @@ pub(crate) async fn get_service(
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::Service, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
     let reading = state.handle.reading_for(RecordQuery::Key(key.clone())).await?;
-    let found = single(&reading, &key, query.values.terms()?, Service::of);
+    let found = find_object(&reading, &key, query.values.meta_options()?, Service::from_record);
     let detail = || format!("cluster {cluster} exports no service {namespace}/{name}: /v1/services lists all services");
-    let (mut service, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
+    let (mut service, meta) = found.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))??;
     service.meta = Some(meta);
     Ok(Json(service))
 }
@@ -103,14 +108,15 @@ pub(crate) async fn list_identities(
     query: Parameters<IdentitiesQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state.handle, scanner, query, |listing, _| {
+    respond_with_page(&state.handle, scanner, query, |listing, _| {
         let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
         let seek = reading.seek(Kind::Identity, &listing.filter);
-        let rows: Rows = Box::new(move |page, slice| {
-            let ids = ClusterIds::new(&reading);
-            let scanned =
-                reading.scan(&seek, start.as_ref(), slice, |record| Identity::of(record, &ids).is_none_or(|identity| page.take(&identity)));
-            stepped(scanned, &mut start)
+        let rows: RowSource = Box::new(move |page, slice| {
+            let ids = ClusterIdCache::new(&reading);
+            let scanned = reading.scan(&seek, start.as_ref(), slice, |record| {
+                Identity::from_record(record, &ids).is_none_or(|identity| page.push(&identity))
+            });
+            into_outcome(scanned, &mut start)
         });
         Ok((listing.meta(&[Kind::Identity])?, rows))
     })
@@ -131,27 +137,27 @@ pub(crate) async fn get_identity(
     query: Parameters<SharedItemQuery>,
 ) -> Result<Json<IdentityAnswer>, Problem> {
     let id = identity_in_path(path)?;
-    let wanted = clusters(&query.values.cluster)?;
-    let terms = query.values.terms()?;
+    let wanted = parse_clusters(&query.values.cluster)?;
+    let meta_options = query.values.meta_options()?;
     let reading = state.handle.reading_for(RecordQuery::Identity(id)).await?;
-    let ids = ClusterIds::new(&reading);
+    let ids = ClusterIdCache::new(&reading);
     let mut records: Vec<_> = reading.identities(id).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster)).collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.last_sequence));
-    let mut found = records.iter().filter_map(|record| Identity::of(record, &ids));
+    let mut found = records.iter().filter_map(|record| Identity::from_record(record, &ids));
     let Some((identity, newest)) = found.next().zip(records.first()) else {
         let known = Identity::reserved(id).filter(|_| wanted.is_empty());
         let missing = || {
             Problem::new(
-                Code::NotFound,
+                ProblemCode::NotFound,
                 format!("no cluster has an identity {id}{}: /v1/identities lists all identities", owner(&reading, id)),
             )
         };
-        let meta = ItemMeta::nowhere(reading.position(), &[], terms);
+        let meta = ItemMeta::without_source(reading.position(), &[], meta_options);
         return known.map(|identity| Json(IdentityAnswer { identity, others: Vec::new(), meta })).ok_or_else(missing);
     };
     let sources: Vec<_> = records.iter().map(|record| reading.source_of(record)).collect();
-    terms.check(&sources)?;
-    let meta = ItemMeta::of(&reading.source_of(newest), reading.position(), &[], terms);
+    meta_options.check(&sources)?;
+    let meta = ItemMeta::from_source(&reading.source_of(newest), reading.position(), &[], meta_options);
     Ok(Json(IdentityAnswer { identity, others: found.collect(), meta }))
 }
 
@@ -168,9 +174,9 @@ pub(crate) async fn list_identity_ips(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     let id = identity_in_path(path)?;
-    page(&state.handle, scanner, query, move |listing, _| {
-        let named = listing.with(Filter { identity: Some(id), ..listing.filter.clone() });
-        Ok((named.meta(&[Kind::Ip, Kind::Node])?, records(&named, Kind::Ip, IpcacheEntry::of)?))
+    respond_with_page(&state.handle, scanner, query, move |listing, _| {
+        let named = listing.with_filter(Filter { identity: Some(id), ..listing.filter.clone() });
+        Ok((named.meta(&[Kind::Ip, Kind::Node])?, record_rows(&named, Kind::Ip, IpcacheEntry::from_record)?))
     })
     .await
 }
@@ -191,5 +197,5 @@ fn owner(reading: &Reading, id: u32) -> String {
 
 fn identity_in_path(path: Result<Path<String>, PathRejection>) -> Result<u32, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
-    text.parse().map_err(|_| Problem::parameter("id", format!("{text:?} is not a numeric identity from 0 to {}", u32::MAX)))
+    text.parse().map_err(|_| Problem::bad_parameter("id", format!("{text:?} is not a numeric identity from 0 to {}", u32::MAX)))
 }

@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{Html, IntoResponse, Response};
 
-use crate::api::problem::{Code, Problem};
+use crate::api::problem::{Problem, ProblemCode};
 use crate::page;
 
 /// The list of links.
@@ -41,7 +41,7 @@ fn names_html(headers: &HeaderMap) -> bool {
 /// Serves a file of the page.
 pub(crate) async fn asset(Path(path): Path<String>) -> Result<Response, Problem> {
     let Some(asset) = page::asset(&path) else {
-        return Err(Problem::new(Code::NotFound, "the page has no such file in this version: reload the page"));
+        return Err(Problem::new(ProblemCode::NotFound, "the page has no such file in this version: reload the page"));
     };
     let headers = [(CONTENT_TYPE, asset.media_type()), (CACHE_CONTROL, FOR_GOOD), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     Ok((headers, asset.text).into_response())

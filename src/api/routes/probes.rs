@@ -22,26 +22,26 @@ use crate::handle::{ClusterReading, Handle, Origin};
 use crate::model::Phase;
 
 /// Access of the client. The guard sets it for each request.
-type Who = Option<Extension<Access>>;
+type CallerAccess = Option<Extension<Access>>;
 
 /// Parameters of a probe. Those that cannot be parsed are ignored.
-type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
+type ProbeQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 /// A check, and why it fails.
-struct Check {
+struct ProbeCheck {
     name: String,
-    trouble: Option<String>,
+    failure: Option<String>,
     /// Set if a failure is only reported, because the answers are correct despite it.
-    is_remark: bool,
+    is_warning: bool,
 }
 
 /// Parameters of a probe.
 #[derive(Debug, Default)]
-struct Asked {
+struct ProbeOptions {
     verbose: bool,
     synced: bool,
     /// Names of the checks to skip.
-    excluded: BTreeSet<String>,
+    excluded_checks: BTreeSet<String>,
 }
 
 /// Liveness of the process.
@@ -53,8 +53,8 @@ struct Asked {
         ("exclude" = Option<Vec<String>>, Query, description = "Skip the check of this name; repeatable.")
     ),
     responses((status = 200, description = "The process answers.", body = String, content_type = "text/plain")))]
-pub(crate) async fn livez(who: Who, query: Pairs) -> Response {
-    report("livez", &[check("ping", None)], asked(query), who)
+pub(crate) async fn livez(access: CallerAccess, query: ProbeQuery) -> Response {
+    report("livez", &[new_check("ping", None)], parse_options(query), access)
 }
 
 /// Readiness for lookups; with `?synced`, also of every cluster.
@@ -71,9 +71,9 @@ pub(crate) async fn livez(who: Who, query: Pairs) -> Response {
         (status = 200, description = "All checks pass.", body = String, content_type = "text/plain"),
         (status = 503, description = "A check fails.", body = String, content_type = "text/plain")
     ))]
-pub(crate) async fn readyz(State(state): State<ApiState>, who: Who, query: Pairs) -> Response {
-    let asked = asked(query);
-    report("readyz", &checks(&state, asked.synced), asked, who)
+pub(crate) async fn readyz(State(state): State<ApiState>, access: CallerAccess, query: ProbeQuery) -> Response {
+    let options = parse_options(query);
+    report("readyz", &checks(&state, options.synced), options, access)
 }
 
 /// `/readyz` under another name, for tools that know only this one.
@@ -88,45 +88,43 @@ pub(crate) async fn readyz(State(state): State<ApiState>, who: Who, query: Pairs
         (status = 200, description = "Lookups work.", body = String, content_type = "text/plain"),
         (status = 503, description = "A check fails.", body = String, content_type = "text/plain")
     ))]
-pub(crate) async fn healthz(State(state): State<ApiState>, who: Who, query: Pairs) -> Response {
-    report("healthz", &checks(&state, false), asked(query), who)
+pub(crate) async fn healthz(State(state): State<ApiState>, access: CallerAccess, query: ProbeQuery) -> Response {
+    report("healthz", &checks(&state, false), parse_options(query), access)
 }
 
-fn asked(query: Pairs) -> Asked {
-    let mut asked = Asked::default();
+fn parse_options(query: ProbeQuery) -> ProbeOptions {
+    let mut options = ProbeOptions::default();
     for (name, value) in query.into_iter().flat_map(|Query(pairs)| pairs) {
         match name.as_str() {
-            "verbose" => asked.verbose = true,
-            "synced" => asked.synced = true,
-            "exclude" => drop(asked.excluded.insert(value)),
+            "verbose" => options.verbose = true,
+            "synced" => options.synced = true,
+            "exclude" => drop(options.excluded_checks.insert(value)),
             _ => {}
         }
     }
-    asked
+    options
 }
 
-fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
+fn checks(state: &ApiState, synced: bool) -> Vec<ProbeCheck> {
     let reading = state.handle.try_reading();
     let loading = || "still loading".to_owned();
     let mut checks = vec![
-        check("store", reading.is_none().then(loading)),
-        storing(&state.handle),
-        check("shutdown", state.stop.is_cancelled().then(|| "shutting down".to_owned())),
+        new_check("store", reading.is_none().then(loading)),
+        store_check(&state.handle),
+        new_check("shutdown", state.stop.is_cancelled().then(|| "shutting down".to_owned())),
     ];
     if synced {
         let directory = state.handle.directory();
         let unreadable = || directory.error.unwrap_or_else(|| "not read yet".to_owned());
-        checks.push(check("directory", (!directory.readable).then(unreadable)));
-        checks.push(check("clusters", state.handle.no_clusters().map(|none| one_line(&none.reason))));
+        checks.push(new_check("directory", (!directory.readable).then(unreadable)));
+        checks.push(new_check("clusters", state.handle.no_clusters().map(|none| one_line(&none.reason))));
         if let Some(reading) = &reading {
             let configured = reading.configured_clusters();
             // if a file was valid before and cannot be read now, its cluster stays in use
             let unread = directory.invalid.into_iter().filter(|(file, _)| configured.iter().all(|name| name.as_str() != file));
-            checks.extend(
-                unread.map(|(file, reason)| {
-                    check(&format!("cluster/{file}"), Some(format!("its file cannot be used: {}", one_line(&reason))))
-                }),
-            );
+            checks.extend(unread.map(|(file, reason)| {
+                new_check(&format!("cluster/{file}"), Some(format!("its file cannot be used: {}", one_line(&reason))))
+            }));
             checks.extend(configured.into_iter().filter_map(|name| reading.cluster(&name)).map(|cluster| cluster_check(&cluster)));
         }
     }
@@ -134,9 +132,9 @@ fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
 }
 
 /// Checks that a cluster with a client file is live and all of its data is confirmed.
-fn cluster_check(cluster: &ClusterReading) -> Check {
+fn cluster_check(cluster: &ClusterReading) -> ProbeCheck {
     let restored = cluster.resources.iter().find(|resource| resource.source.origin != Origin::Live);
-    let trouble = match (cluster.phase, restored) {
+    let failure = match (cluster.phase, restored) {
         (Some(Phase::Live), None) => None,
         (Some(Phase::Live), Some(resource)) => Some(format!("{} not confirmed yet", resource.kind)),
         (phase, _) => {
@@ -145,22 +143,22 @@ fn cluster_check(cluster: &ClusterReading) -> Check {
             Some(format!("{}{error}", phase.map_or("not started yet", Phase::api_name)))
         }
     };
-    check(&format!("cluster/{}", cluster.name), trouble)
+    new_check(&format!("cluster/{}", cluster.name), failure)
 }
 
 /// Checks the store. A failure is only reported, because the answers come from the remote clusters.
-fn storing(handle: &Handle) -> Check {
+fn store_check(handle: &Handle) -> ProbeCheck {
     let (name, error) = store_state(handle);
-    let trouble = match name {
+    let failure = match name {
         "healthy" | "loading" => None,
         "lost" => Some(format!("the store has lost data: {}", handle.store().losses.join("; "))),
         _ => Some(format!("{name}, new changes are only in memory or in the log: {}", error.unwrap_or_default())),
     };
-    Check { is_remark: true, ..check("storing", trouble) }
+    ProbeCheck { is_warning: true, ..new_check("storing", failure) }
 }
 
-fn check(name: &str, trouble: Option<String>) -> Check {
-    Check { name: name.to_owned(), trouble, is_remark: false }
+fn new_check(name: &str, failure: Option<String>) -> ProbeCheck {
+    ProbeCheck { name: name.to_owned(), failure, is_warning: false }
 }
 
 /// Puts an error on one line.
@@ -168,26 +166,26 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn report(probe: &str, checks: &[Check], mut asked: Asked, who: Who) -> Response {
+fn report(probe: &str, checks: &[ProbeCheck], mut options: ProbeOptions, access: CallerAccess) -> Response {
     let (mut lines, mut passed) = (String::new(), true);
     for check in checks {
-        lines += &match &check.trouble {
-            _ if asked.excluded.remove(&check.name) => format!("[+]{} excluded: ok\n", check.name),
+        lines += &match &check.failure {
+            _ if options.excluded_checks.remove(&check.name) => format!("[+]{} excluded: ok\n", check.name),
             None => format!("[+]{} ok\n", check.name),
-            Some(trouble) if check.is_remark => format!("[!]{}: {trouble}\n", check.name),
-            Some(trouble) => {
+            Some(failure) if check.is_warning => format!("[!]{}: {failure}\n", check.name),
+            Some(failure) => {
                 passed = false;
-                format!("[-]{} failed: {trouble}\n", check.name)
+                format!("[-]{} failed: {failure}\n", check.name)
             }
         };
     }
     let status = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     // clients without confirmed access get no details
-    let is_anonymous = who.is_none_or(|Extension(access)| access == Access::Anonymous);
-    if is_anonymous || (passed && !asked.verbose) {
+    let is_anonymous = access.is_none_or(|Extension(access)| access == Access::Anonymous);
+    if is_anonymous || (passed && !options.verbose) {
         return (status, if passed { "ok" } else { "not ok" }).into_response();
     }
-    if !asked.excluded.is_empty() {
+    if !options.excluded_checks.is_empty() {
         // without the names: text from clients is not sent back
         lines += "warn: there are no checks with some of the excluded names\n";
     }

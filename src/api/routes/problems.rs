@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::response::Response;
 
 use crate::admission::Scanner;
-use crate::api::paging::listing::{Listing, checked_limit};
-use crate::api::paging::pages::{Rows, Step, page_of};
+use crate::api::paging::list_request::{ListRequest, checked_limit};
+use crate::api::paging::pages::{RowSource, SliceOutcome, respond_with_page_of};
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::state::ApiState;
@@ -30,40 +30,40 @@ pub(crate) async fn list_problems(
     query: Parameters<ProblemsQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    checked_limit(query.values.parts()?.limit)?;
+    checked_limit(query.values.common()?.limit)?;
     let reading = state.handle.reading().await?;
     let Surveyed { survey, is_complete } = state.findings.surveyor.survey(&reading).await;
-    page_of(reading, Some(is_complete), scanner, query, move |listing, query| {
+    respond_with_page_of(reading, Some(is_complete), scanner, query, move |listing, query| {
         let meta = listing.meta(&Kind::ALL)?;
-        let wanted = Wanted::read(query, listing.filter.clusters.clone())?;
-        Ok((meta, findings(listing, standing(&state.findings, &listing.reading), survey, wanted)))
+        let filter = FindingFilter::parse(query, listing.filter.clusters.clone())?;
+        Ok((meta, finding_rows(listing, standing(&state.findings, &listing.reading), survey, filter)))
     })
     .await
 }
 
 /// Filter of the findings.
-struct Wanted {
+struct FindingFilter {
     kind: Option<&'static str>,
     severity: Option<Severity>,
     clusters: Vec<ClusterName>,
 }
 
-impl Wanted {
-    fn read(query: &ProblemsQuery, clusters: Vec<ClusterName>) -> Result<Self, Problem> {
+impl FindingFilter {
+    fn parse(query: &ProblemsQuery, clusters: Vec<ClusterName>) -> Result<Self, Problem> {
         let known = |name: &String| KINDS.iter().map(|(kind, _)| *kind).find(|kind| kind == name);
         let severity = |name: &String| Severity::ALL.into_iter().find(|severity| severity.api_name() == name);
-        let (kind, wanted) = (query.kind.as_ref().map(known), query.severity.as_ref().map(severity));
+        let (kind, filter) = (query.kind.as_ref().map(known), query.severity.as_ref().map(severity));
         if kind == Some(None) {
             let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
-            return Err(Problem::parameter("kind", format!("there is no such kind of finding: use one of {}", kinds.join(", "))));
+            return Err(Problem::bad_parameter("kind", format!("there is no such kind of finding: use one of {}", kinds.join(", "))));
         }
-        if wanted == Some(None) {
-            return Err(Problem::parameter("severity", "use critical, warning or info".to_owned()));
+        if filter == Some(None) {
+            return Err(Problem::bad_parameter("severity", "use critical, warning or info".to_owned()));
         }
-        Ok(Self { kind: kind.flatten(), severity: wanted.flatten(), clusters })
+        Ok(Self { kind: kind.flatten(), severity: filter.flatten(), clusters })
     }
 
-    fn has(&self, finding: &FindingObject) -> bool {
+    fn matches(&self, finding: &FindingObject) -> bool {
         let is_of = |names: &[String]| self.clusters.iter().any(|cluster| names.iter().any(|name| **name == *cluster.as_str()));
         self.kind.is_none_or(|kind| kind == finding.kind)
             && self.severity.is_none_or(|severity| severity == finding.severity)
@@ -71,39 +71,39 @@ impl Wanted {
     }
 }
 
-/// Returns the rows of a page: first `standing`, the findings about clusters and this process, then
+/// Returns the rows of a page: first `current`, the findings about clusters and this process, then
 /// those across keys.
-fn findings(listing: &Listing, standing: Vec<FindingObject>, survey: Option<Survey>, wanted: Wanted) -> Rows {
+fn finding_rows(listing: &ListRequest, current: Vec<FindingObject>, survey: Option<Survey>, filter: FindingFilter) -> RowSource {
     let reading = listing.reading.clone();
     let unread = UnreadNodes::of(&reading);
-    let is_wanted = move |finding: &FindingObject| wanted.has(finding);
+    let is_selected = move |finding: &FindingObject| filter.matches(finding);
     let first = listing.start_text().unwrap_or_default();
     let mut start: Option<handle::Finding> = first.parse().ok();
     // a page that begins with a finding across keys is after those about clusters
-    let about_clusters = if start.is_some() { Vec::new() } else { standing };
+    let about_clusters = if start.is_some() { Vec::new() } else { current };
     let mut about_clusters: VecDeque<Finding> =
-        about_clusters.into_iter().filter(|finding| *finding.id >= *first && is_wanted(finding)).map(Finding::from).collect();
+        about_clusters.into_iter().filter(|finding| *finding.id >= *first && is_selected(finding)).map(Finding::from).collect();
     Box::new(move |page, slice| {
         while let Some(finding) = about_clusters.front() {
-            if !page.take(finding) {
-                return Step::Ended(Some(finding.id.clone()));
+            if !page.push(finding) {
+                return SliceOutcome::Ended(Some(finding.id.clone()));
             }
             about_clusters.pop_front();
         }
-        let Some(survey) = &survey else { return Step::Ended(None) };
+        let Some(survey) = &survey else { return SliceOutcome::Ended(None) };
         let from = start.take();
         for finding in survey.findings_from(from.as_ref()) {
             if slice.is_over() {
                 start = Some(finding.clone());
-                return Step::Paused(finding.to_string());
+                return SliceOutcome::Paused(finding.to_string());
             }
             slice.look();
-            let Some(told) = told(finding, survey, &reading, &unread).filter(&is_wanted).map(Finding::from) else { continue };
-            if !page.take(&told) {
+            let Some(told) = told(finding, survey, &reading, &unread).filter(&is_selected).map(Finding::from) else { continue };
+            if !page.push(&told) {
                 start = Some(finding.clone());
-                return Step::Ended(Some(told.id));
+                return SliceOutcome::Ended(Some(told.id));
             }
         }
-        Step::Ended(None)
+        SliceOutcome::Ended(None)
     })
 }

@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::admission::{Pace, Scans};
-use crate::api::events::{Hub, Patience};
-use crate::api::guard::{Guard, Hosts};
+use crate::admission::{ScanExecutor, ScanLimits};
+use crate::api::events::{ChangeRouter, ConflationPolicy};
+use crate::api::guard::{AllowedHosts, Guard};
 use crate::api::router::router;
 use crate::api::state::ApiState;
 use crate::commit::{
@@ -31,15 +31,15 @@ use crate::model::*;
 use crate::store::{Group, StoreError};
 use crate::view::View;
 
-/// Sequence of the newest change of [`Fixture::new`].
+/// Sequence of the newest change of [`ApiFixture::new`].
 pub(in crate::api) const HEAD: u64 = 113;
 
 /// The HTTP API over the mesh, and the command queue of its writer.
-pub(in crate::api) struct Fixture {
+pub(in crate::api) struct ApiFixture {
     pub(in crate::api) handle: Handle,
     pub(in crate::api) stop: CancellationToken,
     pub(in crate::api) router: Router,
-    pub(in crate::api) scans: Scans,
+    pub(in crate::api) scans: ScanExecutor,
     commands: CommandSender,
     keeper: JoinSet<()>,
     loaded: watch::Sender<Option<Subscriber>>,
@@ -50,21 +50,21 @@ pub(in crate::api) struct Fixture {
 
 /// An answer as a client sees it.
 #[derive(Debug)]
-pub(in crate::api) struct Answer {
+pub(in crate::api) struct TestResponse {
     pub(in crate::api) status: StatusCode,
     pub(in crate::api) headers: HeaderMap,
     pub(in crate::api) bytes: Vec<u8>,
 }
 
-struct Nowhere;
+struct DiscardingStore;
 
-impl Persistence for Nowhere {
+impl Persistence for DiscardingStore {
     fn persist(&self, _: &Group) -> Result<(), StoreError> {
         Ok(())
     }
 }
 
-impl Answer {
+impl TestResponse {
     pub(in crate::api) fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes).unwrap_or_else(|_| String::from_utf8_lossy(&self.bytes).into_owned().into())
     }
@@ -74,34 +74,34 @@ impl Answer {
     }
 }
 
-impl Fixture {
+impl ApiFixture {
     pub(in crate::api) fn new() -> Self {
-        Self::of(mesh())
+        Self::with_view(mesh())
     }
 
-    pub(in crate::api) fn of(view: View) -> Self {
-        Self::of_own(view, None)
+    pub(in crate::api) fn with_view(view: View) -> Self {
+        Self::with_own_cluster(view, None)
     }
 
     /// A meshkeep whose own cluster is this one.
-    pub(in crate::api) fn of_own(view: View, own_cluster: Option<ClusterName>) -> Self {
-        Self::made(view, own_cluster, paris_status())
+    pub(in crate::api) fn with_own_cluster(view: View, own_cluster: Option<ClusterName>) -> Self {
+        Self::build(view, own_cluster, paris_status())
     }
 
     /// Changes the status of paris.
-    pub(in crate::api) fn of_paris(change: impl FnOnce(&mut ClusterStatus)) -> Self {
+    pub(in crate::api) fn with_paris_status(change: impl FnOnce(&mut ClusterStatus)) -> Self {
         let mut status = paris_status();
         change(&mut status);
-        Self::made(mesh(), None, status)
+        Self::build(mesh(), None, status)
     }
 
-    fn made(view: View, own_cluster: Option<ClusterName>, status: ClusterStatus) -> Self {
+    fn build(view: View, own_cluster: Option<ClusterName>, status: ClusterStatus) -> Self {
         let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
         let feed = Feed::starting_at(view.sequence(), retention);
         let reserved = Sequence(1 << 40);
         let (publisher, subscriber) =
             publication(Published { view: view.clone(), feed: feed.clone(), epoch: Epoch(0xfeed), earlier: Arc::default() });
-        let (persister, _) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
+        let (persister, _) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
         let committer =
             Committer::new(Published { view, feed, epoch: Epoch(0xfeed), earlier: Arc::default() }, publisher, persister, reserved);
         let (commands, receiver) = command_queue();
@@ -128,16 +128,16 @@ impl Fixture {
         let stop = CancellationToken::new();
         let state = ApiState::new(handle.clone(), stop.clone());
         let scans = state.scans.clone();
-        let router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        let router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
         Self { handle, stop, router, scans, commands, keeper: JoinSet::new(), loaded, board, directory, persistence }
     }
 
-    /// Makes every tick a wave: changes within some milliseconds are merged by key.
-    pub(in crate::api) fn with_waves(mut self) -> Self {
-        let patience = Patience { deliveries_min: 0, busy_takers_min: 0, late_max: Duration::from_millis(10) };
-        let hub = Hub::new(self.handle.clone(), self.stop.clone(), patience);
-        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.hub = hub);
-        self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+    /// Conflates changes in every tick: changes within some milliseconds are merged by key.
+    pub(in crate::api) fn with_conflation(mut self) -> Self {
+        let policy = ConflationPolicy { deliveries_min: 0, busy_deliveries_min: 0, delay_max: Duration::from_millis(10) };
+        let change_router = ChangeRouter::new(self.handle.clone(), self.stop.clone(), policy);
+        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.change_router = change_router);
+        self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
         self
     }
 
@@ -145,7 +145,7 @@ impl Fixture {
     pub(in crate::api) fn with_cluster_files(mut self, files: ClusterFiles) -> Self {
         self.handle = self.handle.with_cluster_files(files);
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
-        self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
         self
     }
 
@@ -153,15 +153,15 @@ impl Fixture {
     pub(in crate::api) fn with_decoded(mut self, budget: DecodedBudget) -> Self {
         self.handle = self.handle.with_decoded(budget);
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
-        self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
         self
     }
 
     /// Uses slices and pages of this length.
-    pub(in crate::api) fn with_pace(mut self, pace: Pace) -> Self {
-        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.scans = Scans::new(pace));
+    pub(in crate::api) fn with_scan_limits(mut self, pace: ScanLimits) -> Self {
+        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.scans = ScanExecutor::new(pace));
         self.scans = state.scans.clone();
-        self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
         self
     }
 
@@ -169,20 +169,20 @@ impl Fixture {
     pub(in crate::api) fn with_survey(mut self) -> (Self, watch::Sender<Option<Survey>>) {
         let (surveyor, sender) = Surveyor::told();
         let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.findings.surveyor = surveyor);
-        self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
         (self, sender)
     }
 
     /// Starts the task that publishes findings.
-    pub(in crate::api) fn looked_after(mut self) -> Self {
+    pub(in crate::api) fn with_publisher(mut self) -> Self {
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
-        self.router = router(state.clone(), Guard::new(Hosts::new(&[], &[]), None));
+        self.router = router(state.clone(), Guard::new(AllowedHosts::new(&[], &[]), None));
         self.keeper.spawn(findings::keep(state.findings.clone()));
         self
     }
 
     /// Sets the status of some clusters.
-    pub(in crate::api) fn tell(&self, told: impl IntoIterator<Item = (&'static str, ClusterStatus)>) {
+    pub(in crate::api) fn publish_statuses(&self, told: impl IntoIterator<Item = (&'static str, ClusterStatus)>) {
         let told = told.into_iter().map(|(name, status)| (cluster(name), watch::channel(status).1));
         self.board.send_replace(Arc::new(told.collect()));
     }
@@ -193,21 +193,21 @@ impl Fixture {
     }
 
     /// Changes the status of `paris`.
-    pub(in crate::api) fn paris_is(&self, change: impl FnOnce(&mut ClusterStatus)) {
+    pub(in crate::api) fn set_paris_status(&self, change: impl FnOnce(&mut ClusterStatus)) {
         let mut status = paris_status();
         change(&mut status);
         let status = watch::channel(status).1;
         self.board.send_replace(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
     }
 
-    pub(in crate::api) async fn send(&self, request: Request<Body>) -> Answer {
+    pub(in crate::api) async fn send(&self, request: Request<Body>) -> TestResponse {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes().to_vec();
-        Answer { status: parts.status, headers: parts.headers, bytes }
+        TestResponse { status: parts.status, headers: parts.headers, bytes }
     }
 
-    pub(in crate::api) async fn get(&self, uri: &str) -> Answer {
+    pub(in crate::api) async fn get(&self, uri: &str) -> TestResponse {
         self.send(Request::get(uri).body(Body::empty()).unwrap()).await
     }
 

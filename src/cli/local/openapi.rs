@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use crate::cli::failure::{CommandResult, ExitStatus};
 use crate::cli::terminal::output;
-use crate::runtime::{OpenapiForm, openapi_document};
+use crate::runtime::{DocumentVersion, openapi_document};
 
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(in crate::cli) struct OpenapiOptions {
@@ -23,8 +23,8 @@ enum OpenapiVersion {
 
 pub(in crate::cli) fn run(options: OpenapiOptions) -> CommandResult {
     let form = match options.form {
-        OpenapiVersion::V31 => OpenapiForm::New,
-        OpenapiVersion::V30 => OpenapiForm::Old,
+        OpenapiVersion::V31 => DocumentVersion::V31,
+        OpenapiVersion::V30 => DocumentVersion::V30,
     };
     let document = openapi_document(form);
     output::print_document(|out| writeln!(out, "{}", document.trim_end()))?;

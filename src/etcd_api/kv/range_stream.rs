@@ -79,7 +79,8 @@ impl ChunkStream {
         let mut response = (self.executor, memory, out);
         let stop = loop {
             let outcome;
-            (outcome, response) = self.scanner.slice(response, |(executor, memory, out), slice| executor.advance(slice, memory, out)).await;
+            (outcome, response) =
+                self.scanner.run_slice(response, |(executor, memory, out), slice| executor.advance(slice, memory, out)).await;
             if let ControlFlow::Break(stop) = outcome {
                 break stop?;
             }

@@ -37,7 +37,7 @@ impl PbMaintenanceService for EtcdApi {
         let head = reading.position().sequence;
         let used = self.handle.clone();
         let scanner = self.acquire_scanner(client_of(&request))?;
-        let bytes = scanner.once(move || used.disk_bytes().iter().map(|(_, bytes)| *bytes).sum::<u64>()).await;
+        let bytes = scanner.run_once(move || used.disk_bytes().iter().map(|(_, bytes)| *bytes).sum::<u64>()).await;
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         Ok(Response::new(PbStatusResponse {
             header: Some(header_at(&reading)),

@@ -7,18 +7,18 @@ use futures_util::FutureExt;
 use tonic::{Code, Request};
 
 use super::*;
-use crate::admission::{Client, Pace, Scans};
+use crate::admission::{Client, ScanExecutor, ScanLimits};
 use crate::etcd_api::kv::KvService;
 use crate::handle::Allowance;
 
 const KEYS: u8 = 200;
 
 /// One row per slice, on one thread.
-const ONE_ROW_SLICES: Pace = Pace { slice: Allowance::Rows(1), page: Allowance::Rows(1_000) };
+const ONE_ROW_SLICES: ScanLimits = ScanLimits { slice: Allowance::Rows(1), page: Allowance::Rows(1_000) };
 
 /// An etcd API over [`KEYS`] keys, and its scheduler of long requests.
-fn api_with_keys(value: &[u8]) -> (Mirror, KvService, Scans) {
-    let (mut mirror, scans) = (Mirror::new(), Scans::on_threads(ONE_ROW_SLICES, 1));
+fn api_with_keys(value: &[u8]) -> (Mirror, KvService, ScanExecutor) {
+    let (mut mirror, scans) = (Mirror::new(), ScanExecutor::with_threads(ONE_ROW_SLICES, 1));
     (0..KEYS).for_each(|last| mirror.put(&format!("10.0.0.{last}"), value));
     let options = EtcdOptions { scans: scans.clone(), ..EtcdOptions::default() };
     let keys = KvService(Arc::new(EtcdApi::new(mirror.handle.clone(), options)));
@@ -27,7 +27,7 @@ fn api_with_keys(value: &[u8]) -> (Mirror, KvService, Scans) {
 
 fn from_client<T>(client: u8, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.extensions_mut().insert(Client::at(IpAddr::from([192, 0, 2, client])));
+    request.extensions_mut().insert(Client::from_ip(IpAddr::from([192, 0, 2, client])));
     request
 }
 
@@ -82,7 +82,7 @@ async fn long_requests_run_in_slices_and_end_when_their_client_disconnects() {
         keys.range(from_client(2, PbRangeRequest { count_only: true, ..all_keys() })).await.unwrap();
         let after = scans.spent().rows - before;
         assert!(after < meanwhile + 60, "{name}: work continues for a client that disconnected");
-        assert_eq!(scans.count(), 0, "{name}");
+        assert_eq!(scans.admitted_count(), 0, "{name}");
     }
 }
 

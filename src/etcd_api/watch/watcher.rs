@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 use super::super::key_interval::KeyInterval;
 use super::super::recent_changes::RecentChanges;
 use super::super::revisions::{to_revision, to_sequence};
-use crate::admission::Held;
+use crate::admission::MemoryPermit;
 use crate::handle::Announcement;
 use crate::handle::{RawChange, Reading};
 use crate::instruments::OpenGuard;
@@ -41,7 +41,7 @@ pub(super) struct Watcher {
     had_events: bool,
     /// Sequence up to which all events were sent. Above the head if the watch starts in the future.
     sent: Sequence,
-    _open: (OpenGuard, Held),
+    _open: (OpenGuard, MemoryPermit),
 }
 
 /// Reason why a watch was refused.
@@ -64,7 +64,7 @@ impl Watcher {
     pub(super) fn new(
         request: &PbWatchRequestUnion,
         head: Sequence,
-        open: (OpenGuard, Held),
+        open: (OpenGuard, MemoryPermit),
         may_read: impl Fn(&KeyInterval) -> bool,
     ) -> Result<Self, CreateRefusal> {
         let PbWatchRequestUnion::CreateRequest(create) = request else {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
-use crate::api::{ApiOptions, Bound};
+use crate::api::{ApiOptions, BoundApi};
 use crate::commit::{PersistState, first_reservation, publication};
 use crate::etcd_api::{self, EtcdOptions};
 use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport};
@@ -256,7 +256,7 @@ async fn early_answers_are_those_of_the_loaded_store() {
         lost_lines: LostLines::default(),
     });
     let handle = handle.with_early(early);
-    let bound = Bound::bind(&[ListenAddress::parse("127.0.0.1:0").unwrap()], &ApiOptions::default()).await.unwrap();
+    let bound = BoundApi::bind(&[ListenAddress::parse("127.0.0.1:0").unwrap()], &ApiOptions::default()).await.unwrap();
     let address = bound.addresses()[0].strip_prefix("http://").unwrap().to_owned();
     let stop = CancellationToken::new();
     let mut tasks = tokio::task::JoinSet::new();

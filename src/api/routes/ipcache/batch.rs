@@ -13,19 +13,19 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 
-use super::used::Used;
-use crate::admission::{Held, Scanner};
-use crate::api::dto::meta::Terms;
+use super::lookup_sources::LookupSources;
+use crate::admission::{MemoryPermit, Scanner};
+use crate::api::dto::meta::MetaOptions;
 use crate::api::guard::BODY_BYTES_MAX;
-use crate::api::paging::pages::json;
+use crate::api::paging::pages::json_response;
 use crate::api::paging::scanner;
-use crate::api::problem::{Code, Problem};
+use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{ItemQuery, Parameters};
 use crate::api::state::ApiState;
 use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
 use crate::dto::meta::{ListMeta, SourceAge};
 use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
-use crate::server::BodyOverdue;
+use crate::server::BodyTimeout;
 
 /// Maximum number of addresses per batch (docs/use/api/lookups-and-explain.md): about 10 ms of
 /// work.
@@ -37,23 +37,23 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 /// A batch in progress. All lookups use one snapshot.
 #[derive(Debug)]
-struct Batch {
+struct LookupBatch {
     reading: Reading,
     ips: Arc<[String]>,
     next: usize,
-    used: Used,
-    terms: Terms,
+    sources_used: LookupSources,
+    meta_options: MetaOptions,
     /// Age of an answer without a match: that of the ipcache of all clusters. Computed when it is
     /// first needed.
-    age_of_none: Option<SourceAge>,
+    age_without_match: Option<SourceAge>,
 }
 
 /// Rest of a batch that is being sent, and its memory.
-struct Sending {
+struct LookupStream {
     scanner: Scanner,
-    _held: Held,
+    _permit: MemoryPermit,
     /// `None` once the end was sent.
-    batch: Option<Batch>,
+    batch: Option<LookupBatch>,
 }
 
 /// Lookups of up to 10,000 addresses, all in one snapshot.
@@ -72,30 +72,37 @@ pub(crate) async fn lookup_ips(
 ) -> Result<Response, Problem> {
     let Json(LookupRequest { ips }) = body.map_err(|rejection| bad_body(&rejection))?;
     if ips.len() > BATCH_LENGTH_MAX {
-        return Err(Problem::parameter(
+        return Err(Problem::bad_parameter(
             "ips",
             format!("{} addresses are too many: send at most {BATCH_LENGTH_MAX} in one request", ips.len()),
         ));
     }
-    let terms = query.values.terms()?;
+    let meta_options = query.values.meta_options()?;
     let (reading, ips) = (state.handle.reading().await?, Arc::<[String]>::from(ips));
-    let held = scanner::hold(&scanner).await?;
-    let batch = || Batch { reading: reading.clone(), ips: Arc::clone(&ips), next: 0, used: Used::default(), terms, age_of_none: None };
-    if terms.has_age() {
+    let permit = scanner::acquire_page_memory(&scanner).await?;
+    let batch = || LookupBatch {
+        reading: reading.clone(),
+        ips: Arc::clone(&ips),
+        next: 0,
+        sources_used: LookupSources::default(),
+        meta_options,
+        age_without_match: None,
+    };
+    if meta_options.has_age() {
         // the sources are known only after all lookups, and a refusal has to come before the first
         // byte
         let mut batch = batch();
-        let sources = scanner.run(move |slice| batch.look(slice)).await;
-        terms.check(&sources)?;
+        let sources = scanner.run(move |slice| batch.collect_sources(slice)).await;
+        meta_options.check(&sources)?;
     }
-    let sending = Sending { scanner, _held: held, batch: Some(batch()) };
+    let response = LookupStream { scanner, _permit: permit, batch: Some(batch()) };
     // fused, because the compression layer polls once more after the end
-    Ok(json(Body::from_stream(stream::unfold(sending, Sending::next).fuse())))
+    Ok(json_response(Body::from_stream(stream::unfold(response, LookupStream::next).fuse())))
 }
 
-impl Batch {
+impl LookupBatch {
     /// Finds the sources that all lookups use.
-    fn look(&mut self, slice: &mut Slice) -> ControlFlow<Vec<SourceMeta>> {
+    fn collect_sources(&mut self, slice: &mut Slice) -> ControlFlow<Vec<SourceMeta>> {
         while let Some(text) = self.ips.get(self.next) {
             if slice.is_over() {
                 return ControlFlow::Continue(());
@@ -103,10 +110,10 @@ impl Batch {
             slice.look();
             self.next += 1;
             if let Some(found) = self.lookup(text) {
-                self.used.add(&found);
+                self.sources_used.add(&found);
             }
         }
-        ControlFlow::Break(self.used.sources(&self.reading))
+        ControlFlow::Break(self.sources_used.sources(&self.reading))
     }
 
     fn lookup(&self, text: &str) -> Option<Vec<LookupMatch>> {
@@ -115,7 +122,7 @@ impl Batch {
     }
 
     /// Returns the next bytes, and whether they are the last.
-    fn advance(&mut self, slice: &mut Slice) -> Result<(Vec<u8>, bool), serde_json::Error> {
+    fn next_bytes(&mut self, slice: &mut Slice) -> Result<(Vec<u8>, bool), serde_json::Error> {
         let mut bytes = Vec::with_capacity(CHUNK_BYTES);
         if self.next == 0 {
             bytes.extend_from_slice(b"{\"items\":[");
@@ -130,18 +137,18 @@ impl Batch {
             }
             let found = self.lookup(text);
             let item = match &found {
-                Some(found) => LookupItem::new(text, found, age_of(found, &self.reading, self.terms, &mut self.age_of_none)),
+                Some(found) => LookupItem::new(text, found, age_of(found, &self.reading, self.meta_options, &mut self.age_without_match)),
                 None => LookupItem::failed(text),
             };
             serde_json::to_writer(&mut bytes, &item)?;
             self.next += 1;
             if let Some(found) = &found {
-                self.used.add(found);
+                self.sources_used.add(found);
             }
         }
-        let sources = self.used.sources(&self.reading);
+        let sources = self.sources_used.sources(&self.reading);
         bytes.extend_from_slice(b"],\"meta\":");
-        let meta = ListMeta::new(self.reading.position().to_string(), &sources, self.terms);
+        let meta = ListMeta::new(self.reading.position().to_string(), &sources, self.meta_options);
         serde_json::to_writer(&mut bytes, &meta)?;
         bytes.push(b'}');
         Ok((bytes, true))
@@ -149,30 +156,35 @@ impl Batch {
 }
 
 /// Returns the age of one lookup's answer.
-fn age_of(found: &[LookupMatch], reading: &Reading, terms: Terms, of_none: &mut Option<SourceAge>) -> Option<SourceAge> {
+fn age_of(
+    found: &[LookupMatch],
+    reading: &Reading,
+    meta_options: MetaOptions,
+    age_without_match: &mut Option<SourceAge>,
+) -> Option<SourceAge> {
     match found.first() {
-        _ if !terms.wants_sources() => None,
+        _ if !meta_options.wants_sources() => None,
         Some(first) => Some(SourceAge::from(&reading.source_of(&first.record))),
-        None if of_none.is_some() => of_none.clone(),
+        None if age_without_match.is_some() => age_without_match.clone(),
         None => {
-            let mut used = Used::default();
-            used.add(found);
-            *of_none = SourceAge::of_all(&used.sources(reading));
-            of_none.clone()
+            let mut sources_used = LookupSources::default();
+            sources_used.add(found);
+            *age_without_match = SourceAge::oldest(&sources_used.sources(reading));
+            age_without_match.clone()
         }
     }
 }
 
-impl Sending {
+impl LookupStream {
     /// Returns the next bytes. They are computed once the socket accepts them.
     async fn next(mut self) -> Option<(Result<Bytes, serde_json::Error>, Self)> {
         let batch = self.batch.take()?;
-        let (made, batch) = self.scanner.slice(batch, Batch::advance).await;
-        let made = made.map(|(bytes, is_last)| {
+        let (outcome, batch) = self.scanner.run_slice(batch, LookupBatch::next_bytes).await;
+        let outcome = outcome.map(|(bytes, is_last)| {
             self.batch = (!is_last).then_some(batch);
             Bytes::from(bytes)
         });
-        Some((made, self))
+        Some((outcome, self))
     }
 }
 
@@ -180,21 +192,23 @@ fn bad_body(rejection: &JsonRejection) -> Problem {
     const EXAMPLE: &str = r#"{"ips":["10.1.2.40","fd00::1"]}"#;
     let (code, detail) = match rejection {
         JsonRejection::MissingJsonContentType(_) => (
-            Code::UnsupportedMediaType,
+            ProblemCode::UnsupportedMediaType,
             format!("the content type must be application/json: send Content-Type: application/json and a body such as {EXAMPLE}"),
         ),
-        JsonRejection::JsonSyntaxError(_) => (Code::BadRequest, format!("the body is not JSON: send a body such as {EXAMPLE}")),
+        JsonRejection::JsonSyntaxError(_) => (ProblemCode::BadRequest, format!("the body is not JSON: send a body such as {EXAMPLE}")),
         JsonRejection::JsonDataError(_) => (
-            Code::BadRequest,
+            ProblemCode::BadRequest,
             format!(
                 "the body is not the expected JSON: send a body such as {EXAMPLE}, with the member ips (a list of strings) and no other"
             ),
         ),
         other if other.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            (Code::TooLarge, format!("a body may have at most {BODY_BYTES_MAX} bytes: send several requests"))
+            (ProblemCode::TooLarge, format!("a body may have at most {BODY_BYTES_MAX} bytes: send several requests"))
         }
-        other if BodyOverdue::caused(other) => (Code::BodyTimeout, format!("the body did not arrive in time: send {EXAMPLE} again")),
-        _ => (Code::BadRequest, format!("the body is incomplete: send {EXAMPLE} again")),
+        other if BodyTimeout::is_cause_of(other) => {
+            (ProblemCode::BodyTimeout, format!("the body did not arrive in time: send {EXAMPLE} again"))
+        }
+        _ => (ProblemCode::BadRequest, format!("the body is incomplete: send {EXAMPLE} again")),
     };
     Problem::new(code, detail)
 }

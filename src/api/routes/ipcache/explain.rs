@@ -9,10 +9,10 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 
-use super::hints::{hints as of_miss, is_for, of_rejected};
+use super::hints::{is_exactly, miss_hints, rejected_hint};
 use crate::admission::Scanner;
-use crate::api::dto::meta::{Terms, origin_name};
-use crate::api::paging::pages::one;
+use crate::api::dto::meta::{MetaOptions, origin_name};
+use crate::api::paging::pages::respond_with_object;
 use crate::api::problem::Problem;
 use crate::api::query::{ItemQuery, Parameters};
 use crate::api::routes::bad_path;
@@ -46,61 +46,61 @@ pub(crate) async fn explain_ip(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
-    let ip: IpAddr = text.parse().map_err(|_| Problem::parameter("ip", format!("{text:?} is not an IP address")))?;
-    let terms = query.values.terms()?;
+    let ip: IpAddr = text.parse().map_err(|_| Problem::bad_parameter("ip", format!("{text:?} is not an IP address")))?;
+    let meta_options = query.values.meta_options()?;
     let reading = state.handle.reading().await?;
     let surveyed = state.findings.surveyor.survey(&reading).await;
     // in a slice, because many clusters may announce the address, and it may be a backend of many
     // services
-    one(&scanner, move || explanation(&reading, &surveyed, ip, terms)).await
+    respond_with_object(&scanner, move || explain_address(&reading, &surveyed, ip, meta_options)).await
 }
 
-fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, terms: Terms) -> Result<Explanation, Problem> {
+fn explain_address(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, meta_options: MetaOptions) -> Result<Explanation, Problem> {
     let survey = surveyed.survey.as_ref();
     let found = reading.explain(ip.to_canonical());
     let winner = found.iter().find(|(_, verdict)| matches!(verdict, Verdict::Wins(_))).map(|(found, _)| found);
     let sources = sources(reading, &found);
-    terms.check(&sources)?;
+    meta_options.check(&sources)?;
     let meta = match winner {
-        Some(winner) => ItemMeta::of(&reading.source_of(&winner.record), reading.position(), &sources, terms),
-        None => ItemMeta::nowhere(reading.position(), &sources, terms),
+        Some(winner) => ItemMeta::from_source(&reading.source_of(&winner.record), reading.position(), &sources, meta_options),
+        None => ItemMeta::without_source(reading.position(), &sources, meta_options),
     };
     let node = winner.and_then(|winner| hosting_node(reading, winner));
-    let mut concerns = concerns(&found);
-    concerns.extend(survey.zip(node.as_ref()).into_iter().flat_map(|(survey, node)| of_pod_cidrs(survey, node, ip.to_canonical())));
-    let concerns: Vec<Finding> = concerns.into_iter().collect();
+    let mut findings = possible_findings(&found);
+    findings.extend(survey.zip(node.as_ref()).into_iter().flat_map(|(survey, node)| pod_cidr_findings(survey, node, ip.to_canonical())));
+    let findings: Vec<Finding> = findings.into_iter().collect();
     let rejected = reading.rejected_at(ip.to_canonical());
-    let is_rejected = rejected.iter().any(|record| is_for(ip.to_canonical(), record));
-    let mut hints: Vec<Hint> = rejected.iter().filter_map(|record| of_rejected(ip.to_canonical(), record)).take(REJECTED_MAX).collect();
+    let is_rejected = rejected.iter().any(|record| is_exactly(ip.to_canonical(), record));
+    let mut hints: Vec<Hint> = rejected.iter().filter_map(|record| rejected_hint(ip.to_canonical(), record)).take(REJECTED_MAX).collect();
     let miss = reading.miss(ip.to_canonical(), found.iter().map(|(found, _)| found));
-    hints.extend(miss.iter().flat_map(|miss| of_miss(miss, is_rejected)));
+    hints.extend(miss.iter().flat_map(|miss| miss_hints(miss, is_rejected)));
     Ok(Explanation {
         ip: ip.to_string(),
-        found: winner.and_then(IpcacheEntry::joined),
-        entries: found.iter().filter_map(|(found, verdict)| explained(reading, found, verdict)).collect(),
+        found: winner.and_then(IpcacheEntry::from_match),
+        entries: found.iter().filter_map(|(found, verdict)| explain_entry(reading, found, verdict)).collect(),
         hints,
-        node: node.as_deref().and_then(Node::of),
-        services: survey.map(|survey| backed(survey, ip.to_canonical())).unwrap_or_default(),
-        problems: survey.map(|survey| about(&concerns, survey, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
+        node: node.as_deref().and_then(Node::from_record),
+        services: survey.map(|survey| services_with_backend(survey, ip.to_canonical())).unwrap_or_default(),
+        problems: survey.map(|survey| about(&findings, survey, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
         complete: surveyed.is_complete && survey.is_some_and(Survey::has_all_backends),
         meta,
     })
 }
 
-fn explained(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Option<ExplainedEntry> {
-    let entry = IpcacheEntry::joined(found)?;
+fn explain_entry(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Option<ExplainedEntry> {
+    let entry = IpcacheEntry::from_match(found)?;
     let (verdict, reason) = match verdict {
-        Verdict::Wins(merit) => ("wins", merit_of(merit)),
+        Verdict::Wins(merit) => ("wins", describe_merit(merit)),
         Verdict::Shadowed => ("shadowed", "a host entry for the address takes precedence over a CIDR of full length".to_owned()),
         Verdict::LessSpecific(winner) => ("lessSpecific", format!("{winner} is more specific")),
-        Verdict::Outranked(cluster, weakness) => ("outranked", told(cluster, *weakness)),
+        Verdict::Outranked(cluster, weakness) => ("outranked", describe_weakness(cluster, *weakness)),
     };
     let origin = origin_name(reading.source_of(&found.record).origin);
     Some(ExplainedEntry { entry, verdict: verdict.into(), reason, origin: origin.into() })
 }
 
 /// Returns the reason why an agent uses an entry.
-fn merit_of(merit: &Merit) -> String {
+fn describe_merit(merit: &Merit) -> String {
     match merit {
         Merit::Only => "the only entry that covers the address".to_owned(),
         Merit::MostSpecific => "the most specific entry that covers the address".to_owned(),
@@ -117,7 +117,7 @@ fn merit_of(merit: &Merit) -> String {
 }
 
 /// Returns the reason why the entry of a cluster takes precedence over another one of its prefix.
-fn told(cluster: &ClusterName, weakness: RankReason) -> String {
+fn describe_weakness(cluster: &ClusterName, weakness: RankReason) -> String {
     match weakness {
         RankReason::Remote => {
             format!("{cluster} is the own cluster: agents keep their own cluster's entries, and no other cluster overwrites them")
@@ -146,25 +146,25 @@ fn hosting_node(reading: &Reading, found: &LookupMatch) -> Option<Arc<Record>> {
 }
 
 /// Returns the findings that may exist about the entries that cover an address.
-fn concerns(found: &[(LookupMatch, Verdict)]) -> BTreeSet<Finding> {
-    let mut concerns = BTreeSet::new();
+fn possible_findings(found: &[(LookupMatch, Verdict)]) -> BTreeSet<Finding> {
+    let mut findings = BTreeSet::new();
     for (found, _) in found {
         let Some(entry) = found.record.object.as_deref().and_then(|object| object.as_ip()) else { continue };
         let cluster = &found.record.key.cluster;
-        concerns.insert(Finding::DuplicateAddress(entry.prefix));
-        concerns.insert(Finding::DanglingIdentity(cluster.clone(), entry.identity));
-        concerns.extend(entry.host_ip.map(|host_ip| Finding::DanglingHostIp(cluster.clone(), host_ip)));
+        findings.insert(Finding::DuplicateAddress(entry.prefix));
+        findings.insert(Finding::DanglingIdentity(cluster.clone(), entry.identity));
+        findings.extend(entry.host_ip.map(|host_ip| Finding::DanglingHostIp(cluster.clone(), host_ip)));
     }
-    concerns
+    findings
 }
 
 /// Returns the findings about the pod CIDRs of a node that contain an address.
-fn of_pod_cidrs(survey: &Survey, node: &Record, ip: IpAddr) -> Vec<Finding> {
+fn pod_cidr_findings(survey: &Survey, node: &Record, ip: IpAddr) -> Vec<Finding> {
     let cidrs = node.object.as_deref().and_then(|object| object.as_node()).into_iter().flat_map(|node| node.pod_cidrs());
     cidrs.filter(|net| net.contains(&ip)).flat_map(|net| survey.about_pod_cidr(net, &node.key.cluster)).collect()
 }
 
-fn backed(survey: &Survey, ip: IpAddr) -> Vec<BackedService> {
+fn services_with_backend(survey: &Survey, ip: IpAddr) -> Vec<BackedService> {
     let service = |key: &crate::model::EntryKey| {
         let (namespace, name) = namespace_and_name(key)?;
         let (namespace, name) = (namespace.to_owned(), name.to_owned());

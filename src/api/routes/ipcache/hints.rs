@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::api::query::network;
+use crate::api::query::parse_network;
 use crate::dto::problems::Hint;
 use crate::dto::text::rfc3339;
 use crate::handle::Miss;
@@ -15,34 +15,34 @@ const CLUSTERS_NAMED_MAX: usize = 20;
 
 /// Maximum number of deleted entries per address, the newest first: one of each kind from three
 /// clusters.
-const GONE_MAX: usize = 6;
+const DELETED_MAX: usize = 6;
 
 /// Returns the possible reasons for a miss, the most likely first.
 ///
 /// `is_rejected`: a cluster announces exactly this address, with a value that was rejected.
-pub(super) fn hints(miss: &Miss, is_rejected: bool) -> Vec<Hint> {
-    let mut hints: Vec<Hint> = miss.rejected_nodes.iter().map(|(count, first)| of_rejected_nodes(*count, first)).collect();
-    hints.extend(miss.pod_cidrs.iter().map(|(net, node)| of_pod_cidr(&net.to_string(), node, is_rejected)));
-    hints.extend(miss.gone.iter().take(GONE_MAX).map(of_tombstone));
+pub(super) fn miss_hints(miss: &Miss, is_rejected: bool) -> Vec<Hint> {
+    let mut hints: Vec<Hint> = miss.rejected_nodes.iter().map(|(count, first)| rejected_nodes_hint(*count, first)).collect();
+    hints.extend(miss.pod_cidrs.iter().map(|(net, node)| pod_cidr_hint(&net.to_string(), node, is_rejected)));
+    hints.extend(miss.gone.iter().take(DELETED_MAX).map(tombstone_hint));
     let never_read = |names: &str| format!("{names}: never read, so the address may belong there; see /v1/clusters");
-    hints.extend(of_clusters("neverRead", &miss.never_read, never_read));
+    hints.extend(clusters_hint("neverRead", &miss.never_read, never_read));
     let restored = |names: &str| format!("{names}: restored from the store and not confirmed since the start; see /v1/clusters");
-    hints.extend(of_clusters("restored", &miss.restored, restored));
-    hints.extend(miss.nearest.iter().map(|(prefix, record)| of_nearest(*prefix, record)));
+    hints.extend(clusters_hint("restored", &miss.restored, restored));
+    hints.extend(miss.nearest.iter().map(|(prefix, record)| nearest_hint(*prefix, record)));
     hints
 }
 
 /// Returns the hint for a rejected value of an address, or of a range that contains it.
-pub(super) fn of_rejected(ip: IpAddr, record: &Record) -> Option<Hint> {
+pub(super) fn rejected_hint(ip: IpAddr, record: &Record) -> Option<Hint> {
     let rejection = record.rejection.as_ref()?;
     let (cluster, name) = (&record.key.cluster, &record.key.name);
-    let what = if is_for(ip, record) { "it".to_owned() } else { format!("the range {name}, which contains it") };
+    let what = if is_exactly(ip, record) { "it".to_owned() } else { format!("the range {name}, which contains it") };
     let outcome = if record.object.is_some() { "the last good value stays in use" } else { "it is not used" };
     Some(Hint {
         kind: "rejected".into(),
         detail: format!("{cluster} announces {what}, but the value was rejected, {outcome}: {}", rejection.reason),
         clusters: vec![cluster.to_string()],
-        prefix: network(name).map(|net| net.to_string()),
+        prefix: parse_network(name).map(|net| net.to_string()),
         key: Some(record.key.to_string()),
         time: Some(rfc3339(rejection.last_seen)),
         ..Hint::default()
@@ -50,11 +50,11 @@ pub(super) fn of_rejected(ip: IpAddr, record: &Record) -> Option<Hint> {
 }
 
 /// Returns whether an entry is for exactly this address.
-pub(super) fn is_for(ip: IpAddr, record: &Record) -> bool {
-    network(&record.key.name) == Some(ip.into())
+pub(super) fn is_exactly(ip: IpAddr, record: &Record) -> bool {
+    parse_network(&record.key.name) == Some(ip.into())
 }
 
-fn of_rejected_nodes(count: usize, first: &Record) -> Hint {
+fn rejected_nodes_hint(count: usize, first: &Record) -> Hint {
     let (cluster, node) = (&first.key.cluster, &first.key.name);
     let reason = first.rejection.as_ref().map(|rejection| format!(": {}", rejection.reason)).unwrap_or_default();
     let nodes = match count {
@@ -71,7 +71,7 @@ fn of_rejected_nodes(count: usize, first: &Record) -> Hint {
     }
 }
 
-fn of_pod_cidr(net: &str, node: &EntryKey, is_rejected: bool) -> Hint {
+fn pod_cidr_hint(net: &str, node: &EntryKey, is_rejected: bool) -> Hint {
     let why = if is_rejected { "" } else { ", but no cluster announces it; check that its endpoint is ready" };
     Hint {
         kind: "podCIDR".into(),
@@ -83,7 +83,7 @@ fn of_pod_cidr(net: &str, node: &EntryKey, is_rejected: bool) -> Hint {
     }
 }
 
-fn of_tombstone(gone: &Tombstone) -> Hint {
+fn tombstone_hint(gone: &Tombstone) -> Hint {
     let (cluster, time) = (&gone.key.cluster, rfc3339(gone.time));
     let node = gone.key.derived_from();
     let what = node.map_or_else(|| format!("{cluster} had an entry for it"), |node| format!("node {cluster}/{node} had it"));
@@ -102,7 +102,7 @@ fn of_tombstone(gone: &Tombstone) -> Hint {
     }
 }
 
-fn of_clusters(kind: &'static str, clusters: &[ClusterName], words: impl Fn(&str) -> String) -> Option<Hint> {
+fn clusters_hint(kind: &'static str, clusters: &[ClusterName], words: impl Fn(&str) -> String) -> Option<Hint> {
     let named: Vec<String> = clusters.iter().take(CLUSTERS_NAMED_MAX).map(ToString::to_string).collect();
     let more = clusters.len() - named.len();
     let names = if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") };
@@ -110,7 +110,7 @@ fn of_clusters(kind: &'static str, clusters: &[ClusterName], words: impl Fn(&str
     (!named.is_empty()).then(|| Hint { kind: kind.into(), detail: words(&names), clusters: named, more_clusters, ..Hint::default() })
 }
 
-fn of_nearest(prefix: ObjectPrefix, record: &Arc<Record>) -> Hint {
+fn nearest_hint(prefix: ObjectPrefix, record: &Arc<Record>) -> Hint {
     let cluster = &record.key.cluster;
     let shown = if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() };
     let object = record.object.as_deref().and_then(|object| object.as_ip());

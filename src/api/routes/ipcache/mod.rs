@@ -3,7 +3,7 @@
 pub(crate) mod batch;
 pub(crate) mod explain;
 mod hints;
-mod used;
+mod lookup_sources;
 
 use std::net::IpAddr;
 
@@ -13,9 +13,9 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use crate::admission::Scanner;
-use crate::api::paging::pages::{page, records};
-use crate::api::problem::{Code, Problem};
-use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, clusters, network};
+use crate::api::paging::pages::{record_rows, respond_with_page};
+use crate::api::problem::{Problem, ProblemCode};
+use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, parse_clusters, parse_network};
 use crate::api::routes::bad_path;
 use crate::api::state::ApiState;
 use crate::dto::IpcacheList;
@@ -23,7 +23,7 @@ use crate::dto::lookup::LookupAnswer;
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheAnswer, IpcacheEntry};
 use crate::model::{Kind, RecordQuery};
-use used::{IPCACHE_KINDS, Used};
+use lookup_sources::{IPCACHE_KINDS, LookupSources};
 
 /// The ipcache entries of all clusters: announced entries, then entries derived from nodes.
 ///
@@ -36,8 +36,10 @@ pub(crate) async fn list_ipcache(
     query: Parameters<IpcacheQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    page(&state.handle, scanner, query, |listing, _| Ok((listing.meta(&IPCACHE_KINDS)?, records(listing, Kind::Ip, IpcacheEntry::of)?)))
-        .await
+    respond_with_page(&state.handle, scanner, query, |listing, _| {
+        Ok((listing.meta(&IPCACHE_KINDS)?, record_rows(listing, Kind::Ip, IpcacheEntry::from_record)?))
+    })
+    .await
 }
 
 /// The entry for exactly one prefix.
@@ -54,28 +56,28 @@ pub(crate) async fn get_ipcache_entry(
     query: Parameters<SharedItemQuery>,
 ) -> Result<Json<IpcacheAnswer>, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
-    let net = network(&text).ok_or_else(|| Problem::parameter("prefix", format!("{text:?} is not an address or CIDR")))?;
-    let (wanted, terms) = (clusters(&query.values.cluster)?, query.values.terms()?);
+    let net = parse_network(&text).ok_or_else(|| Problem::bad_parameter("prefix", format!("{text:?} is not an address or CIDR")))?;
+    let (wanted, meta_options) = (parse_clusters(&query.values.cluster)?, query.values.meta_options()?);
     let reading = state.handle.reading_for(RecordQuery::Network(net)).await?;
     let found = reading.ips_at(net).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster));
     let mut entries: Vec<_> = found
         .filter_map(|record| {
-            let entry = IpcacheEntry::of(&record)?;
+            let entry = IpcacheEntry::from_record(&record)?;
             Some((record, entry))
         })
         .collect();
     entries.sort_by_key(|(record, entry)| (!entry.host, reading.rank(record)));
     let sources: Vec<_> = entries.iter().map(|(record, _)| reading.source_of(record)).collect();
-    terms.check(&sources)?;
+    meta_options.check(&sources)?;
     let mut entries = entries.into_iter();
     let missing = || {
         Problem::new(
-            Code::NotFound,
+            ProblemCode::NotFound,
             format!("no cluster has an entry {net}: /v1/ipcache/lookup?ip= returns the entry that covers an address"),
         )
     };
     let (record, entry) = entries.next().ok_or_else(missing)?;
-    let meta = ItemMeta::of_record(&reading, &record, terms)?;
+    let meta = ItemMeta::from_record(&reading, &record, meta_options)?;
     Ok(Json(IpcacheAnswer { entry, others: entries.map(|(_, entry)| entry).collect(), meta }))
 }
 
@@ -88,17 +90,17 @@ pub(crate) async fn get_ipcache_entry(
 #[utoipa::path(get, path = "/v1/ipcache/lookup", operation_id = "lookupIp", tag = "ipcache", params(LookupQuery),
     responses((status = 200, description = "The result; `match` is null if no entry covers the address.", body = LookupAnswer)))]
 pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<LookupQuery>) -> Result<Json<LookupAnswer>, Problem> {
-    let (ip, terms) = (&query.values.ip, query.values.terms()?);
-    let ip: IpAddr = ip.parse().map_err(|_| Problem::parameter("ip", format!("{ip:?} is not an IP address")))?;
+    let (ip, meta_options) = (&query.values.ip, query.values.meta_options()?);
+    let ip: IpAddr = ip.parse().map_err(|_| Problem::bad_parameter("ip", format!("{ip:?} is not an IP address")))?;
     let reading = state.handle.reading_for(RecordQuery::Covering(ip.to_canonical())).await?;
     let found = reading.lookup(ip.to_canonical());
-    let mut used = Used::default();
+    let mut used = LookupSources::default();
     used.add(&found);
     let sources = used.sources(&reading);
-    terms.check(&sources)?;
+    meta_options.check(&sources)?;
     let meta = match found.first() {
-        Some(first) => ItemMeta::of(&reading.source_of(&first.record), reading.position(), &sources, terms),
-        None => ItemMeta::nowhere(reading.position(), &sources, terms),
+        Some(first) => ItemMeta::from_source(&reading.source_of(&first.record), reading.position(), &sources, meta_options),
+        None => ItemMeta::without_source(reading.position(), &sources, meta_options),
     };
     Ok(Json(LookupAnswer::new(ip, &found, meta)))
 }

@@ -4,45 +4,45 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use super::page::Page;
+use super::metrics_text::MetricsText;
 use crate::handle::{ClusterReading, Handle, Origin};
 use crate::model::{ClusterStatus, Kind, Phase, Scope};
 
 /// Adds all metrics of the clusters.
-pub(super) fn add(page: &mut Page, handle: &Handle, all: &[ClusterReading]) {
-    phases(page, all);
-    resources(page, all);
-    remotes(page, all);
-    changes(page, handle, all);
+pub(super) fn add(text: &mut MetricsText, handle: &Handle, all: &[ClusterReading]) {
+    phases(text, all);
+    resources(text, all);
+    remotes(text, all);
+    changes(text, handle, all);
 }
 
-fn phases(page: &mut Page, all: &[ClusterReading]) {
+fn phases(text: &mut MetricsText, all: &[ClusterReading]) {
     let mut counts: BTreeMap<&str, u64> = Phase::ALL.iter().map(|phase| (phase.api_name(), 0)).collect();
     for cluster in all {
         if let Some(phase) = cluster.phase {
             *counts.entry(phase.api_name()).or_default() += 1;
         }
     }
-    let mut clusters = page.gauge("meshkeep_clusters", "Clusters in each phase.");
+    let mut clusters = text.gauge("meshkeep_clusters", "Clusters in each phase.");
     for (phase, count) in counts {
         clusters.sample(&[("phase", phase)], count);
     }
-    let mut now = page.gauge("meshkeep_cluster_phase", "1 for the current phase of the cluster.");
+    let mut now = text.gauge("meshkeep_cluster_phase", "1 for the current phase of the cluster.");
     for cluster in all {
         for phase in Phase::ALL {
             let labels = [("target_cluster", cluster.name.as_str()), ("phase", phase.api_name())];
             now.sample(&labels, u8::from(cluster.phase == Some(phase)));
         }
     }
-    let mut since = page.gauge("meshkeep_cluster_phase_seconds", "Time in the current phase.");
+    let mut since = text.gauge("meshkeep_cluster_phase_seconds", "Time in the current phase.");
     for (name, status) in with_file(all) {
         since.sample(&[("target_cluster", name)], status.phase_since.elapsed().as_secs_f64());
     }
 }
 
-fn resources(page: &mut Page, all: &[ClusterReading]) {
+fn resources(text: &mut MetricsText, all: &[ClusterReading]) {
     let mut each = |name, help, value: &dyn Fn(&crate::handle::ResourceReading) -> Option<f64>| {
-        let mut family = page.gauge(name, help);
+        let mut family = text.gauge(name, help);
         for (cluster, resource) in all.iter().flat_map(|cluster| cluster.resources.iter().map(move |resource| (cluster, resource))) {
             if let Some(value) = value(resource) {
                 family.sample(&[("target_cluster", cluster.name.as_str()), ("kind", resource.kind.api_name())], value);
@@ -57,7 +57,7 @@ fn resources(page: &mut Page, all: &[ClusterReading]) {
     let age = "Age of the data; +Inf if the kind was never read.";
     each("meshkeep_cluster_age_seconds", age, &|resource| Some(resource.source.age.map_or(f64::INFINITY, |age| age.as_secs_f64())));
     let held = "Entries that are kept although the source lost their keys.";
-    let mut family = page.gauge("meshkeep_cluster_held_entries", held);
+    let mut family = text.gauge("meshkeep_cluster_held_entries", held);
     for (name, status) in with_file(all) {
         for kind in Kind::ALL {
             let count = status.resource(kind).held_count;
@@ -65,7 +65,7 @@ fn resources(page: &mut Page, all: &[ClusterReading]) {
         }
     }
     let help = "1 once the kind was listed completely and is watched over the current connection.";
-    let mut synced = page.gauge("meshkeep_kvstore_initial_sync_completed", help);
+    let mut synced = text.gauge("meshkeep_kvstore_initial_sync_completed", help);
     for (name, status) in with_file(all) {
         for kind in Kind::ALL {
             let labels = [("scope", kind.base()), ("source_cluster", name), ("action", "read")];
@@ -79,10 +79,10 @@ fn with_file(all: &[ClusterReading]) -> impl Iterator<Item = (&str, &ClusterStat
     all.iter().filter_map(|cluster| Some((cluster.name.as_str(), cluster.status.as_ref()?)))
 }
 
-fn remotes(page: &mut Page, all: &[ClusterReading]) {
-    page.gauge("meshkeep_remote_clusters", "Clusters with a client file.").sample(&[], with_file(all).count());
+fn remotes(text: &mut MetricsText, all: &[ClusterReading]) {
+    text.gauge("meshkeep_remote_clusters", "Clusters with a client file.").sample(&[], with_file(all).count());
     let mut each = |name, help, value: &dyn Fn(&ClusterStatus) -> Option<f64>| {
-        let mut family = page.gauge(name, help);
+        let mut family = text.gauge(name, help);
         for (cluster, status) in with_file(all) {
             if let Some(value) = value(status) {
                 family.sample(&[("target_cluster", cluster)], value);
@@ -103,7 +103,7 @@ fn remotes(page: &mut Page, all: &[ClusterReading]) {
     each("meshkeep_cluster_too_large", "1 while the cluster exceeds its bounds and is not read.", &|status| {
         Some(f64::from(u8::from(status.too_large.is_some())))
     });
-    let mut unknown = page.gauge("meshkeep_cluster_unknown_keys", "Keys of the source that this version does not know, by prefix.");
+    let mut unknown = text.gauge("meshkeep_cluster_unknown_keys", "Keys of the source that this version does not know, by prefix.");
     for (name, status) in with_file(all) {
         for found in &status.unknown_prefixes {
             unknown.sample(&[("target_cluster", name), ("prefix", &found.prefix)], found.key_count);
@@ -111,8 +111,8 @@ fn remotes(page: &mut Page, all: &[ClusterReading]) {
     }
 }
 
-fn changes(page: &mut Page, handle: &Handle, all: &[ClusterReading]) {
-    let mut changes = page.counter("meshkeep_cluster_changes_total", "Changes since the start.");
+fn changes(text: &mut MetricsText, handle: &Handle, all: &[ClusterReading]) {
+    let mut changes = text.counter("meshkeep_cluster_changes_total", "Changes since the start.");
     // removed clusters are no longer exposed
     let is_there = |scope: &Scope| all.iter().any(|cluster| cluster.name == scope.cluster);
     for (scope, counts) in handle.changes_counted().into_iter().filter(|(scope, _)| is_there(scope)) {

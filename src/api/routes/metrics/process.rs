@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::page::Page;
+use super::metrics_text::MetricsText;
 
 /// Ticks per second in `/proc/self/stat`: the kernel's `USER_HZ`, which is 100 on all supported
 /// platforms.
@@ -17,13 +17,13 @@ const THREADS: usize = 17;
 const START: usize = 19;
 
 /// Adds the metrics that can be read.
-pub(super) fn add(page: &mut Page) {
+pub(super) fn add(text: &mut MetricsText) {
     let stat = read("/proc/self/stat");
     let fields: Vec<&str> = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
     let ticks = |place: usize| fields.get(place).and_then(|text| text.parse::<f64>().ok());
     let seconds = |ticks: f64| ticks / TICKS_PER_SECOND;
     let cpu = ticks(USER_TIME).zip(ticks(SYSTEM_TIME)).map(|(user, system)| seconds(user + system));
-    let mut total = page.counter("process_cpu_seconds_total", "Processor time of all threads.");
+    let mut total = text.counter("process_cpu_seconds_total", "Processor time of all threads.");
     cpu.into_iter().for_each(|cpu| total.sample(&[], cpu));
     let booted = number_behind(&read("/proc/stat"), "btime");
     let status = read("/proc/self/status");
@@ -37,7 +37,7 @@ pub(super) fn add(page: &mut Page) {
         ("process_open_fds", "Open file descriptors.", open),
         ("process_max_fds", "Maximum number of file descriptors.", number_behind(&read("/proc/self/limits"), "Max open files")),
     ] {
-        let mut gauge = page.gauge(name, help);
+        let mut gauge = text.gauge(name, help);
         value.into_iter().for_each(|value| gauge.sample(&[], value));
     }
 }

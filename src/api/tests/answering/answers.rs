@@ -7,7 +7,7 @@ use axum::http::Request;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::api::tests::fixture::Fixture;
+use crate::api::tests::fixture::ApiFixture;
 
 /// Members that differ from run to run.
 const VOLATILE: [&str; 8] = ["now", "since", "ageSeconds", "oldestAgeSeconds", "phaseSeconds", "uptimeSeconds", "firstSeen", "lastSeen"];
@@ -86,8 +86,8 @@ fn mask(value: &mut Value) {
 }
 
 #[tokio::test]
-async fn every_route_answers_as_written_down() {
-    let fixture = Fixture::new();
+async fn every_route_gives_the_recorded_answer() {
+    let fixture = ApiFixture::new();
     let mut found = BTreeMap::new();
     for uri in ASKED {
         let answer = fixture.get(uri).await;
@@ -111,8 +111,8 @@ async fn every_route_answers_as_written_down() {
 }
 
 #[tokio::test]
-async fn head_answers_like_get_without_a_body() {
-    let fixture = Fixture::new();
+async fn head_is_like_get_without_a_body() {
+    let fixture = ApiFixture::new();
     for uri in ["/v1/nodes", "/v1/nodes/paris/nobody", "/livez", "/openapi.json"] {
         let head = fixture.send(Request::head(uri).body(Body::empty()).unwrap()).await;
         let get = fixture.get(uri).await;
@@ -121,8 +121,8 @@ async fn head_answers_like_get_without_a_body() {
 }
 
 #[tokio::test]
-async fn json_is_compressed_but_no_stream_and_raw_bytes_say_where_they_come_from() {
-    let fixture = Fixture::new();
+async fn json_is_compressed_streams_are_not_and_raw_bytes_have_their_source() {
+    let fixture = ApiFixture::new();
     for encoding in ["gzip", "zstd"] {
         let request = Request::get("/v1/ipcache").header("accept-encoding", encoding).body(Body::empty()).unwrap();
         assert_eq!(fixture.send(request).await.header("content-encoding"), encoding);

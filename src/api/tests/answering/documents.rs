@@ -6,13 +6,13 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 
-use crate::api::tests::fixture::Fixture;
-use crate::api::{OpenapiForm, openapi_json};
+use crate::api::tests::fixture::ApiFixture;
+use crate::api::{DocumentVersion, openapi_json};
 
 #[tokio::test]
-async fn the_committed_documents_are_those_that_are_served() {
+async fn the_served_documents_are_the_committed_ones() {
     let mut differing = Vec::new();
-    for (name, form) in [("openapi.json", OpenapiForm::New), ("openapi-3.0.json", OpenapiForm::Old)] {
+    for (name, form) in [("openapi.json", DocumentVersion::V31), ("openapi-3.0.json", DocumentVersion::V30)] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi").join(name);
         let committed = std::fs::read_to_string(path).unwrap_or_default();
         let seen = std::env::temp_dir().join(format!("meshkeep-{name}"));
@@ -22,7 +22,7 @@ async fn the_committed_documents_are_those_that_are_served() {
             differing.push(hint);
             continue;
         }
-        let served = Fixture::new().get(&format!("/{name}")).await;
+        let served = ApiFixture::new().get(&format!("/{name}")).await;
         assert!(served.bytes == committed.as_bytes(), "{hint}");
         assert_eq!(served.header("content-type"), "application/json");
     }
@@ -43,7 +43,7 @@ fn each_object(value: &Value, see: &mut dyn FnMut(&serde_json::Map<String, Value
 
 #[tokio::test]
 async fn the_3_0_document_says_the_same_in_the_older_way() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let (new, old) = (fixture.json("/openapi.json").await, fixture.json("/openapi-3.0.json").await);
     assert_eq!((&new["openapi"], &old["openapi"]), (&json!("3.1.0"), &json!("3.0.3")));
     assert_eq!(old["info"]["license"], json!({ "name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0" }));
@@ -68,7 +68,7 @@ async fn the_3_0_document_says_the_same_in_the_older_way() {
 /// schema of another.
 #[tokio::test]
 async fn an_object_of_the_stream_is_of_one_kind_only() {
-    let document = Fixture::new().json("/openapi.json").await;
+    let document = ApiFixture::new().json("/openapi.json").await;
     let schemas = &document["components"]["schemas"];
     assert_eq!(schemas["WatchEvent"]["properties"]["object"]["$ref"], "#/components/schemas/StreamedObject");
     let choices = schemas["StreamedObject"]["oneOf"].as_array().unwrap().iter();
@@ -85,8 +85,8 @@ async fn an_object_of_the_stream_is_of_one_kind_only() {
 }
 
 #[tokio::test]
-async fn the_page_at_the_root_links_only_to_what_is_there() {
-    let fixture = Fixture::new();
+async fn the_root_page_links_only_to_existing_paths() {
+    let fixture = ApiFixture::new();
     let page = String::from_utf8(fixture.get("/").await.bytes).unwrap();
     let links: Vec<String> = page.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap().replace("&amp;", "&")).collect();
     assert_eq!(links.len(), 16);
@@ -97,7 +97,7 @@ async fn the_page_at_the_root_links_only_to_what_is_there() {
 
 #[tokio::test]
 async fn the_docs_page_has_every_operation_and_schema_and_fetches_nothing_from_elsewhere() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let answer = fixture.get("/docs").await;
     assert!(answer.header("content-security-policy").starts_with("default-src 'none'"));
     let page = String::from_utf8(answer.bytes).unwrap();
@@ -133,7 +133,7 @@ async fn the_docs_page_has_every_operation_and_schema_and_fetches_nothing_from_e
 /// paths, and are small.
 #[tokio::test]
 async fn browsers_get_the_page_and_curl_the_list_of_links() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let get = async |uri: &str, accept: &str| {
         let request = Request::get(uri).header("accept", accept).header("accept-encoding", "gzip").body(Body::empty()).unwrap();
         fixture.send(request).await

@@ -4,11 +4,11 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::json;
 
-use crate::api::problem::Code;
-use crate::api::query::words::and;
-use crate::api::tests::fixture::{Answer, Fixture};
+use crate::api::problem::ProblemCode;
+use crate::api::query::words::join_names;
+use crate::api::tests::fixture::{ApiFixture, TestResponse};
 
-fn summary(answer: &Answer) -> (u16, String, String) {
+fn summary(answer: &TestResponse) -> (u16, String, String) {
     let body = answer.json();
     let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
     assert_eq!(answer.header("content-type"), "application/problem+json", "{body}");
@@ -19,7 +19,7 @@ fn summary(answer: &Answer) -> (u16, String, String) {
 
 #[tokio::test]
 async fn a_bad_parameter_is_named() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let cases = [
         (
             "/v1/nodes?colour=red",
@@ -84,7 +84,7 @@ async fn a_bad_parameter_is_named() {
 /// objects.
 #[tokio::test]
 async fn a_pattern_for_a_name_is_refused_by_every_list_and_stream() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let lists = [
         ("nodes", &["name"][..]),
         ("services", &["name", "namespace"]),
@@ -105,8 +105,8 @@ async fn a_pattern_for_a_name_is_refused_by_every_list_and_stream() {
 }
 
 #[tokio::test]
-async fn a_path_that_does_not_exist_says_which_was_meant() {
-    let fixture = Fixture::new();
+async fn an_unknown_path_gets_a_suggestion() {
+    let fixture = ApiFixture::new();
     let answer = fixture.get("/v1/nothing").await;
     assert_eq!(
         answer.json(),
@@ -124,16 +124,16 @@ async fn a_path_that_does_not_exist_says_which_was_meant() {
 }
 
 #[tokio::test]
-async fn wrong_methods_paths_and_forms_are_problems() {
-    let fixture = Fixture::new();
+async fn wrong_methods_paths_and_media_types_are_problems() {
+    let fixture = ApiFixture::new();
     let detail = "/v1/ipcache/lookup supports GET, HEAD and POST, not PUT";
     let put = fixture.send(Request::put("/v1/ipcache/lookup").body(Body::empty()).unwrap()).await;
     assert_eq!(summary(&put), (405, "methodNotAllowed".to_owned(), detail.to_owned()));
-    let document: serde_json::Value = serde_json::from_str(crate::api::openapi_json(crate::api::OpenapiForm::New)).unwrap();
+    let document: serde_json::Value = serde_json::from_str(crate::api::openapi_json(crate::api::DocumentVersion::V31)).unwrap();
     for path in document["paths"].as_object().unwrap().keys() {
         let path = path.replace("{id}", "5").replace("{ip}", "10.0.0.1").replace(['{', '}'], "");
         let answer = fixture.send(Request::delete(&path).body(Body::empty()).unwrap()).await;
-        let allowed = and(&answer.header("allow").split(',').collect::<Vec<_>>());
+        let allowed = join_names(&answer.header("allow").split(',').collect::<Vec<_>>());
         assert_eq!(summary(&answer), (405, "methodNotAllowed".to_owned(), format!("{path} supports {allowed}, not DELETE")));
     }
     let detail = "the path has an escape that is not UTF-8: write %C3%A9 for é, and %2F for a slash in a name";
@@ -144,8 +144,8 @@ async fn wrong_methods_paths_and_forms_are_problems() {
 }
 
 #[tokio::test]
-async fn a_batch_that_cannot_be_read_is_a_problem() {
-    let fixture = Fixture::new();
+async fn an_invalid_batch_is_a_problem() {
+    let fixture = ApiFixture::new();
     let post = |kind: &str, body: String| Request::post("/v1/ipcache/lookup").header("content-type", kind).body(Body::from(body)).unwrap();
     let many = |count: usize| format!(r#"{{"ips":[{}]}}"#, vec![r#""10.0.0.1""#; count].join(","));
     let another = r#"the body is not the expected JSON: send a body such as {"ips":["10.1.2.40","fd00::1"]}, with the member ips (a list of strings) and no other"#;
@@ -176,8 +176,8 @@ async fn a_batch_that_cannot_be_read_is_a_problem() {
 }
 
 #[tokio::test]
-async fn a_filter_that_finds_nothing_because_of_its_name_is_told() {
-    let fixture = Fixture::new();
+async fn a_filter_with_an_unknown_name_gets_a_warning() {
+    let fixture = ApiFixture::new();
     for (uri, warning) in [
         ("/v1/nodes?cluster=elsewhere", "cluster: there is no cluster elsewhere, /v1/clusters lists all clusters"),
         ("/v1/problems?cluster=elsewhere", "cluster: there is no cluster elsewhere, /v1/clusters lists all clusters"),
@@ -191,10 +191,10 @@ async fn a_filter_that_finds_nothing_because_of_its_name_is_told() {
 }
 
 #[tokio::test]
-async fn each_type_of_problem_is_a_page() {
-    let fixture = Fixture::new();
+async fn each_problem_type_has_a_page() {
+    let fixture = ApiFixture::new();
     let index = String::from_utf8(fixture.get("/problems").await.bytes).unwrap();
-    for code in Code::ALL {
+    for code in ProblemCode::ALL {
         let page = fixture.get(&format!("/problems/{}", code.name())).await;
         assert_eq!((page.status, page.header("content-type")), (StatusCode::OK, "text/html; charset=utf-8"));
         let text = String::from_utf8(page.bytes).unwrap();
@@ -206,8 +206,8 @@ async fn each_type_of_problem_is_a_page() {
 }
 
 #[tokio::test]
-async fn an_answer_older_than_asked_for_is_refused_with_its_age() {
-    let fixture = Fixture::new();
+async fn an_answer_older_than_max_age_is_refused_with_its_age() {
+    let fixture = ApiFixture::new();
     // tokyo was last heard of long ago, paris just now
     for fresh in
         ["/v1/nodes?maxAge=60&cluster=paris", "/v1/nodes/paris/paris-worker-1?maxAge=60", "/v1/ipcache/lookup?ip=10.1.200.1&maxAge=60"]
@@ -235,8 +235,8 @@ async fn an_answer_older_than_asked_for_is_refused_with_its_age() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_store_loads_lookups_say_so_and_status_answers() {
-    let fixture = Fixture::new();
+async fn while_the_store_loads_lookups_are_503_and_status_answers() {
+    let fixture = ApiFixture::new();
     fixture.unload();
     let answer = fixture.get("/v1/nodes").await;
     assert_eq!((summary(&answer).1.as_str(), answer.header("retry-after")), ("loading", "1"));
@@ -250,11 +250,11 @@ async fn while_the_store_loads_lookups_say_so_and_status_answers() {
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_is_a_problem() {
-    let fixture = Fixture::new();
+async fn a_panic_of_a_handler_is_a_problem() {
+    let fixture = ApiFixture::new();
     let broken: axum::Router = axum::Router::new().route("/broken", axum::routing::get(broken));
     let router = broken
-        .layer(tower_http::catch_panic::CatchPanicLayer::custom(crate::api::router::panicked))
+        .layer(tower_http::catch_panic::CatchPanicLayer::custom(crate::api::router::handle_panic))
         .layer(axum::middleware::from_fn(crate::api::render::errors::render));
     let mut fixture = fixture;
     fixture.router = router;

@@ -3,11 +3,11 @@
 use super::problems::{cidr, mesh, service, view};
 use serde_json::{Value, json};
 
-use crate::api::tests::fixture::{Fixture, cluster, identity, key, node, pod, put};
+use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, node, pod, put};
 use crate::model::{Change, Command, Kind, Phase, Scope};
 
 #[tokio::test]
-async fn an_explanation_has_every_entry_and_says_why_one_wins() {
+async fn an_explanation_has_every_entry_and_the_reason_for_its_choice() {
     let fixture = mesh(vec![
         put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 1),
         put(key(Kind::Node, "tokyo", "worker"), node("worker", "172.18.2.2", "a"), 1),
@@ -72,7 +72,7 @@ async fn an_explanation_has_every_entry_and_says_why_one_wins() {
 
 /// Entries that cover an address, with the verdicts, and the clusters of the lookup and of the
 /// exact entry.
-async fn verdicts(fixture: &Fixture) -> (Value, [Value; 2]) {
+async fn verdicts(fixture: &ApiFixture) -> (Value, [Value; 2]) {
     let story = fixture.json("/v1/explain/10.1.2.40").await;
     let entries = story["entries"].as_array().unwrap().iter().map(|entry| json!([entry["cluster"], entry["verdict"], entry["reason"]]));
     let lookup = fixture.json("/v1/ipcache/lookup?ip=10.1.2.40").await;
@@ -83,7 +83,7 @@ async fn verdicts(fixture: &Fixture) -> (Value, [Value; 2]) {
 /// Agents get entries of their own cluster from Kubernetes or its kvstore. Entries of other
 /// clusters do not overwrite them.
 #[tokio::test]
-async fn no_other_cluster_takes_an_address_from_the_own_one() {
+async fn the_own_cluster_takes_precedence() {
     let own = put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 131_073, "172.18.2.2"), 1);
     let later = put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 2);
     let won = json!([
@@ -96,17 +96,17 @@ async fn no_other_cluster_takes_an_address_from_the_own_one() {
         "outranked",
         "tokyo is the own cluster: agents keep their own cluster's entries, and no other cluster overwrites them"
     ]);
-    let fixture = Fixture::of_own(view(std::slice::from_ref(&own)), Some(cluster("tokyo")));
+    let fixture = ApiFixture::with_own_cluster(view(std::slice::from_ref(&own)), Some(cluster("tokyo")));
     fixture.change(later.clone()).await;
     assert_eq!(verdicts(&fixture).await, (json!([won, lost]), [json!("tokyo"), json!("tokyo")]));
     // this is also true if the own cluster only has a node whose pod CIDR covers the address
     let range = json!(["tokyo", "lessSpecific", "10.1.2.40/32 is more specific"]);
     let node = put(key(Kind::Node, "tokyo", "worker"), node("worker", "10.1.2.40", "a"), 1);
-    let fixture = Fixture::of_own(view(&[node]), Some(cluster("tokyo")));
+    let fixture = ApiFixture::with_own_cluster(view(&[node]), Some(cluster("tokyo")));
     fixture.change(later.clone()).await;
     assert_eq!(verdicts(&fixture).await, (json!([won, lost, range]), [json!("tokyo"), json!("tokyo")]));
     // of two other clusters, the later entry wins
-    let fixture = Fixture::of_own(view(&[own]), Some(cluster("lyon")));
+    let fixture = ApiFixture::with_own_cluster(view(&[own]), Some(cluster("lyon")));
     fixture.change(later).await;
     assert_eq!(verdicts(&fixture).await.1, [json!("paris"), json!("paris")]);
 }
@@ -114,7 +114,7 @@ async fn no_other_cluster_takes_an_address_from_the_own_one() {
 /// A rejected value replaces nothing: an agent ignores it, or no longer has its key since its list
 /// (docs/develop/protocol.md, trap 5).
 #[tokio::test]
-async fn bytes_that_cannot_be_used_win_no_address() {
+async fn a_rejected_value_does_not_win_an_address() {
     let pod_of = |name: &str, host: &str, revision| put(key(Kind::Ip, name, "10.1.2.40"), pod("10.1.2.40", 2, host), revision);
     let fixture = mesh(vec![pod_of("paris", "172.18.1.2", 1), pod_of("tokyo", "172.18.2.2", 1)]);
     assert_eq!(verdicts(&fixture).await.1, [json!("tokyo"), json!("tokyo")]);
@@ -136,7 +136,7 @@ fn hint_details<'a>(story: &'a Value, kind: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test]
-async fn an_explanation_says_that_a_value_was_rejected_and_why() {
+async fn an_explanation_has_the_reason_of_a_rejection() {
     let rejected = |kind, cluster_name: &str, name: &str| {
         let Change::Put { source, .. } = put(key(kind, cluster_name, name), pod("10.0.0.1", 2, "172.18.1.2"), 2) else { panic!("a put") };
         Change::Put {
@@ -189,7 +189,7 @@ fn hints(story: &Value) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn an_explanation_of_a_miss_says_whose_the_address_would_be_what_it_was_and_who_could_not_say() {
+async fn an_explanation_of_a_miss_has_hints() {
     let fixture = mesh(vec![
         put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 1),
         put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 1),

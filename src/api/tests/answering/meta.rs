@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 
-use crate::api::tests::fixture::{Fixture, cluster, identity, key, node, pod, put};
+use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, node, pod, put};
 use crate::model::{ClusterRecord, Command, Kind, Phase, Scope, Sequence};
 use crate::view::View;
 
@@ -48,8 +48,8 @@ fn heard_of(view: &mut View, name: &str, ago: Duration) {
 }
 
 #[tokio::test]
-async fn a_lookup_in_the_largest_mesh_is_below_one_and_a_half_kibibytes_hit_or_miss() {
-    let fixture = Fixture::of(live_mesh());
+async fn a_lookup_in_the_largest_mesh_has_less_than_1536_bytes() {
+    let fixture = ApiFixture::with_view(live_mesh());
     for (ip, found) in [("10.7.2.40", true), ("192.0.2.1", false)] {
         let answer = fixture.get(&format!("/v1/ipcache/lookup?ip={ip}")).await;
         assert_eq!(answer.json()["match"].is_object(), found, "{ip}");
@@ -68,9 +68,9 @@ fn without_age(mut meta: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_summary_names_what_is_not_as_it_should_be_and_counts_the_rest() {
+async fn a_summary_names_old_sources_and_counts_the_others() {
     let mut view = live_mesh();
-    let fixture = Fixture::of(view.clone());
+    let fixture = ApiFixture::with_view(view.clone());
     let position = "v1.000000000000feed.1785";
     let all = json!({ "position": position, "origin": "live", "oldestAgeSeconds": "…", "liveSources": 255, "sourceCount": 255 });
     assert_eq!(without_age(fixture.json("/v1/nodes?limit=1").await["meta"].clone()), all);
@@ -82,7 +82,7 @@ async fn a_summary_names_what_is_not_as_it_should_be_and_counts_the_rest() {
         heard_of(&mut view, &name(number), Duration::from_secs(61));
     }
     heard_of(&mut view, "never", Duration::ZERO);
-    let fixture = Fixture::of(view);
+    let fixture = ApiFixture::with_view(view);
     let meta = fixture.json("/v1/nodes?limit=1").await["meta"].clone();
     let named: Vec<&str> = meta["sources"].as_array().unwrap().iter().map(|source| source["cluster"].as_str().unwrap()).collect();
     assert_eq!((named.len(), named[0], &meta["moreSources"]), (20, "never", &json!(4)));
@@ -92,16 +92,16 @@ async fn a_summary_names_what_is_not_as_it_should_be_and_counts_the_rest() {
 }
 
 #[tokio::test]
-async fn sources_are_counted_by_cluster_however_many_kinds_of_it_an_answer_used() {
-    let meta = Fixture::new().json("/v1/clusters").await["meta"].clone();
+async fn sources_are_counted_by_cluster_not_by_kind() {
+    let meta = ApiFixture::new().json("/v1/clusters").await["meta"].clone();
     assert_eq!((&meta["liveSources"], &meta["sourceCount"]), (&json!(1), &json!(2)), "{meta}");
-    let meta = Fixture::new().json("/v1/ipcache/lookup?ip=10.1.200.7&meta=full").await["meta"].clone();
+    let meta = ApiFixture::new().json("/v1/ipcache/lookup?ip=10.1.200.7&meta=full").await["meta"].clone();
     assert_eq!((meta["sources"].as_array().unwrap().len(), &meta["sourceCount"]), (3, &json!(1)), "{meta}");
 }
 
 #[tokio::test]
-async fn single_things_say_no_more_than_was_asked_for() {
-    let fixture = Fixture::new();
+async fn a_single_object_has_the_requested_level_of_detail() {
+    let fixture = ApiFixture::new();
     let bare = json!({ "position": "v1.000000000000feed.113" });
     for uri in [
         "/v1/clusters/paris",
@@ -123,7 +123,7 @@ async fn single_things_say_no_more_than_was_asked_for() {
     assert_eq!(kinds, ["ipcache", "identity", "node"]);
 }
 
-async fn batch(fixture: &Fixture, query: &str) -> Vec<Value> {
+async fn batch(fixture: &ApiFixture, query: &str) -> Vec<Value> {
     let request = Request::post(format!("/v1/ipcache/lookup{query}")).header("content-type", "application/json");
     let body = Body::from(r#"{"ips":["10.7.2.40","10.8.2.40","192.0.2.1","nonsense"]}"#);
     let answer = fixture.send(request.body(body).unwrap()).await.json();
@@ -131,10 +131,10 @@ async fn batch(fixture: &Fixture, query: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn each_answer_of_a_batch_says_how_old_it_is() {
+async fn each_item_of_a_batch_has_its_age() {
     let mut view = live_mesh();
     heard_of(&mut view, &name(8), Duration::from_secs(300));
-    let fixture = Fixture::of(view);
+    let fixture = ApiFixture::with_view(view);
     let items = batch(&fixture, "").await;
     let age = |item: &Value| item["meta"]["ageSeconds"].as_f64().unwrap();
     assert!(age(&items[0]) < 200.0 && age(&items[1]) >= 300.0 && age(&items[2]) >= 300.0, "{items:?}");
@@ -148,12 +148,12 @@ async fn each_answer_of_a_batch_says_how_old_it_is() {
 }
 
 #[tokio::test]
-async fn what_was_never_read_is_too_old_unless_it_does_not_count() {
+async fn a_source_that_was_never_read_is_too_old_unless_ignored() {
     let mut view = live_mesh();
     view.apply(Command::Phase { cluster: cluster("never"), phase: Phase::Connecting, cause: 0 }, SystemTime::now());
     // it is connected, and nothing of it was read yet
     heard_of(&mut view, "never", Duration::ZERO);
-    let fixture = Fixture::of(view);
+    let fixture = ApiFixture::with_view(view);
     for uri in ["/v1/nodes?maxAge=600", "/v1/ipcache/lookup?ip=192.0.2.1&maxAge=600", "/v1/events?maxAge=600"] {
         let answer = fixture.get(uri).await;
         let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();

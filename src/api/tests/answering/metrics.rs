@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::api::tests::fixture::{Fixture, cluster, identity, key, mesh, paris_status, put};
+use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, mesh, paris_status, put};
 use crate::api::tests::lists::global_services;
-use crate::api::tests::streaming::streams::Client;
+use crate::api::tests::streaming::streams::StreamClient;
 use crate::model::{Change, ClusterStatus, Command, Kind, Phase};
 
-async fn scrape(fixture: &Fixture) -> BTreeMap<String, String> {
+async fn scrape(fixture: &ApiFixture) -> BTreeMap<String, String> {
     let answer = fixture.get("/metrics").await;
     assert_eq!((answer.status.as_u16(), answer.header("content-type")), (200, "text/plain; version=0.0.4; charset=utf-8"));
     let text = String::from_utf8(answer.bytes).unwrap();
@@ -40,7 +40,7 @@ async fn scrape(fixture: &Fixture) -> BTreeMap<String, String> {
 
 #[tokio::test]
 async fn the_state_of_everything_is_scraped() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     fixture.get("/v1/nodes/paris/none").await;
     let samples = scrape(&fixture).await;
     for (name, value) in [
@@ -81,7 +81,7 @@ async fn objects_of_all_six_kinds_are_counted() {
         (global_services::mesh(), [("endpointSlice", "1"), ("serviceExport", "2"), ("service", "4"), ("node", "0")]),
         (mesh(), [("identity", "3"), ("ipcache", "9"), ("node", "2"), ("endpointSlice", "0")]),
     ] {
-        let samples = scrape(&Fixture::of(view)).await;
+        let samples = scrape(&ApiFixture::with_view(view)).await;
         for (kind, count) in expected {
             assert_eq!(samples.get(&format!("meshkeep_objects{{kind=\"{kind}\"}}")).map(String::as_str), Some(count), "{kind}");
         }
@@ -91,8 +91,8 @@ async fn objects_of_all_six_kinds_are_counted() {
 
 #[tokio::test]
 async fn what_streams_do_is_counted() {
-    let fixture = Fixture::new();
-    let mut stream = Client::open(&fixture, "/v1/events", &[("last-event-id", "nonsense")]).await;
+    let fixture = ApiFixture::new();
+    let mut stream = StreamClient::open(&fixture, "/v1/events", &[("last-event-id", "nonsense")]).await;
     stream.until("synced").await;
     let app = key(Kind::Identity, "paris", "70000");
     fixture.change(put(app.clone(), identity(70_000, "a"), 40)).await;
@@ -129,9 +129,9 @@ async fn what_streams_do_is_counted() {
 
 #[tokio::test]
 async fn a_cluster_that_was_never_read_has_a_phase_and_no_age_but_infinity() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let osaka = ClusterStatus { phase: Phase::BackingOff, ..ClusterStatus::new(Instant::now()) };
-    fixture.tell([("paris", paris_status()), ("osaka", osaka)]);
+    fixture.publish_statuses([("paris", paris_status()), ("osaka", osaka)]);
     let mut signal = fixture.handle.signal().await.unwrap();
     signal.borrow_and_update();
     fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff, cause: 0 }).await;
@@ -158,7 +158,7 @@ async fn the_page_about_metrics_has_each_of_them_and_no_other() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let told: BTreeMap<&str, &str> =
         rows.filter(|(_, rest)| rest.matches(" | ").count() >= 2).map(|(name, rest)| (name, rest.split(' ').next().unwrap())).collect();
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     fixture.handle.reflects(crate::handle::Reflection::default);
     let text = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
     let found: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();

@@ -2,38 +2,38 @@
 
 use std::time::{Duration, Instant};
 
-use crate::api::tests::fixture::{Fixture, cluster, mesh, paris_status};
+use crate::api::tests::fixture::{ApiFixture, cluster, mesh, paris_status};
 use crate::handle::ClusterFiles;
 use crate::model::{ClusterStatus, Command, DirectoryState, Phase};
 
 /// Two clusters with client files; the second cannot be reached.
-async fn with_a_cluster_out_of_reach() -> Fixture {
-    let fixture = Fixture::new();
+async fn probes_with_an_unreachable_cluster() -> ApiFixture {
+    let fixture = ApiFixture::new();
     let mut osaka = ClusterStatus::new(Instant::now());
     osaka.phase = Phase::BackingOff;
     osaka.last_error = Some("cannot connect to https://osaka.mesh:2379:\nconnection refused".to_owned());
     osaka.next_retry = Some(Instant::now() + Duration::from_secs(30));
-    fixture.tell([("paris", paris_status()), ("osaka", osaka)]);
+    fixture.publish_statuses([("paris", paris_status()), ("osaka", osaka)]);
     fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff, cause: 0 }).await;
     fixture
 }
 
-async fn asked(fixture: &Fixture, uri: &str) -> (u16, String) {
+async fn asked(fixture: &ApiFixture, uri: &str) -> (u16, String) {
     let answer = fixture.get(uri).await;
     (answer.status.as_u16(), String::from_utf8(answer.bytes).unwrap())
 }
 
 #[tokio::test]
-async fn parameters_that_are_not_known_mean_nothing() {
-    let fixture = Fixture::new();
+async fn unknown_parameters_are_ignored() {
+    let fixture = ApiFixture::new();
     for uri in ["/livez?timeout=5s", "/readyz?synched", "/healthz?synced=&a=1&a=2", "/livez?%FF=%FF&=&&"] {
         assert_eq!(asked(&fixture, uri).await, (200, "ok".to_owned()), "{uri}");
     }
 }
 
 #[tokio::test]
-async fn a_check_that_fails_names_its_last_error() {
-    let fixture = with_a_cluster_out_of_reach().await;
+async fn a_failed_check_has_the_last_error() {
+    let fixture = probes_with_an_unreachable_cluster().await;
     let all = "[+]store ok\n[+]storing ok\n[+]shutdown ok\n[+]directory ok\n[+]clusters ok\n\
                [-]cluster/osaka failed: backingOff: cannot connect to https://osaka.mesh:2379: connection refused\n\
                [+]cluster/paris ok\nreadyz check failed\n";
@@ -44,9 +44,9 @@ async fn a_check_that_fails_names_its_last_error() {
 /// A cluster with a client file that is not read means that the mesh is not synced. One that is
 /// read with its previous file counts as synced.
 #[tokio::test]
-async fn a_file_that_cannot_be_used_is_a_cluster_that_is_not_synced() {
-    let fixture = Fixture::new();
-    fixture.tell([("paris", paris_status())]);
+async fn an_invalid_client_file_is_a_cluster_that_is_not_synced() {
+    let fixture = ApiFixture::new();
+    fixture.publish_statuses([("paris", paris_status())]);
     let invalid = ["lisbon", "paris"].map(|file| (file.to_owned(), "denied:\nby whom".to_owned())).into();
     fixture.directory.send_replace(DirectoryState { readable: true, error: None, invalid });
     let (status, told) = asked(&fixture, "/readyz?synced").await;
@@ -58,8 +58,8 @@ async fn a_file_that_cannot_be_used_is_a_cluster_that_is_not_synced() {
 }
 
 #[tokio::test]
-async fn a_check_that_is_excluded_does_not_count() {
-    let fixture = with_a_cluster_out_of_reach().await;
+async fn an_excluded_check_does_not_count() {
+    let fixture = probes_with_an_unreachable_cluster().await;
     assert_eq!(asked(&fixture, "/readyz?synced&exclude=cluster/osaka").await, (200, "ok".to_owned()));
     let all = "[+]store ok\n[+]storing excluded: ok\n[+]shutdown ok\n[+]directory ok\n[+]clusters ok\n[+]cluster/osaka excluded: ok\n[+]cluster/paris ok\n\
                warn: there are no checks with some of the excluded names\nreadyz check passed\n";
@@ -73,10 +73,10 @@ async fn a_check_that_is_excluded_does_not_count() {
 #[tokio::test]
 async fn without_any_cluster_nothing_is_synced_and_no_pod_is_restarted() {
     let files = ClusterFiles { directory: "/etc/clustermesh".into(), ..ClusterFiles::default() };
-    let fixture = Fixture::of_own(mesh(), Some(cluster("paris"))).with_cluster_files(files.clone());
+    let fixture = ApiFixture::with_own_cluster(mesh(), Some(cluster("paris"))).with_cluster_files(files.clone());
     // the own cluster, from --local-etcd, is not a remote cluster
     for told in [vec![], vec![("paris", paris_status())]] {
-        fixture.tell(told);
+        fixture.publish_statuses(told);
         let (status, report) = asked(&fixture, "/readyz?synced").await;
         let reason = "[-]clusters failed: /etc/clustermesh has no client file of a cluster except that of paris, the own cluster, which is not mirrored\n";
         assert!(status == 503 && report.contains(reason), "{report}");
@@ -98,7 +98,7 @@ async fn without_any_cluster_nothing_is_synced_and_no_pod_is_restarted() {
     });
     let report = asked(&fixture, "/readyz?synced").await.1;
     assert!(report.contains("[-]clusters failed: /etc/clustermesh cannot be read: No such file or directory\n"), "{report}");
-    let fixture = Fixture::new().with_cluster_files(ClusterFiles { may_be_none: true, ..files });
-    fixture.tell([]);
+    let fixture = ApiFixture::new().with_cluster_files(ClusterFiles { may_be_none: true, ..files });
+    fixture.publish_statuses([]);
     assert_eq!(asked(&fixture, "/readyz?synced").await.0, 200);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::api::tests::fixture::{Fixture, cluster, identity, key, node, pod, put};
+use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, node, pod, put};
 use crate::commit::PersistState;
 use crate::handle::{ClusterFiles, Look};
 use crate::model::{
@@ -26,8 +26,8 @@ pub(super) fn service(backend: &str) -> Object {
 }
 
 /// Two clusters of which every kind was read.
-pub(super) fn mesh(puts: Vec<Change>) -> Fixture {
-    Fixture::of(view(&puts))
+pub(super) fn mesh(puts: Vec<Change>) -> ApiFixture {
+    ApiFixture::with_view(view(&puts))
 }
 
 pub(in crate::api::tests) fn view(puts: &[Change]) -> View {
@@ -50,7 +50,7 @@ pub(super) fn ids(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn findings_come_and_go_with_what_they_rest_on() {
+async fn findings_appear_and_disappear_with_their_cause() {
     let fixture = mesh(vec![
         put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 1),
         put(key(Kind::Ip, "paris", "10.1.2.41"), pod("10.1.2.41", 68_352, "172.18.1.2"), 1),
@@ -126,7 +126,7 @@ async fn no_host_dangles_while_the_nodes_of_another_cluster_are_read_for_the_fir
         (Phase::ReadingConfig, 61, Some("danglingHostIP/paris/172.18.2.2")),
         (Phase::BackingOff, 0, Some("danglingHostIP/paris/172.18.2.2")),
     ] {
-        fixture.tell(osaka(phase, seconds));
+        fixture.publish_statuses(osaka(phase, seconds));
         let found = fixture.json("/v1/problems?kind=danglingHostIP").await;
         assert_eq!(ids(&found).first(), expected.as_ref(), "{phase:?} {seconds}");
         let says = |finding: &Value| finding["detail"].as_str().unwrap().contains("(the nodes of osaka were never read)");
@@ -134,10 +134,10 @@ async fn no_host_dangles_while_the_nodes_of_another_cluster_are_read_for_the_fir
     }
 }
 
-/// No client is told that there are no findings before the first survey is complete. Known findings
+/// No answer says that there are no findings before the first survey is complete. Known findings
 /// stay during the next survey.
 #[tokio::test(start_paused = true)]
-async fn an_answer_says_whether_everything_was_looked_at() {
+async fn an_answer_says_whether_the_survey_is_complete() {
     let pod_of = |name: &str, host: &str| put(key(Kind::Ip, name, "10.1.2.40"), pod("10.1.2.40", 2, host), 1);
     let (fixture, sender) = mesh(vec![pod_of("paris", "172.18.1.2"), pod_of("tokyo", "172.18.2.2")]).with_survey();
     let answer = fixture.json("/v1/problems").await;
@@ -165,18 +165,19 @@ async fn an_answer_says_whether_everything_was_looked_at() {
 /// Some versions announced them on every node (cilium/cilium#46179). One fact is one finding, with
 /// advice.
 #[tokio::test]
-async fn that_an_etcd_went_back_is_told_for_an_hour() {
+async fn a_revision_that_went_back_is_a_finding_for_an_hour() {
     for (minutes, expected) in [(59, &["revisionWentBack/paris"][..]), (60, &[])] {
         let last = Instant::now().checked_sub(Duration::from_secs(minutes * 60)).unwrap();
-        let fixture =
-            Fixture::of_paris(|status| status.revision_rollback = Some(RevisionRollback { error: "went back".to_owned(), last, count: 3 }));
+        let fixture = ApiFixture::with_paris_status(|status| {
+            status.revision_rollback = Some(RevisionRollback { error: "went back".to_owned(), last, count: 3 })
+        });
         let told = fixture.json("/v1/problems?kind=revisionWentBack").await;
         assert_eq!(ids(&told), expected, "{told}");
     }
 }
 
 #[tokio::test]
-async fn made_up_pod_cidrs_of_many_nodes_are_one_finding_of_their_cluster() {
+async fn overlapping_pod_cidrs_of_many_nodes_are_one_finding() {
     let cidrs: Vec<ipnet::IpNet> = (0..=255).map(|second| format!("10.{second}.0.0/16").parse().unwrap()).collect();
     let worker = |number: u8| {
         let Object::Node(made) = node(&format!("worker-{number}"), &format!("172.18.1.{number}"), "a") else { panic!("a node is a node") };
@@ -194,7 +195,7 @@ async fn made_up_pod_cidrs_of_many_nodes_are_one_finding_of_their_cluster() {
 }
 
 /// The findings of a fixture, each with its severity.
-async fn found(fixture: &Fixture) -> Vec<(String, String)> {
+async fn found(fixture: &ApiFixture) -> Vec<(String, String)> {
     let list = fixture.json("/v1/problems").await;
     let items = list["items"].as_array().unwrap();
     assert!(items.iter().all(|item| !item["advice"].as_str().unwrap().is_empty() && item["since"].is_string()), "{list}");
@@ -202,14 +203,14 @@ async fn found(fixture: &Fixture) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_cluster_or_with_meshkeep_itself_is_told_with_how_bad_it_is() {
+async fn findings_about_clusters_and_the_process_have_a_severity() {
     let days = |days: u64| Some(SystemTime::now() + Duration::from_secs(days * 86_400));
     let failed = |status: &mut ClusterStatus, phase, failed_in| {
         (status.phase, status.failed_in, status.last_error) = (phase, Some(failed_in), Some("connection refused".to_owned()));
     };
     let minutes_ago = Instant::now().checked_sub(Duration::from_secs(180)).unwrap();
-    type Case = (Box<dyn Fn(&mut ClusterStatus)>, &'static [(&'static str, &'static str)]);
-    let cases: Vec<Case> = vec![
+    type FindingCase = (Box<dyn Fn(&mut ClusterStatus)>, &'static [(&'static str, &'static str)]);
+    let cases: Vec<FindingCase> = vec![
         (Box::new(|_| {}), &[]),
         (Box::new(move |status| failed(status, Phase::BackingOff, Phase::Connecting)), &[("clusterUnreachable/paris", "critical")]),
         (Box::new(move |status| failed(status, Phase::Connecting, Phase::Connecting)), &[("clusterUnreachable/paris", "critical")]),
@@ -231,12 +232,12 @@ async fn what_is_wrong_with_a_cluster_or_with_meshkeep_itself_is_told_with_how_b
     ];
     let fixture = mesh(Vec::new());
     for (number, (change, expected)) in cases.into_iter().enumerate() {
-        fixture.paris_is(change);
+        fixture.set_paris_status(change);
         let found = found(&fixture).await;
         let found: Vec<(&str, &str)> = found.iter().map(|(id, severity)| (id.as_str(), severity.as_str())).collect();
         assert_eq!(found, expected, "case {number}");
     }
-    fixture.paris_is(|_| {});
+    fixture.set_paris_status(|_| {});
     let invalid = [("lisbon".to_owned(), "it is empty".to_owned())].into();
     fixture.directory.send_replace(DirectoryState { readable: false, error: Some("denied".to_owned()), invalid });
     fixture.persistence.send_replace(PersistState::Failing { error: "no space left on device".to_owned() });
@@ -253,12 +254,12 @@ async fn what_is_wrong_with_a_cluster_or_with_meshkeep_itself_is_told_with_how_b
 }
 
 #[tokio::test]
-async fn a_cluster_that_waits_for_a_canary_says_for_which_in_its_finding_and_in_its_state() {
+async fn a_cluster_that_waits_for_a_canary_names_its_kind() {
     let fixture = mesh(Vec::new());
     let reason = "waiting for the canary cilium/synced/paris/cilium/state/ip/v1 (ipcache)";
     let minutes_ago = Instant::now().checked_sub(Duration::from_secs(180)).unwrap();
     for failed_in in [None, Some(Phase::Listing)] {
-        fixture.paris_is(|status| {
+        fixture.set_paris_status(|status| {
             (status.phase, status.phase_since, status.failed_in) = (Phase::WaitingForCanary, minutes_ago, failed_in);
             status.last_error = Some(reason.to_owned());
         });
@@ -269,13 +270,13 @@ async fn a_cluster_that_waits_for_a_canary_says_for_which_in_its_finding_and_in_
 }
 
 #[tokio::test]
-async fn a_cluster_without_a_config_names_whose_etcd_it_is_and_one_that_had_a_config_is_given_a_minute() {
+async fn a_cluster_without_a_config_is_a_finding_after_a_minute_if_it_had_one() {
     let fixture = mesh(Vec::new());
     let told = async |seconds: u64, had_config: bool, denied: bool, others: &[&str]| {
         let others = others.iter().map(|other| cluster(other)).collect();
         let since = Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
         let missing = MissingConfig { denied, others, ..MissingConfig::default() };
-        fixture.paris_is(|status| {
+        fixture.set_paris_status(|status| {
             // a connection that failed in between changes nothing
             (status.phase, status.failed_in, status.config_deleted) = (Phase::BackingOff, Some(Phase::ReadingConfig), had_config);
             status.missing_config = Some(MissingConfigState { since, missing });
@@ -295,13 +296,13 @@ async fn a_cluster_without_a_config_names_whose_etcd_it_is_and_one_that_had_a_co
 }
 
 #[tokio::test]
-async fn no_cluster_at_all_is_critical_after_a_while_and_names_the_directory() {
+async fn no_cluster_is_critical_after_a_minute_and_names_the_directory() {
     let files = |wait| ClusterFiles { directory: "/etc/clustermesh".into(), wait, ..ClusterFiles::default() };
     let (patient, fixture) = (mesh(Vec::new()), mesh(Vec::new()));
     let patient = patient.with_cluster_files(files(Duration::from_secs(60)));
     let fixture = fixture.with_cluster_files(files(Duration::ZERO));
     for fixture in [&patient, &fixture] {
-        fixture.tell([]);
+        fixture.publish_statuses([]);
     }
     assert_eq!(found(&patient).await, []);
     assert_eq!(patient.json("/v1/status").await["directory"]["noClusters"], "/etc/clustermesh has no client file of a cluster");
@@ -317,20 +318,20 @@ async fn no_cluster_at_all_is_critical_after_a_while_and_names_the_directory() {
     assert_eq!(finding["detail"], "there is no remote cluster to mirror: /etc/clustermesh cannot be read: No such file or directory");
     // a cluster whose file cannot be used does not count, one with a usable file does
     fixture.directory.send_replace(DirectoryState { readable: true, ..DirectoryState::default() });
-    fixture.paris_is(|status| status.file_error = Some("not YAML".to_owned()));
+    fixture.set_paris_status(|status| status.file_error = Some("not YAML".to_owned()));
     let ids = |found: Vec<(String, String)>| found.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
     assert_eq!(ids(found(&fixture).await), ["clusterFileInvalid/paris", "noClusters"]);
-    fixture.paris_is(|_| {});
+    fixture.set_paris_status(|_| {});
     assert_eq!(found(&fixture).await, []);
 }
 
 #[tokio::test]
-async fn a_silent_writer_behind_a_living_etcd_is_told_and_makes_its_data_old() {
+async fn a_writer_without_heartbeats_is_a_finding_and_its_data_is_old() {
     let fixture = mesh(Vec::new());
     let beat = |revision| Heartbeat { etcd_cluster_id: EtcdClusterId(0xabc), revision: Revision(revision), written: None };
     let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
     let silent_for = |seconds, errors: &'static [&'static str]| {
-        fixture.paris_is(move |status| {
+        fixture.set_paris_status(move |status| {
             status.writer.note_connection(Some(beat(7)), ago(seconds + 30));
             status.writer.note_heartbeat(beat(8), ago(seconds));
             // the connection is renewed, and its etcd has the same heartbeat

@@ -5,17 +5,17 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::api::tests::fixture::Fixture;
+use crate::api::tests::fixture::ApiFixture;
 use crate::handle::Reflection;
 
-async fn problems(fixture: &Fixture) -> Vec<Value> {
+async fn problems(fixture: &ApiFixture) -> Vec<Value> {
     let items = fixture.get("/v1/problems?kind=targetUnwritable").await.json()["items"].clone();
     serde_json::from_value(items).unwrap()
 }
 
 #[tokio::test]
-async fn who_reflects_tells_how_it_goes_and_that_another_one_writes_is_nothing_wrong() {
-    let fixture = Fixture::new();
+async fn the_status_of_reflection_is_reported() {
+    let fixture = ApiFixture::new();
     let status = async || fixture.get("/v1/status").await.json()["reflection"].clone();
     assert_eq!(status().await, Value::Null, "serve does not reflect");
     let now = Arc::new(Mutex::new(Reflection::default()));

@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::http::{Method, Request};
 use serde_json::json;
 
-use crate::api::tests::fixture::{Answer, Fixture, cluster, identity, key, node, pod, put};
+use crate::api::tests::fixture::{ApiFixture, TestResponse, cluster, identity, key, node, pod, put};
 use crate::model::{Change, Command, Kind, Phase, Revision, Scope, SourceStamp};
 
 /// Paths whose answers depend only on the mirror.
@@ -49,18 +49,18 @@ const OTHERS: [&str; 14] = [
     "/openapi-3.0.json",
 ];
 
-async fn holding(fixture: &Fixture, method: Method, uri: &str, tag: &str) -> Answer {
+async fn holding(fixture: &ApiFixture, method: Method, uri: &str, tag: &str) -> TestResponse {
     let request = Request::builder().method(method).uri(uri).header("if-none-match", tag).header("accept-encoding", "gzip");
     fixture.send(request.body(Body::empty()).unwrap()).await
 }
 
-async fn tag(fixture: &Fixture, uri: &str) -> String {
+async fn tag(fixture: &ApiFixture, uri: &str) -> String {
     let answer = fixture.get(uri).await;
     assert_eq!(answer.status.as_u16(), 200, "{uri}");
     answer.header("etag").to_owned()
 }
 
-async fn tags(fixture: &Fixture) -> Vec<String> {
+async fn tags(fixture: &ApiFixture) -> Vec<String> {
     let mut tags = Vec::new();
     for uri in COUNTED {
         tags.push(tag(fixture, uri).await);
@@ -69,8 +69,8 @@ async fn tags(fixture: &Fixture) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_a_client_has_is_not_sent_again_and_costs_no_look() {
-    let fixture = Fixture::new();
+async fn an_unchanged_answer_is_304_without_a_scan() {
+    let fixture = ApiFixture::new();
     for uri in COUNTED.into_iter().chain(OTHERS) {
         let tag = tag(&fixture, uri).await;
         assert!(tag.starts_with("W/\"") && tag.ends_with('"') && tag.len() == 20, "{uri}: {tag:?}");
@@ -93,13 +93,13 @@ async fn what_a_client_has_is_not_sent_again_and_costs_no_look() {
 }
 
 /// Name of a change, its command, and the paths whose answers change.
-type Case<'a> = (&'a str, Command, &'a dyn Fn(&str) -> bool);
+type CachingCase<'a> = (&'a str, Command, &'a dyn Fn(&str) -> bool);
 
 /// Puts, deletes, held entries, revisions, origins and phases: each changes the tags of its own
 /// answers only.
 #[tokio::test]
-async fn a_tag_moves_with_what_the_answer_tells_and_with_nothing_else() {
-    let fixture = Fixture::new();
+async fn a_tag_changes_exactly_when_its_answer_changes() {
+    let fixture = ApiFixture::new();
     let paris = |kind| Scope { cluster: cluster("paris"), kind };
     let apply = |change| Command::Apply { scope: paris(Kind::Node), changes: vec![change], cursor: None };
     let worker =
@@ -108,7 +108,7 @@ async fn a_tag_moves_with_what_the_answer_tells_and_with_nothing_else() {
         |uri: &str| (uri.starts_with("/v1/nodes") && !uri.contains("tokyo")) || uri.starts_with("/v1/ipcache") || uri.ends_with("/ips");
     let of_identities = |uri: &str| (uri.starts_with("/v1/identities") && !uri.ends_with("/ips")) || uri.contains("/lookup");
     let of_paris = |uri: &str| !uri.contains("cluster=tokyo");
-    let cases: Vec<Case<'_>> = vec![
+    let cases: Vec<CachingCase<'_>> = vec![
         ("a put", apply(worker("b", 30)), &of_nodes),
         ("the same again", apply(worker("b", 30)), &|_| false),
         ("equal bytes with another revision", apply(stamped(worker("b", 30), 31)), &of_nodes),
@@ -165,8 +165,8 @@ fn stamped(change: Change, revision: i64) -> Change {
 }
 
 #[tokio::test]
-async fn another_form_query_or_moment_is_another_tag() {
-    let fixture = Fixture::new();
+async fn another_media_type_query_or_start_has_another_tag() {
+    let fixture = ApiFixture::new();
     let lines = Request::get("/v1/nodes").header("accept", "application/x-ndjson").body(Body::empty()).unwrap();
     let of_lines = fixture.send(lines).await.header("etag").to_owned();
     let mut tags = vec![of_lines];
@@ -183,8 +183,8 @@ async fn another_form_query_or_moment_is_another_tag() {
 }
 
 #[tokio::test]
-async fn what_is_too_old_or_not_there_is_not_called_unchanged() {
-    let fixture = Fixture::new();
+async fn old_or_missing_data_is_never_304() {
+    let fixture = ApiFixture::new();
     for uri in ["/v1/nodes?maxAge=1000000000", "/v1/ipcache/lookup?ip=10.1.2.40&maxAge=1000000000"] {
         let tag = tag(&fixture, uri).await;
         assert_eq!(holding(&fixture, Method::GET, uri, &tag).await.status.as_u16(), 304);
@@ -200,8 +200,8 @@ async fn what_is_too_old_or_not_there_is_not_called_unchanged() {
 }
 
 #[tokio::test]
-async fn what_is_of_its_moment_has_no_tag() {
-    let fixture = Fixture::new();
+async fn answers_about_the_current_moment_have_no_tag() {
+    let fixture = ApiFixture::new();
     for uri in ["/metrics", "/livez", "/v1/changes?snapshot=true", "/v1/nodes/paris/nobody", "/v1/nothing"] {
         assert_eq!(fixture.get(uri).await.header("etag"), "", "{uri}");
     }
@@ -213,8 +213,8 @@ async fn what_is_of_its_moment_has_no_tag() {
 
 /// A restored entry that the source confirms for the first time.
 #[tokio::test]
-async fn a_record_that_is_confirmed_is_not_what_it_was() {
-    let fixture = Fixture::new();
+async fn a_confirmed_record_has_another_tag() {
+    let fixture = ApiFixture::new();
     let uri = "/v1/ipcache?cluster=tokyo";
     let before = tag(&fixture, uri).await;
     let address = || key(Kind::Ip, "tokyo", "10.1.2.40");

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::api::tests::fixture::{Fixture, key, put};
+use crate::api::tests::fixture::{ApiFixture, key, put};
 use crate::commit::DecodedBudget;
 use crate::model::{Change, Command, EndpointSlice, Kind, LabelSet, Object, Scope, Sequence, Service, SliceEndpoint};
 use crate::view::View;
@@ -42,14 +42,14 @@ pub(in crate::api::tests) fn with_slices(slices: &[(&str, usize)]) -> View {
 
 /// `shop/cart`, small in paris and more than half a MiB in tokyo, and `till/desk`, which both
 /// share.
-fn with_large_service() -> Fixture {
+fn with_large_service() -> ApiFixture {
     let desk = |name| {
         let service = Service { namespace: "till".to_owned(), name: "desk".to_owned(), shared: true, ..Service::default() };
         put(key(Kind::Service, name, "till/desk"), Object::Service(service), 8)
     };
     let slices = [slice("paris", "a", 10_000, 7), slice("tokyo", "b", 30_000, 7), slice("tokyo", "c", 30_000, 7)];
     let view = view(slices.into_iter().chain([desk("paris"), desk("tokyo")]));
-    Fixture::of(view).with_decoded(DecodedBudget::new(512 << 10))
+    ApiFixture::with_view(view).with_decoded(DecodedBudget::new(512 << 10))
 }
 
 fn names(page: &Value) -> Vec<&str> {
@@ -57,8 +57,8 @@ fn names(page: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_slice_without_room_is_refused_with_a_reason_and_a_page_ends_before_it() {
-    let fixture = Fixture::of(with_slices(&[("a", 1), ("b", 90_000), ("c", 1)])).with_decoded(DecodedBudget::new(512 << 10));
+async fn a_slice_too_large_for_memory_is_refused_and_ends_a_page() {
+    let fixture = ApiFixture::with_view(with_slices(&[("a", 1), ("b", 90_000), ("c", 1)])).with_decoded(DecodedBudget::new(512 << 10));
     let answer = fixture.get("/v1/endpoint-slices/paris/shop/b").await;
     let (status, body) = (answer.status, answer.json());
     assert_eq!((status, body["code"].as_str()), (StatusCode::SERVICE_UNAVAILABLE, Some("memoryLimitReached")), "{body}");
@@ -71,7 +71,7 @@ async fn a_slice_without_room_is_refused_with_a_reason_and_a_page_ends_before_it
 }
 
 #[tokio::test]
-async fn a_service_that_never_fits_is_an_item_that_says_so_and_the_list_goes_on() {
+async fn a_service_too_large_to_merge_is_an_item_with_the_reason() {
     let fixture = with_large_service();
     let page = fixture.json("/v1/global-services").await;
     assert_eq!((names(&page), page.get("nextPageToken")), (vec!["cart", "desk"], None), "{page}");
@@ -101,7 +101,7 @@ async fn a_service_that_never_fits_is_an_item_that_says_so_and_the_list_goes_on(
 
 /// The finding names the cluster and the key. It is resolved when the cluster has fewer endpoints.
 #[tokio::test]
-async fn a_service_that_never_fits_is_a_finding() {
+async fn a_service_too_large_to_merge_is_a_finding() {
     let fixture = with_large_service();
     let found = fixture.json("/v1/problems?kind=serviceTooLarge").await;
     let finding = &found["items"][0];
@@ -117,15 +117,15 @@ async fn a_service_that_never_fits_is_a_finding() {
 
 /// Polls until there are this many findings. An answer waits only 100 ms for new ones, and decoding
 /// these slices can take longer.
-async fn wait_for_findings(fixture: &Fixture, count: usize) {
+async fn wait_for_findings(fixture: &ApiFixture, count: usize) {
     let ask = async { while fixture.json("/v1/problems?kind=serviceTooLarge").await["items"].as_array().unwrap().len() != count {} };
     tokio::time::timeout(Duration::from_secs(60), ask).await.unwrap();
 }
 
 /// Memory is returned: all are served one after the other.
 #[tokio::test]
-async fn what_fits_is_served_however_often_it_is_asked_for() {
-    let fixture = Fixture::of(with_slices(&[("a", 90_000), ("b", 90_000)])).with_decoded(DecodedBudget::new(1 << 20));
+async fn a_service_that_fits_is_served_any_number_of_times() {
+    let fixture = ApiFixture::with_view(with_slices(&[("a", 90_000), ("b", 90_000)])).with_decoded(DecodedBudget::new(1 << 20));
     let asked = (0..8).map(|_| fixture.get("/v1/endpoint-slices/paris/shop/a"));
     let answers = futures_util::future::join_all(asked).await;
     assert!(answers.iter().all(|answer| answer.status == StatusCode::OK));

@@ -5,17 +5,17 @@ use axum::http::Request;
 use serde_json::{Value, json};
 
 use super::lines::without_age;
-use crate::api::tests::fixture::Fixture;
+use crate::api::tests::fixture::ApiFixture;
 
-async fn detail(fixture: &Fixture, uri: &str) -> String {
+async fn detail(fixture: &ApiFixture, uri: &str) -> String {
     let answer = fixture.get(uri).await;
     assert_eq!((answer.status.as_u16(), &answer.json()["code"]), (400, &json!("badParameter")), "{uri}");
     answer.json()["detail"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]
-async fn a_list_has_only_the_fields_that_are_wanted_as_page_and_as_lines() {
-    let fixture = Fixture::new();
+async fn a_list_has_only_the_selected_fields() {
+    let fixture = ApiFixture::new();
     for (uri, expected) in [
         (
             "/v1/nodes?cluster=paris&fields=name,labels.zone,addresses.ip",
@@ -42,8 +42,8 @@ async fn a_list_has_only_the_fields_that_are_wanted_as_page_and_as_lines() {
 
 /// Every member of an item is a field of its list.
 #[tokio::test]
-async fn every_field_of_every_list_can_be_asked_for_and_all_of_them_are_the_item() {
-    let fixture = Fixture::new();
+async fn every_field_of_every_list_can_be_selected() {
+    let fixture = ApiFixture::new();
     for list in [
         "clusters",
         "nodes",
@@ -68,8 +68,8 @@ async fn every_field_of_every_list_can_be_asked_for_and_all_of_them_are_the_item
 }
 
 #[tokio::test]
-async fn a_field_that_is_not_known_is_told_with_the_nearest_one() {
-    let fixture = Fixture::new();
+async fn an_unknown_field_is_refused_with_the_nearest_name() {
+    let fixture = ApiFixture::new();
     let told = detail(&fixture, "/v1/identities?fields=id,lables").await;
     assert!(told.starts_with("fields: these items have no field \"lables\", did you mean labels? They have cluster, "), "{told}");
     let told = detail(&fixture, "/v1/services?fields=backends.colour").await;
@@ -83,7 +83,7 @@ async fn a_field_that_is_not_known_is_told_with_the_nearest_one() {
 
 #[tokio::test]
 async fn pages_are_the_same_with_and_without_fields() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let token = fixture.json("/v1/ipcache?limit=1&fields=prefix").await["nextPageToken"].as_str().unwrap().to_owned();
     let page = fixture.json(&format!("/v1/ipcache?limit=1&pageToken={token}")).await;
     assert_eq!(page["items"], json!([fixture.json("/v1/ipcache").await["items"][1]]));

@@ -4,22 +4,22 @@ use axum::body::Body;
 use axum::http::{Method, Request};
 use serde_json::{Value, json};
 
-use crate::api::OpenapiForm;
-use crate::api::render::accept::offered;
-use crate::api::tests::fixture::{Answer, Fixture};
+use crate::api::DocumentVersion;
+use crate::api::render::accept::media_types_of;
+use crate::api::tests::fixture::{ApiFixture, TestResponse};
 
-async fn accepting(fixture: &Fixture, method: Method, uri: &str, accept: &str) -> Answer {
+async fn accepting(fixture: &ApiFixture, method: Method, uri: &str, accept: &str) -> TestResponse {
     let request = Request::builder().method(method).uri(uri).header("accept", accept);
     fixture.send(request.header("content-type", "application/json").body(Body::from(r#"{"ips":["10.1.2.40"]}"#)).unwrap()).await
 }
 
 #[test]
-fn the_document_names_the_forms_that_are_offered() {
-    let document: Value = serde_json::from_str(crate::api::openapi_json(OpenapiForm::New)).unwrap();
+fn the_document_names_the_offered_media_types() {
+    let document: Value = serde_json::from_str(crate::api::openapi_json(DocumentVersion::V31)).unwrap();
     for (path, item) in document["paths"].as_object().unwrap() {
         let content = item["get"]["responses"]["200"]["content"].as_object().unwrap();
         let mut documented: Vec<&str> = content.keys().map(String::as_str).collect();
-        let mut forms: Vec<&str> = offered(path).iter().map(|form| form.media_type()).collect();
+        let mut forms: Vec<&str> = media_types_of(path).iter().map(|form| form.as_str()).collect();
         documented.sort_unstable();
         forms.sort_unstable();
         // probes are always answered
@@ -29,8 +29,8 @@ fn the_document_names_the_forms_that_are_offered() {
 }
 
 #[tokio::test]
-async fn what_is_not_accepted_is_told_what_there_is() {
-    let fixture = Fixture::new();
+async fn status_406_lists_the_offered_media_types() {
+    let fixture = ApiFixture::new();
     let only = |form: &str| format!("this path answers in {form}: accept it, or send no Accept header");
     let list = "this path answers in application/json or application/x-ndjson: accept one of them".to_owned();
     for (uri, accept, detail) in [
@@ -65,8 +65,8 @@ async fn what_is_not_accepted_is_told_what_there_is() {
 
 /// The method and the path are checked first, and a probe is never refused because of a header.
 #[tokio::test]
-async fn what_is_not_there_is_not_refused_for_its_form() {
-    let fixture = Fixture::new();
+async fn a_missing_path_gets_404_for_any_media_type() {
+    let fixture = ApiFixture::new();
     for (method, uri, status) in [
         (Method::GET, "/v1/nothing", 404),
         (Method::DELETE, "/v1/nodes", 405),
@@ -80,8 +80,8 @@ async fn what_is_not_there_is_not_refused_for_its_form() {
 }
 
 #[tokio::test]
-async fn answers_name_what_they_vary_with_compressed_or_not() {
-    let fixture = Fixture::new();
+async fn answers_have_a_vary_header_compressed_or_not() {
+    let fixture = ApiFixture::new();
     for uri in ["/v1/nodes", "/v1/nodes/paris/paris-worker-1", "/v1/nodes/paris/nobody", "/openapi.json", "/", "/metrics"] {
         for encoding in ["identity", "gzip"] {
             let request = Request::get(uri).header("accept-encoding", encoding).body(Body::empty()).unwrap();

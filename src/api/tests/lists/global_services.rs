@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::admission::Pace;
-use crate::api::tests::fixture::{Answer, Fixture, cluster, key, put};
+use crate::admission::ScanLimits;
+use crate::api::tests::fixture::{ApiFixture, TestResponse, cluster, key, put};
 use crate::handle::Allowance;
 use crate::model::*;
 use crate::view::View;
@@ -94,7 +94,7 @@ fn backends(item: &Value) -> Vec<String> {
 
 #[tokio::test]
 async fn a_service_is_merged_over_its_clusters() {
-    let fixture = Fixture::of(mesh());
+    let fixture = ApiFixture::with_view(mesh());
     let mut found = fixture.json("/v1/global-services/shop/cart").await;
     let meta = found.as_object_mut().unwrap().remove("meta").unwrap();
     let ports = json!([{ "name": "http", "names": ["http", "web"], "protocol": "TCP", "port": 80 }]);
@@ -141,8 +141,8 @@ async fn a_service_is_merged_over_its_clusters() {
 }
 
 #[tokio::test]
-async fn filters_decide_which_services_are_listed_and_not_what_they_hold() {
-    let fixture = Fixture::of(mesh());
+async fn filters_select_services_and_not_their_content() {
+    let fixture = ApiFixture::with_view(mesh());
     let cases: [(&str, &[&str]); 11] = [
         ("", &["shop/cart", "till/desk"]),
         ("?namespace=shop", &["shop/cart"]),
@@ -166,7 +166,7 @@ async fn filters_decide_which_services_are_listed_and_not_what_they_hold() {
 
 #[tokio::test]
 async fn exports_that_disagree_are_a_finding_and_a_filter() {
-    let fixture = Fixture::of(mesh());
+    let fixture = ApiFixture::with_view(mesh());
     let conflicts = || fixture.json("/v1/problems?kind=exportConflict");
     let found = conflicts().await;
     let finding = &found["items"][0];
@@ -203,7 +203,7 @@ async fn exports_that_disagree_are_a_finding_and_a_filter() {
 
 /// A hundred services of tokyo, and one of paris that comes last.
 #[tokio::test]
-async fn a_page_for_one_cluster_ends_after_its_own_running_time_and_leads_to_all() {
+async fn pages_that_ran_out_of_time_lead_to_all_services() {
     let mut view = mesh();
     let put_in = |view: &mut View, cluster_name: &str, name: &str| {
         let change = put(key(Kind::Service, cluster_name, &format!("a/{name}")), Object::Service(service("a", name, "10.2.2.43")), 20);
@@ -212,7 +212,7 @@ async fn a_page_for_one_cluster_ends_after_its_own_running_time_and_leads_to_all
     };
     (0..100).for_each(|number| put_in(&mut view, "tokyo", &format!("s{number:03}")));
     put_in(&mut view, "rome", "zoo");
-    let fixture = Fixture::of(view).with_pace(Pace { slice: Allowance::Rows(10), page: Allowance::Rows(50) });
+    let fixture = ApiFixture::with_view(view).with_scan_limits(ScanLimits { slice: Allowance::Rows(10), page: Allowance::Rows(50) });
     let (mut found, mut lengths, mut token) = (Vec::new(), Vec::new(), String::new());
     while lengths.len() < 10 {
         let page = fixture.json(&format!("/v1/global-services?cluster=rome&limit=5{token}")).await;
@@ -226,8 +226,8 @@ async fn a_page_for_one_cluster_ends_after_its_own_running_time_and_leads_to_all
 }
 
 #[tokio::test]
-async fn pages_go_on_by_name_and_follow_changes() {
-    let fixture = Fixture::of(mesh());
+async fn pages_continue_by_name_and_follow_changes() {
+    let fixture = ApiFixture::with_view(mesh());
     let first = fixture.json("/v1/global-services?limit=1").await;
     assert_eq!(names(&first), ["shop/cart"]);
     let added = Object::Service(service("shop", "zoo", "10.2.2.42"));
@@ -245,8 +245,8 @@ async fn pages_go_on_by_name_and_follow_changes() {
 }
 
 #[tokio::test]
-async fn an_affinity_shows_what_would_be_used_and_why() {
-    let fixture = Fixture::of(mesh());
+async fn an_affinity_selects_backends_and_gives_the_reason() {
+    let fixture = ApiFixture::with_view(mesh());
     let cases: [(&str, &[&str], &str); 7] = [
         ("none&from=tokyo", &["oslo 10.3.2.40", "paris 10.1.2.40", "tokyo 10.2.2.40"], "noAffinity"),
         ("local&from=tokyo", &["tokyo 10.2.2.40"], "localActive"),
@@ -277,11 +277,11 @@ async fn an_affinity_shows_what_would_be_used_and_why() {
 }
 
 #[tokio::test]
-async fn the_own_cluster_chooses_where_nobody_is_named() {
-    let fixture = Fixture::of(mesh());
+async fn the_own_cluster_selects_backends_by_default() {
+    let fixture = ApiFixture::with_view(mesh());
     let refused = fixture.get("/v1/global-services/shop/cart?affinity=local").await;
     assert_eq!((refused.status.as_u16(), parameter(&refused)), (400, "affinity".to_owned()));
-    let fixture = Fixture::of_own(mesh(), Some(cluster("home")));
+    let fixture = ApiFixture::with_own_cluster(mesh(), Some(cluster("home")));
     let found = fixture.json("/v1/global-services/shop/cart?affinity=local").await;
     let expected =
         json!({ "from": "home", "affinity": "local", "rule": "localInactive", "local": true, "remote": true, "localKnown": false });
@@ -292,7 +292,7 @@ async fn the_own_cluster_chooses_where_nobody_is_named() {
 /// Held entries are kept and still used, as agents do. Restored ones are marked as such
 /// (docs/develop/invariants.md, 4 and 3).
 #[tokio::test]
-async fn a_cluster_s_share_says_how_current_it_is() {
+async fn the_backends_of_a_cluster_have_their_age() {
     let mut view = mesh();
     let lost = key(Kind::Service, "tokyo", "shop/cart");
     let scope = Scope { cluster: cluster("tokyo"), kind: Kind::Service };
@@ -309,7 +309,7 @@ async fn a_cluster_s_share_says_how_current_it_is() {
         version: 1,
         generation: 0,
     });
-    let found = Fixture::of(view).json("/v1/global-services/shop/cart?affinity=remote&from=paris").await;
+    let found = ApiFixture::with_view(view).json("/v1/global-services/shop/cart?affinity=remote&from=paris").await;
     let said = |items: &Value| -> Vec<Value> {
         items.as_array().unwrap().iter().map(|one| json!([one["cluster"], one["origin"], one["stale"]])).collect()
     };
@@ -319,8 +319,8 @@ async fn a_cluster_s_share_says_how_current_it_is() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_refused() {
-    let fixture = Fixture::of(mesh());
+async fn invalid_parameters_are_refused() {
+    let fixture = ApiFixture::with_view(mesh());
     for (query, expected) in [
         ("affinity=nearest&from=paris", "affinity"),
         ("affinity=local&from=nowhere", "from"),
@@ -338,7 +338,7 @@ async fn what_cannot_be_asked_is_refused() {
 }
 
 /// The parameter that a refusal names.
-fn parameter(answer: &Answer) -> String {
+fn parameter(answer: &TestResponse) -> String {
     answer.json()["detail"].as_str().unwrap().split([' ', ':']).next().unwrap().to_owned()
 }
 

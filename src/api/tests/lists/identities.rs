@@ -4,13 +4,13 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use crate::api::tests::fixture::{Fixture, cluster, identity, key, put};
+use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, put};
 use crate::model::*;
 use crate::view::View;
 
 /// A cluster `paris` of id 1 with identities of every scope, as a cluster without a cluster config
 /// may have them.
-fn mesh() -> Fixture {
+fn mesh() -> ApiFixture {
     let mut view = View::starting_at(Sequence(0));
     for (id, app) in [(65_536_u32, "cart"), (0x0100_0001, "range"), (0x0200_0001, "node"), (0x0300_0001, "odd")] {
         let change = put(key(Kind::Identity, "paris", &id.to_string()), identity(id, app), i64::from(id));
@@ -20,7 +20,7 @@ fn mesh() -> Fixture {
     let config = ClusterConfig { id: ClusterId(1), ..ClusterConfig::default() };
     let record = ClusterRecord { config: Some(config), last_contact: None, ..ClusterRecord::default() };
     view.apply(Command::StoreCluster { cluster: cluster("paris"), record }, SystemTime::now());
-    Fixture::of(view)
+    ApiFixture::with_view(view)
 }
 
 #[tokio::test]
@@ -43,7 +43,7 @@ async fn a_scope_names_the_identities_of_its_bits() {
 }
 
 #[tokio::test]
-async fn a_number_that_nobody_has_says_whose_it_would_be() {
+async fn an_unused_identity_number_names_its_cluster() {
     let fixture = mesh();
     for (id, expected) in [
         (65_537_u32, "in the range of cluster paris (id 1)"),

@@ -9,18 +9,18 @@ use tower::ServiceExt;
 
 use super::decoded::with_slices;
 use super::pages::pods;
-use crate::admission::Pace;
+use crate::admission::ScanLimits;
 use crate::api::ApiOptions;
 use crate::api::paging::lines::ANSWER_MAX;
-use crate::api::paging::making::LINES_BYTES;
-use crate::api::tests::fixture::{Fixture, HEAD, identity, key, pod, put};
-use crate::api::tests::serving::sockets::{Running, local, set_provider};
+use crate::api::paging::list_builder::LINES_BYTES;
+use crate::api::tests::fixture::{ApiFixture, HEAD, identity, key, pod, put};
+use crate::api::tests::serving::sockets::{RunningServer, local, set_provider};
 use crate::commit::DecodedBudget;
 use crate::handle::Allowance;
 use crate::model::{Change, Kind};
 
 /// Slices of 10 rows, and pages of 50.
-const SHORT: Pace = Pace { slice: Allowance::Rows(10), page: Allowance::Rows(50) };
+const SHORT: ScanLimits = ScanLimits { slice: Allowance::Rows(10), page: Allowance::Rows(50) };
 
 /// Every list.
 const LISTS: [&str; 12] = [
@@ -42,7 +42,7 @@ fn request(uri: &str) -> Request<Body> {
     Request::get(uri).header("accept", "application/x-ndjson").body(Body::empty()).unwrap()
 }
 
-async fn open(fixture: &Fixture, uri: &str) -> Response<Body> {
+async fn open(fixture: &ApiFixture, uri: &str) -> Response<Body> {
     let response = fixture.router.clone().oneshot(request(uri)).await.unwrap();
     assert_eq!(response.status().as_u16(), 200, "{uri}");
     assert_eq!(response.headers()["content-type"], "application/x-ndjson");
@@ -59,7 +59,7 @@ fn read(bytes: &[u8]) -> (Vec<Value>, Value) {
     (lines, last)
 }
 
-async fn lines(fixture: &Fixture, uri: &str) -> (Vec<Value>, Value) {
+async fn lines(fixture: &ApiFixture, uri: &str) -> (Vec<Value>, Value) {
     read(&open(fixture, uri).await.into_body().collect().await.unwrap().to_bytes())
 }
 
@@ -83,8 +83,8 @@ pub(in crate::api::tests) fn without_age(mut value: Value) -> Value {
 #[tokio::test]
 async fn every_list_has_the_same_items_as_lines_and_its_meta_last() {
     // so short that each list needs many slices, and the small ones end within one
-    let one = Pace { slice: Allowance::Rows(1), page: Allowance::Rows(50) };
-    for fixture in [Fixture::new(), Fixture::new().with_pace(one)] {
+    let one = ScanLimits { slice: Allowance::Rows(1), page: Allowance::Rows(50) };
+    for fixture in [ApiFixture::new(), ApiFixture::new().with_scan_limits(one)] {
         for list in LISTS {
             let page = fixture.json(list).await;
             assert!(page["nextPageToken"].is_null(), "{list}: {page}");
@@ -100,8 +100,8 @@ async fn every_list_has_the_same_items_as_lines_and_its_meta_last() {
 }
 
 #[tokio::test]
-async fn all_of_a_long_list_comes_without_pages_and_a_limit_is_one_of_all_of_it() {
-    let fixture = Fixture::of(pods(5_000)).with_pace(SHORT);
+async fn a_long_list_is_sent_without_pages_up_to_its_limit() {
+    let fixture = ApiFixture::with_view(pods(5_000)).with_scan_limits(SHORT);
     let (items, last) = lines(&fixture, "/v1/ipcache").await;
     assert_eq!((items.len(), &last["nextPageToken"]), (5_000, &Value::Null));
     let (found, last) = lines(&fixture, "/v1/ipcache?limit=1234").await;
@@ -116,8 +116,8 @@ async fn all_of_a_long_list_comes_without_pages_and_a_limit_is_one_of_all_of_it(
 }
 
 #[tokio::test]
-async fn lines_are_made_as_they_are_taken_and_are_all_of_one_moment() {
-    let fixture = Fixture::of(pods(5_000)).with_pace(SHORT);
+async fn lines_are_made_on_demand_from_one_snapshot() {
+    let fixture = ApiFixture::with_view(pods(5_000)).with_scan_limits(SHORT);
     let mut body = open(&fixture, "/v1/ipcache").await.into_body();
     let mut bytes = next(&mut body).await.unwrap();
     // the start counts as a row
@@ -135,12 +135,13 @@ async fn lines_are_made_as_they_are_taken_and_are_all_of_one_moment() {
     // a disconnect ends the list
     let before = fixture.scans.spent().rows;
     drop(open(&fixture, "/v1/ipcache").await);
-    assert_eq!((fixture.scans.spent().rows - before, fixture.scans.count()), (11, 0));
+    assert_eq!((fixture.scans.spent().rows - before, fixture.scans.admitted_count()), (11, 0));
 }
 
 #[tokio::test]
-async fn what_is_made_at_once_is_bounded() {
-    let fixture = Fixture::of(pods(5_000)).with_pace(Pace { slice: Allowance::Rows(1_000_000), page: Allowance::Rows(50) });
+async fn lines_made_in_advance_are_bounded() {
+    let fixture =
+        ApiFixture::with_view(pods(5_000)).with_scan_limits(ScanLimits { slice: Allowance::Rows(1_000_000), page: Allowance::Rows(50) });
     let mut body = open(&fixture, "/v1/ipcache").await.into_body();
     let mut bytes = Vec::new();
     while let Some(more) = next(&mut body).await {
@@ -151,8 +152,8 @@ async fn what_is_made_at_once_is_bounded() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_before_the_first_line_is_a_problem() {
-    let fixture = Fixture::new();
+async fn an_error_before_the_first_line_is_a_problem() {
+    let fixture = ApiFixture::new();
     for (uri, status, code) in [
         ("/v1/nodes?limit=0", 400, "badParameter"),
         ("/v1/nodes?colour=red", 400, "badParameter"),
@@ -166,8 +167,8 @@ async fn what_is_wrong_before_the_first_line_is_a_problem() {
 
 /// An answer that is not read keeps its snapshot no longer than allowed.
 #[tokio::test]
-async fn a_list_that_is_not_read_in_time_is_broken_off() {
-    let fixture = Fixture::of(pods(5_000)).with_pace(SHORT);
+async fn a_list_that_is_not_read_in_time_is_aborted() {
+    let fixture = ApiFixture::with_view(pods(5_000)).with_scan_limits(SHORT);
     let mut body = open(&fixture, "/v1/ipcache").await.into_body();
     next(&mut body).await.unwrap();
     tokio::time::pause();
@@ -178,10 +179,10 @@ async fn a_list_that_is_not_read_in_time_is_broken_off() {
 
 /// Over a real connection: the client notices the abort, and has no last line.
 #[tokio::test]
-async fn a_list_that_breaks_does_not_look_complete() {
+async fn an_aborted_list_does_not_look_complete() {
     set_provider();
-    let fixture = Fixture::of(with_slices(&[("a", 1), ("b", 90_000), ("c", 1)])).with_decoded(DecodedBudget::new(512 << 10));
-    let running = Running::of(fixture, &[local()], &ApiOptions::default()).await;
+    let fixture = ApiFixture::with_view(with_slices(&[("a", 1), ("b", 90_000), ("c", 1)])).with_decoded(DecodedBudget::new(512 << 10));
+    let running = RunningServer::of(fixture, &[local()], &ApiOptions::default()).await;
     let url = format!("{}/v1/endpoint-slices", running.addresses[0]);
     let client = reqwest::Client::new();
     // it may abort before its head has been read: then there is no answer that could be mistaken
@@ -200,8 +201,8 @@ async fn a_list_that_breaks_does_not_look_complete() {
 
 /// Characters that some clients treat as line ends (`api::one_line`) are escaped.
 #[tokio::test]
-async fn a_line_is_one_for_every_reader() {
-    let fixture = Fixture::new();
+async fn a_line_has_no_unicode_line_ends() {
+    let fixture = ApiFixture::new();
     fixture.change(put(key(Kind::Identity, "paris", "70001"), identity(70_001, "a\u{2028}b\u{85}c"), 8)).await;
     let bytes = open(&fixture, "/v1/identities").await.into_body().collect().await.unwrap().to_bytes();
     let text = std::str::from_utf8(&bytes).unwrap();

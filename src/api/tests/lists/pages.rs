@@ -9,15 +9,15 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::admission::Pace;
-use crate::api::paging::listing::PAGE_BYTES_MAX;
-use crate::api::tests::fixture::{Answer, Fixture, cluster, key, node, pod, put};
+use crate::admission::ScanLimits;
+use crate::api::paging::list_request::PAGE_BYTES_MAX;
+use crate::api::tests::fixture::{ApiFixture, TestResponse, cluster, key, node, pod, put};
 use crate::handle::Allowance;
 use crate::model::{Change, Command, EntryKey, Kind, Scope, Sequence, SourceStamp};
 use crate::view::View;
 
 /// Slices of 10 rows, and pages of 50.
-const SHORT: Pace = Pace { slice: Allowance::Rows(10), page: Allowance::Rows(50) };
+const SHORT: ScanLimits = ScanLimits { slice: Allowance::Rows(10), page: Allowance::Rows(50) };
 
 fn apply(view: &mut View, kind: Kind, changes: Vec<Change>) {
     let scope = Scope { cluster: cluster("paris"), kind };
@@ -25,7 +25,7 @@ fn apply(view: &mut View, kind: Kind, changes: Vec<Change>) {
 }
 
 /// Every page of a list, from the first on.
-async fn walk(fixture: &Fixture, uri: &str) -> Vec<Answer> {
+async fn walk(fixture: &ApiFixture, uri: &str) -> Vec<TestResponse> {
     let mut pages = vec![fixture.get(uri).await];
     while let Some(token) = pages.last().and_then(|page| page.json()["nextPageToken"].as_str().map(str::to_owned)) {
         assert!(pages.len() < 100, "{uri} does not end");
@@ -34,7 +34,7 @@ async fn walk(fixture: &Fixture, uri: &str) -> Vec<Answer> {
     pages
 }
 
-fn items(pages: &[Answer], member: &str) -> Vec<String> {
+fn items(pages: &[TestResponse], member: &str) -> Vec<String> {
     let items = pages.iter().flat_map(|page| page.json()["items"].as_array().cloned().unwrap_or_default());
     items.map(|item| item[member].as_str().unwrap().to_owned()).collect()
 }
@@ -49,8 +49,8 @@ pub(in crate::api::tests) fn pods(count: u32) -> View {
 
 /// 420 pods of the namespace `shop`.
 #[tokio::test]
-async fn a_page_of_what_cannot_be_sought_ends_after_its_own_running_time() {
-    let fixture = Fixture::of(pods(420)).with_pace(SHORT);
+async fn a_page_without_an_index_ends_after_its_time_limit() {
+    let fixture = ApiFixture::with_view(pods(420)).with_scan_limits(SHORT);
     let pages = walk(&fixture, "/v1/ipcache?namespace=none&limit=1").await;
     assert_eq!((pages.len(), items(&pages, "prefix").len()), (9, 0));
     assert_eq!(fixture.scans.spent().rows, 420);
@@ -72,7 +72,7 @@ async fn a_page_of_what_cannot_be_sought_ends_after_its_own_running_time() {
 
 /// Nodes of a MiB and more, one of them above all limits.
 #[tokio::test]
-async fn a_page_ends_at_four_mebibytes_and_has_one_item_at_least() {
+async fn a_page_has_at_most_four_mebibytes_and_at_least_one_item() {
     let mut view = View::starting_at(Sequence(0));
     let size = |number: usize| if number == 5 { PAGE_BYTES_MAX + 7 } else { (1 << 20) + 300 * number };
     let name = |number: usize| format!("worker-{number:02}");
@@ -86,7 +86,7 @@ async fn a_page_ends_at_four_mebibytes_and_has_one_item_at_least() {
         source: SourceStamp::default(),
     };
     apply(&mut view, Kind::Service, (0..12).map(bad).collect());
-    let fixture = Fixture::of(view);
+    let fixture = ApiFixture::with_view(view);
     let names: Vec<String> = (0..12).map(name).collect();
     for (uri, member, prefix) in [
         ("/v1/nodes?limit=10000", "name", ""),
@@ -112,8 +112,8 @@ fn batch(ips: &[String]) -> Request<Body> {
 
 /// 10,000 answers that a client reads chunk by chunk.
 #[tokio::test]
-async fn a_batch_is_made_as_it_is_taken_and_all_of_it_is_from_one_moment() {
-    let fixture = Fixture::of(pods(420)).with_pace(Pace::default());
+async fn a_batch_is_made_on_demand_from_one_snapshot() {
+    let fixture = ApiFixture::with_view(pods(420)).with_scan_limits(ScanLimits::default());
     let ips: Vec<String> = (0..10_000).map(|number| format!("10.1.{}.{}", number % 3, number % 200)).collect();
     let response = fixture.router.clone().oneshot(batch(&ips)).await.unwrap();
     let mut body = response.into_body();
@@ -133,5 +133,5 @@ async fn a_batch_is_made_as_it_is_taken_and_all_of_it_is_from_one_moment() {
     let before = fixture.scans.spent().rows;
     let response = fixture.router.clone().oneshot(batch(&ips)).await.unwrap();
     drop(response);
-    assert_eq!((fixture.scans.spent().rows - before, fixture.scans.count()), (0, 0));
+    assert_eq!((fixture.scans.spent().rows - before, fixture.scans.admitted_count()), (0, 0));
 }

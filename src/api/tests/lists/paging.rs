@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use crate::api::tests::fixture::{Fixture, key, node, put};
+use crate::api::tests::fixture::{ApiFixture, key, node, put};
 use crate::model::{Change, Command, Kind, Scope, Sequence};
 use crate::view::View;
 
@@ -13,14 +13,14 @@ fn names(page: &Value, member: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn pages_reach_everything_once_and_go_on_from_the_first_position() {
+async fn pages_have_each_item_once_and_the_position_of_the_first_page() {
     let mut view = View::starting_at(Sequence(0));
     let expected: Vec<String> = (0..25).map(|number| format!("worker-{number:02}")).collect();
     // each with three entries derived from it
     let changes: Vec<Change> = expected.iter().map(|name| put(key(Kind::Node, "paris", name), node(name, "10.0.0.1", "a"), 7)).collect();
     let scope = Scope { cluster: crate::api::tests::fixture::cluster("paris"), kind: Kind::Node };
     view.apply(Command::Apply { scope, changes, cursor: None }, SystemTime::now());
-    let fixture = Fixture::of(view);
+    let fixture = ApiFixture::with_view(view);
 
     let first = fixture.json("/v1/nodes?limit=10").await;
     fixture.change(put(key(Kind::Node, "paris", "worker-00"), node("worker-00", "10.0.0.2", "a"), 8)).await;
@@ -38,7 +38,7 @@ async fn pages_reach_everything_once_and_go_on_from_the_first_position() {
 
 #[tokio::test]
 async fn a_token_of_another_list_is_refused() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let page = fixture.json("/v1/ipcache?limit=1").await;
     let token = page["nextPageToken"].as_str().unwrap();
     assert_eq!(fixture.get(&format!("/v1/ipcache?limit=2&pageToken={token}")).await.status.as_u16(), 200);
@@ -57,7 +57,7 @@ async fn tokens_have_at_most_512_characters_however_long_the_keys_are() {
     let changes: Vec<Change> = names_of(20).map(|name| put(key(Kind::Node, "paris", &name), node(&name, "10.0.0.1", "a"), 7)).collect();
     let scope = Scope { cluster: crate::api::tests::fixture::cluster("paris"), kind: Kind::Node };
     view.apply(Command::Apply { scope, changes, cursor: None }, SystemTime::now());
-    let fixture = Fixture::of(view);
+    let fixture = ApiFixture::with_view(view);
     let (mut found, mut uri) = (Vec::new(), "/v1/nodes?limit=3".to_owned());
     loop {
         let page = fixture.json(&uri).await;
@@ -84,7 +84,7 @@ async fn tokens_have_at_most_512_characters_however_long_the_keys_are() {
 
 #[tokio::test]
 async fn every_list_can_be_paged() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     for (list, member) in [
         ("/v1/clusters", "name"),
         ("/v1/nodes", "name"),

@@ -7,8 +7,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::sockets::{Certificates, local, set_provider};
-use crate::api::tests::fixture::{Fixture, cluster, paris_status};
-use crate::api::{ApiOptions, Bound};
+use crate::api::tests::fixture::{ApiFixture, cluster, paris_status};
+use crate::api::{ApiOptions, BoundApi};
 use crate::model::{ClusterStatus, Command, Phase};
 
 const TOKEN: &str = "sesame";
@@ -18,27 +18,27 @@ const PROBES: [&str; 6] =
     ["/readyz?synced", "/readyz?synced&verbose", "/readyz?verbose", "/healthz?verbose", "/livez?verbose", "/livez?verbose&exclude=ping"];
 
 /// An API with an unreachable cluster, its address for probes, and its etcd API.
-struct Faces {
+struct TestServers {
     main: String,
     health: String,
     etcd: String,
     client: Client,
     stop: CancellationToken,
     tasks: JoinSet<()>,
-    _fixture: Fixture,
+    _fixture: ApiFixture,
 }
 
-impl Faces {
+impl TestServers {
     async fn start(options: ApiOptions) -> Self {
         set_provider();
-        let fixture = Fixture::new();
+        let fixture = ApiFixture::new();
         let mut osaka = ClusterStatus::new(Instant::now());
         osaka.phase = Phase::BackingOff;
         osaka.last_error = Some("cannot connect to https://osaka.mesh:2379: connection refused".to_owned());
-        fixture.tell([("paris", paris_status()), ("osaka", osaka)]);
+        fixture.publish_statuses([("paris", paris_status()), ("osaka", osaka)]);
         fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff, cause: 0 }).await;
         let options = ApiOptions { health_listen: Some(local()), etcd_listen: Some(local()), ..options };
-        let bound = Bound::bind(&[local()], &options).await.unwrap();
+        let bound = BoundApi::bind(&[local()], &options).await.unwrap();
         let (main, health, etcd) = (bound.addresses()[0].clone(), bound.health_address().unwrap(), bound.etcd_address().unwrap());
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         tasks.spawn(bound.serve(fixture.handle.clone(), stop.clone(), Duration::from_secs(30)));
@@ -65,9 +65,9 @@ fn token_file(directory: &tempfile::TempDir) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn an_anonymous_client_of_a_probe_learns_yes_or_no() {
+async fn an_anonymous_client_of_a_probe_gets_ok_or_not_ok() {
     let directory = tempfile::tempdir().unwrap();
-    let faces = Faces::start(ApiOptions { token_file: Some(token_file(&directory)), ..ApiOptions::default() }).await;
+    let faces = TestServers::start(ApiOptions { token_file: Some(token_file(&directory)), ..ApiOptions::default() }).await;
     for path in PROBES {
         let brief = if path.contains("synced") { (503, "not ok".to_owned()) } else { (200, "ok".to_owned()) };
         for (face, token) in [(&faces.main, None), (&faces.main, Some("open")), (&faces.health, None), (&faces.health, Some(TOKEN))] {
@@ -83,16 +83,16 @@ async fn an_anonymous_client_of_a_probe_learns_yes_or_no() {
 
 /// The handshake requests a client certificate; the address for probes has no TLS.
 #[tokio::test]
-async fn where_certificates_are_asked_for_the_address_for_probes_is_as_brief() {
+async fn with_a_client_ca_the_health_address_gives_no_details() {
     let certificates = Certificates::new();
-    let faces = Faces::start(ApiOptions { tls: Some(certificates.files(true)), ..ApiOptions::default() }).await;
+    let faces = TestServers::start(ApiOptions { tls: Some(certificates.files(true)), ..ApiOptions::default() }).await;
     assert_eq!(faces.ask(&format!("{}/readyz?synced&verbose", faces.health), None).await, (503, "not ok".to_owned()));
     faces.stopped().await;
 }
 
 #[tokio::test]
-async fn where_everybody_on_the_machine_may_read_everything_probes_say_why() {
-    let faces = Faces::start(ApiOptions::default()).await;
+async fn without_a_token_local_clients_get_the_details_of_probes() {
+    let faces = TestServers::start(ApiOptions::default()).await;
     for face in [&faces.main, &faces.health] {
         let (status, told) = faces.ask(&format!("{face}/readyz?synced"), None).await;
         assert!(status == 503 && told.contains("[-]cluster/osaka failed"), "{face}: {told}");
@@ -104,13 +104,13 @@ async fn where_everybody_on_the_machine_may_read_everything_probes_say_why() {
 }
 
 #[tokio::test]
-async fn every_answer_forbids_to_guess_its_type() {
+async fn every_answer_has_nosniff() {
     fn assert_typed(what: &str, answer: &Response) {
         let found = answer.headers().get("x-content-type-options").map(|value| value.to_str().unwrap());
         assert_eq!(found, Some("nosniff"), "{what}: {}", answer.status());
     }
     let directory = tempfile::tempdir().unwrap();
-    let faces = Faces::start(ApiOptions { token_file: Some(token_file(&directory)), ..ApiOptions::default() }).await;
+    let faces = TestServers::start(ApiOptions { token_file: Some(token_file(&directory)), ..ApiOptions::default() }).await;
     let of_main = [
         "/v1/status",
         "/v1/nodes",

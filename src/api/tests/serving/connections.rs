@@ -12,7 +12,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-use super::sockets::{Certificates, Running, local};
+use super::sockets::{Certificates, RunningServer, local};
 use crate::api::ApiOptions;
 use crate::api::tests::fixture::{identity, key, put};
 use crate::model::{Kind, ListenAddress};
@@ -27,11 +27,11 @@ const QUICK: Duration = Duration::from_millis(300);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A byte stream in both directions over any transport.
-trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
 fn quick() -> ConnectionLimits {
-    ConnectionLimits { first: QUICK, idle: QUICK, body: QUICK, stall: QUICK, ..ConnectionLimits::default() }
+    ConnectionLimits { first_request: QUICK, idle: QUICK, body: QUICK, write: QUICK, ..ConnectionLimits::default() }
 }
 
 /// An HTTP/2 frame: type, flags, stream (RFC 9113 §4.1).
@@ -73,7 +73,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>, bool)> {
 }
 
 /// Sends them, and waits until the server ends the connection.
-async fn until_closed(wire: Box<dyn Wire>, said: Vec<u8>, drips: bool) {
+async fn until_closed(wire: Box<dyn ByteStream>, said: Vec<u8>, drips: bool) {
     let (mut reader, mut writer) = tokio::io::split(wire);
     let drip = async move {
         writer.write_all(&said).await?;
@@ -95,7 +95,7 @@ async fn until_closed(wire: Box<dyn Wire>, said: Vec<u8>, drips: bool) {
     }
 }
 
-async fn tls(certificates: &Certificates, address: &str, protocol: &[u8]) -> Box<dyn Wire> {
+async fn tls(certificates: &Certificates, address: &str, protocol: &[u8]) -> Box<dyn ByteStream> {
     super::sockets::set_provider();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(certificates.path("ca.crt")).unwrap()).unwrap();
@@ -110,14 +110,14 @@ fn bare(url: &str) -> String {
 }
 
 #[tokio::test]
-async fn whoever_does_nothing_or_drips_is_closed_and_streams_are_not() {
+async fn idle_and_slow_connections_are_closed_and_streams_are_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("meshkeep.sock");
     let unix = ListenAddress::parse(&format!("unix://{}", path.display())).unwrap();
-    let plain = Running::start(&[local(), unix], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;
+    let plain = RunningServer::start(&[local(), unix], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;
     let certificates = Certificates::new();
     let options = ApiOptions { tls: Some(certificates.files(false)), limits: quick(), ..ApiOptions::default() };
-    let secure = Running::start(&[local()], &options).await;
+    let secure = RunningServer::start(&[local()], &options).await;
     let (address, secure_address) = (bare(&plain.addresses[0]), bare(&secure.addresses[0]));
 
     let ask = b"GET /v1/events?kind=identity HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec();
@@ -130,7 +130,7 @@ async fn whoever_does_nothing_or_drips_is_closed_and_streams_are_not() {
     }
 
     let mut ends = JoinSet::new();
-    let mut expect = |what: String, wire: Box<dyn Wire>, said: Vec<u8>, drips: bool| {
+    let mut expect = |what: String, wire: Box<dyn ByteStream>, said: Vec<u8>, drips: bool| {
         ends.spawn(async move {
             assert!(tokio::time::timeout(PATIENCE, until_closed(wire, said, drips)).await.is_ok(), "still open: {what}");
         });
@@ -162,7 +162,7 @@ async fn whoever_does_nothing_or_drips_is_closed_and_streams_are_not() {
 /// read.
 #[tokio::test]
 async fn a_stream_of_http2_that_takes_nothing_is_reset_and_its_neighbour_goes_on() {
-    let running = Running::start(&[local()], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;
+    let running = RunningServer::start(&[local()], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;
     running.fixture.change(put(key(Kind::Identity, "paris", "60000"), identity(60_000, "before"), 899)).await;
     let mut wire = TcpStream::connect(bare(&running.addresses[0])).await.unwrap();
     let window = |stream: u8, bytes: u16| frame(8, 0, stream, &u32::from(bytes).to_be_bytes());
@@ -241,12 +241,12 @@ async fn ask(address: &str, headers: &str) -> String {
 }
 
 #[tokio::test]
-async fn strangers_that_hold_every_place_give_way_to_whoever_has_a_token() {
+async fn anonymous_connections_are_evicted_for_clients_with_a_token() {
     let directory = tempfile::tempdir().unwrap();
     let token = directory.path().join("token");
     std::fs::write(&token, "sesame").unwrap();
     let limits = ConnectionLimits { count_max: 20, ..ConnectionLimits::default() };
-    let running = Running::start(&[local()], &ApiOptions { token_file: Some(token), limits, ..ApiOptions::default() }).await;
+    let running = RunningServer::start(&[local()], &ApiOptions { token_file: Some(token), limits, ..ApiOptions::default() }).await;
     let address = bare(&running.addresses[0]);
     let mut stream = TcpStream::connect(&address).await.unwrap();
     let head = "Host: localhost\r\nAuthorization: Bearer sesame\r\n";
@@ -263,9 +263,9 @@ async fn strangers_that_hold_every_place_give_way_to_whoever_has_a_token() {
 }
 
 #[tokio::test]
-async fn without_a_token_streams_stay_and_idle_connections_give_way() {
+async fn without_a_token_idle_connections_are_evicted_and_streams_are_not() {
     let limits = ConnectionLimits { count_max: 3, ..ConnectionLimits::default() };
-    let running = Running::start(&[local()], &ApiOptions { limits, ..ApiOptions::default() }).await;
+    let running = RunningServer::start(&[local()], &ApiOptions { limits, ..ApiOptions::default() }).await;
     let address = bare(&running.addresses[0]);
     let mut stream = TcpStream::connect(&address).await.unwrap();
     stream.write_all(b"GET /v1/events?kind=identity HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
@@ -282,7 +282,7 @@ async fn a_request_names_one_host() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("meshkeep.sock");
     let unix = ListenAddress::parse(&format!("unix://{}", path.display())).unwrap();
-    let running = Running::start(&[local(), unix], &ApiOptions::default()).await;
+    let running = RunningServer::start(&[local(), unix], &ApiOptions::default()).await;
     let address = bare(&running.addresses[0]);
     for (headers, status) in [
         ("", "400"),
@@ -296,7 +296,7 @@ async fn a_request_names_one_host() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{headers}: {answer}");
     }
     for (wire, line, status) in [
-        (Box::new(TcpStream::connect(&address).await.unwrap()) as Box<dyn Wire>, "GET /livez HTTP/1.1", "400"),
+        (Box::new(TcpStream::connect(&address).await.unwrap()) as Box<dyn ByteStream>, "GET /livez HTTP/1.1", "400"),
         (Box::new(UnixStream::connect(&path).await.unwrap()), "GET /v1/clusters HTTP/1.1", "400"),
         (Box::new(TcpStream::connect(&address).await.unwrap()), "GET /v1/clusters HTTP/1.0", "200"),
     ] {
@@ -309,9 +309,9 @@ async fn a_request_names_one_host() {
 }
 
 #[tokio::test]
-async fn a_body_that_says_it_is_too_long_is_refused_before_it_comes_and_the_refusal_arrives() {
+async fn a_body_with_a_too_large_content_length_is_refused_before_it_is_read() {
     const LENGTH: usize = 2 << 20;
-    let running = Running::start(&[local()], &ApiOptions::default()).await;
+    let running = RunningServer::start(&[local()], &ApiOptions::default()).await;
     let address = bare(&running.addresses[0]);
     let head =
         format!("POST /v1/ipcache/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {LENGTH}\r\n");
@@ -328,8 +328,8 @@ async fn a_body_that_says_it_is_too_long_is_refused_before_it_comes_and_the_refu
 }
 
 #[tokio::test]
-async fn a_body_that_comes_too_late_is_told_so() {
-    let running = Running::start(&[local()], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;
+async fn a_body_that_arrives_too_late_gets_408() {
+    let running = RunningServer::start(&[local()], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;
     let address = bare(&running.addresses[0]);
     let head = "POST /v1/ipcache/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n{";
     let mut asking = TcpStream::connect(&address).await.unwrap();

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::task::{JoinSet, yield_now};
 
 use super::disconnect::figure;
-use super::sockets::{Running, get, local};
+use super::sockets::{RunningServer, get, local};
 use crate::api::ApiOptions;
-use crate::api::tests::fixture::{Fixture, identity, key, put};
+use crate::api::tests::fixture::{ApiFixture, identity, key, put};
 use crate::api::tests::lists::pages::pods;
 use crate::model::Kind;
 
@@ -20,8 +20,8 @@ const PODS: u32 = 50_000;
 const WORST: [&str; 2] = ["/v1/ipcache?namespace=none&limit=1", "/v1/changes?snapshot=true&namespace=none"];
 
 #[tokio::test]
-async fn what_may_take_long_has_turns_and_what_is_short_has_none() {
-    let fixture = Fixture::new();
+async fn only_long_requests_run_in_slices() {
+    let fixture = ApiFixture::new();
     for uri in ["/v1/changes?snapshot=true", "/v1/problems", "/v1/explain/10.1.2.3", "/v1/ipcache", "/v1/status"] {
         let before = fixture.scans.spent().time;
         assert_eq!(fixture.get(uri).await.status.as_u16(), 200, "{uri}");
@@ -35,14 +35,14 @@ async fn what_may_take_long_has_turns_and_what_is_short_has_none() {
 }
 
 #[tokio::test]
-async fn an_answer_of_changes_that_waits_holds_no_place() {
-    let fixture = Fixture::new();
+async fn a_waiting_long_poll_occupies_no_slot() {
+    let fixture = ApiFixture::new();
     let next = fixture.json("/v1/changes?snapshot=true").await["nextPosition"].as_str().unwrap().to_owned();
     let before = fixture.scans.spent().time;
     let uri = format!("/v1/changes?after={next}&waitSeconds=60");
     let mut waiting = std::pin::pin!(fixture.json(&uri));
     let is_left = async {
-        while fixture.scans.spent().time == before || fixture.scans.count() > 0 {
+        while fixture.scans.spent().time == before || fixture.scans.admitted_count() > 0 {
             yield_now().await;
         }
     };
@@ -59,8 +59,8 @@ async fn an_answer_of_changes_that_waits_holds_no_place() {
 
 /// Twenty clients over real sockets send the slowest requests, each on its own connection.
 #[tokio::test]
-async fn probes_and_lookups_are_answered_before_any_scan_is_over() {
-    let running = Running::of(Fixture::of(pods(PODS)), &[local()], &ApiOptions::default()).await;
+async fn probes_and_lookups_do_not_wait_for_scans() {
+    let running = RunningServer::of(ApiFixture::with_view(pods(PODS)), &[local()], &ApiOptions::default()).await;
     let url = running.addresses[0].clone();
     let (mut clients, over) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
     for uri in WORST.into_iter().cycle().take(20) {

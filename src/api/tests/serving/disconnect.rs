@@ -3,9 +3,9 @@
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::sockets::{Running, get, local};
+use super::sockets::{RunningServer, get, local};
 use crate::api::ApiOptions;
-use crate::api::tests::fixture::Fixture;
+use crate::api::tests::fixture::ApiFixture;
 use crate::api::tests::lists::pages::pods;
 
 /// Number of pods: scanning them takes far longer than a client needs to disconnect.
@@ -19,8 +19,8 @@ pub(in crate::api::tests) async fn figure(url: &str, name: &str) -> u64 {
 
 /// Twenty clients over real sockets send long requests and disconnect.
 #[tokio::test]
-async fn scans_end_when_their_clients_go() {
-    let running = Running::of(Fixture::of(pods(PODS)), &[local()], &ApiOptions::default()).await;
+async fn scans_end_when_their_clients_disconnect() {
+    let running = RunningServer::of(ApiFixture::with_view(pods(PODS)), &[local()], &ApiOptions::default()).await;
     let url = running.addresses[0].clone();
     let mut clients = Vec::new();
     for _ in 0..20 {

@@ -6,8 +6,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::sockets::{Certificates, local, set_provider};
-use crate::api::tests::fixture::Fixture;
-use crate::api::{ApiOptions, Bound};
+use crate::api::tests::fixture::ApiFixture;
+use crate::api::{ApiOptions, BoundApi};
 use crate::model::ListenAddress;
 use crate::server::ConnectionLimits;
 
@@ -20,7 +20,7 @@ async fn ask(url: &str, path: &str, host: Option<&str>) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn probes_and_metrics_alone_have_an_address_without_tls_or_token() {
+async fn the_health_address_serves_only_probes_and_metrics() {
     let certificates = Certificates::new();
     let token_file = certificates.path("token");
     std::fs::write(&token_file, "sesame\n").unwrap();
@@ -32,8 +32,8 @@ async fn probes_and_metrics_alone_have_an_address_without_tls_or_token() {
         limits: ConnectionLimits { count_max: 0, ..ConnectionLimits::default() },
         ..ApiOptions::default()
     };
-    let fixture = Fixture::new();
-    let bound = Bound::bind(&[local()], &options).await.unwrap();
+    let fixture = ApiFixture::new();
+    let bound = BoundApi::bind(&[local()], &options).await.unwrap();
     let url = bound.health_address().unwrap().replace("0.0.0.0", "127.0.0.1");
     assert!(url.starts_with("http://127.0.0.1:"), "{url}");
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
@@ -52,12 +52,12 @@ async fn probes_and_metrics_alone_have_an_address_without_tls_or_token() {
 }
 
 #[tokio::test]
-async fn metrics_on_a_loopback_address_are_not_for_pages_with_names_of_their_own() {
+async fn metrics_on_a_loopback_address_check_the_host() {
     let options = ApiOptions { health_listen: Some(local()), ..ApiOptions::default() };
-    let bound = Bound::bind(&[], &options).await.unwrap();
+    let bound = BoundApi::bind(&[], &options).await.unwrap();
     let url = bound.health_address().unwrap();
     let mut tasks = JoinSet::new();
-    tasks.spawn(bound.serve(Fixture::new().handle, CancellationToken::new(), Duration::from_secs(30)));
+    tasks.spawn(bound.serve(ApiFixture::new().handle, CancellationToken::new(), Duration::from_secs(30)));
     assert_eq!(ask(&url, "/metrics", Some("evil.example")).await.0, 421);
     assert_eq!(ask(&url, "/metrics", None).await.0, 200);
     assert_eq!(ask(&url, "/livez", Some("evil.example")).await.0, 200);

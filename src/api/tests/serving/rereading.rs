@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::sockets::{Certificates, Running, local};
+use super::sockets::{Certificates, RunningServer, local};
 use crate::api::ApiOptions;
 use crate::server::TlsFiles;
 
@@ -40,10 +40,10 @@ async fn status(client: &reqwest::Client, url: &str) -> Option<Value> {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_replaced_serves_new_connections_and_one_that_does_not_fit_is_told() {
+async fn a_replaced_certificate_serves_new_connections_unless_it_is_invalid() {
     let (before, after) = (Certificates::new(), Certificates::new());
     let options = ApiOptions { tls: Some(before.files(false)), ..ApiOptions::default() };
-    let running = Running::start(&[local()], &options).await;
+    let running = RunningServer::start(&[local()], &options).await;
     let url = running.addresses[0].clone();
     let (mut old, new) = (before.client(false), after.client(false));
     assert_eq!(status(&old, &url).await.unwrap().get("staleFiles"), None);
@@ -79,7 +79,7 @@ async fn expiry_told(client: &reqwest::Client, url: &str) -> Vec<(String, String
 }
 
 #[tokio::test]
-async fn our_own_certificate_is_told_a_month_and_a_week_before_it_ends_until_a_new_one_is_there() {
+async fn a_certificate_that_expires_soon_is_a_finding() {
     const DAY: Duration = Duration::from_secs(86_400);
     for (left, severity, text) in [
         (DAY * 31, None, ""),
@@ -91,7 +91,7 @@ async fn our_own_certificate_is_told_a_month_and_a_week_before_it_ends_until_a_n
     ] {
         let certificates = Certificates::ending_in(left);
         let options = ApiOptions { tls: Some(certificates.files(false)), ..ApiOptions::default() };
-        let running = Running::start(&[local()], &options).await;
+        let running = RunningServer::start(&[local()], &options).await;
         let (client, url) = (certificates.client(false), running.addresses[0].clone());
         let told = expiry_told(&client, &url).await;
         match severity {
@@ -115,13 +115,13 @@ async fn our_own_certificate_is_told_a_month_and_a_week_before_it_ends_until_a_n
 }
 
 #[tokio::test]
-async fn a_client_ca_that_is_replaced_lets_in_its_clients_and_nobody_else() {
+async fn a_replaced_client_ca_accepts_only_its_own_clients() {
     let (server, other) = (Certificates::new(), Certificates::new());
     let files = TlsFiles { client_ca: Some(server.path("clients.crt")), ..server.files(false) };
     std::fs::copy(server.path("ca.crt"), server.path("clients.crt")).unwrap();
     let reread = Arc::new(tokio::sync::Notify::new());
     let options = ApiOptions { tls: Some(files), reread: Arc::clone(&reread), ..ApiOptions::default() };
-    let running = Running::start(&[local()], &options).await;
+    let running = RunningServer::start(&[local()], &options).await;
     let url = running.addresses[0].clone();
     let theirs = server.client_of(&other);
     assert!(status(&server.client(true), &url).await.is_some());
@@ -134,11 +134,11 @@ async fn a_client_ca_that_is_replaced_lets_in_its_clients_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_token_is_reread_without_being_asked_for() {
+async fn a_changed_token_is_reloaded() {
     let directory = tempfile::tempdir().unwrap();
     let token = directory.path().join("token");
     std::fs::write(&token, "first").unwrap();
-    let running = Running::start(&[local()], &ApiOptions { token_file: Some(token.clone()), ..ApiOptions::default() }).await;
+    let running = RunningServer::start(&[local()], &ApiOptions { token_file: Some(token.clone()), ..ApiOptions::default() }).await;
     let url = format!("{}/v1/status", running.addresses[0]);
     super::sockets::set_provider();
     let client = reqwest::Client::new();

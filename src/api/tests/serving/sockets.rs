@@ -9,26 +9,26 @@ use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::tests::fixture::{Fixture, identity, key, put};
-use crate::api::{ApiOptions, Bound};
+use crate::api::tests::fixture::{ApiFixture, identity, key, put};
+use crate::api::{ApiOptions, BoundApi};
 use crate::model::{Kind, ListenAddress};
 use crate::server::TlsFiles;
 
 /// An API that serves until it is stopped.
-pub(in crate::api::tests) struct Running {
+pub(in crate::api::tests) struct RunningServer {
     pub(in crate::api::tests) addresses: Vec<String>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
-    pub(in crate::api::tests) fixture: Fixture,
+    pub(in crate::api::tests) fixture: ApiFixture,
 }
 
-impl Running {
+impl RunningServer {
     pub(in crate::api::tests) async fn start(listen: &[ListenAddress], options: &ApiOptions) -> Self {
-        Self::of(Fixture::new(), listen, options).await
+        Self::of(ApiFixture::new(), listen, options).await
     }
 
-    pub(in crate::api::tests) async fn of(fixture: Fixture, listen: &[ListenAddress], options: &ApiOptions) -> Self {
-        let bound = Bound::bind(listen, options).await.unwrap();
+    pub(in crate::api::tests) async fn of(fixture: ApiFixture, listen: &[ListenAddress], options: &ApiOptions) -> Self {
+        let bound = BoundApi::bind(listen, options).await.unwrap();
         let (addresses, stop) = (bound.addresses(), CancellationToken::new());
         let mut tasks = JoinSet::new();
         tasks.spawn(bound.serve(fixture.handle.clone(), stop.clone(), Duration::from_secs(30)));
@@ -74,7 +74,7 @@ async fn read_until(response: &mut reqwest::Response, wanted: &str) -> String {
 
 #[tokio::test]
 async fn a_shutdown_ends_open_streams_with_a_bookmark() {
-    let running = Running::start(&[local()], &ApiOptions::default()).await;
+    let running = RunningServer::start(&[local()], &ApiOptions::default()).await;
     let url = running.addresses[0].clone();
     let mut stream = get(format!("{url}/v1/events?snapshot=true")).await.unwrap();
     read_until(&mut stream, "event: synced").await;
@@ -94,7 +94,7 @@ async fn a_shutdown_ends_open_streams_with_a_bookmark() {
 #[tokio::test]
 async fn a_slow_reader_s_changes_do_not_queue_in_the_kernel() {
     const CHANGES: usize = 2_000;
-    let running = Running::start(&[local()], &ApiOptions::default()).await;
+    let running = RunningServer::start(&[local()], &ApiOptions::default()).await;
     let url = running.addresses[0].clone();
     let slow = tokio::net::TcpSocket::new_v4().unwrap();
     slow.set_recv_buffer_size(4_096).unwrap();
@@ -118,8 +118,8 @@ async fn a_slow_reader_s_changes_do_not_queue_in_the_kernel() {
 }
 
 #[tokio::test]
-async fn a_connection_that_says_nothing_does_not_hold_up_a_shutdown() {
-    let running = Running::start(&[local()], &ApiOptions::default()).await;
+async fn a_silent_connection_does_not_delay_a_shutdown() {
+    let running = RunningServer::start(&[local()], &ApiOptions::default()).await;
     let address = running.addresses[0].strip_prefix("http://").unwrap().to_owned();
     let mut silent = tokio::net::TcpStream::connect(&address).await.unwrap();
     get(format!("http://{address}/livez")).await.unwrap();
@@ -136,29 +136,29 @@ async fn ask_unix(path: &Path, request: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_unix_socket_serves_takes_over_a_stale_file_and_is_removed_at_the_end() {
+async fn a_unix_socket_replaces_a_stale_file_and_is_removed_at_the_end() {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("meshkeep.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let listen = ListenAddress::parse(&format!("unix://{}", path.display())).unwrap();
-    let running = Running::start(std::slice::from_ref(&listen), &ApiOptions::default()).await;
+    let running = RunningServer::start(std::slice::from_ref(&listen), &ApiOptions::default()).await;
     assert_eq!(running.addresses, [listen.to_string()]);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
     let answer = ask_unix(&path, "GET /v1/identities/2 HTTP/1.1\r\nHost: anything.example\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\"reserved\":\"world\""), "{answer}");
-    let busy = Bound::bind(std::slice::from_ref(&listen), &ApiOptions::default()).await.unwrap_err();
+    let busy = BoundApi::bind(std::slice::from_ref(&listen), &ApiOptions::default()).await.unwrap_err();
     assert_eq!(busy.to_string(), format!("cannot listen on unix://{}: another process uses it", path.display()));
     running.stopped().await;
     assert!(!path.exists());
     std::fs::write(&path, "precious").unwrap();
-    let other = Bound::bind(&[listen], &ApiOptions::default()).await.unwrap_err();
+    let other = BoundApi::bind(&[listen], &ApiOptions::default()).await.unwrap_err();
     assert!(other.to_string().ends_with("the file is not a socket; remove it or choose another path"), "{other}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }
 
 #[tokio::test]
-async fn a_busy_socket_is_in_use_and_another_s_file_is_not_removed() {
+async fn a_socket_in_use_is_refused_and_its_file_stays() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("meshkeep.sock");
     let listen = ListenAddress::parse(&format!("unix://{}", path.display())).unwrap();
@@ -171,12 +171,12 @@ async fn a_busy_socket_is_in_use_and_another_s_file_is_not_removed() {
         waiting.push(stream);
     }
     let options = ApiOptions::default();
-    let bind = Bound::bind(std::slice::from_ref(&listen), &options);
+    let bind = BoundApi::bind(std::slice::from_ref(&listen), &options);
     let error = tokio::time::timeout(Duration::from_secs(5), bind).await.expect("must not wait").unwrap_err();
     assert!(error.to_string().ends_with("another process uses it"), "{error}");
     drop((busy, waiting));
 
-    let running = Running::start(std::slice::from_ref(&listen), &ApiOptions::default()).await;
+    let running = RunningServer::start(std::slice::from_ref(&listen), &ApiOptions::default()).await;
     std::fs::remove_file(&path).unwrap();
     let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
     running.stopped().await;
@@ -185,9 +185,9 @@ async fn a_busy_socket_is_in_use_and_another_s_file_is_not_removed() {
 
 #[tokio::test]
 async fn a_port_in_use_is_named() {
-    let running = Running::start(&[local()], &ApiOptions::default()).await;
+    let running = RunningServer::start(&[local()], &ApiOptions::default()).await;
     let taken = running.addresses[0].strip_prefix("http://").unwrap().to_owned();
-    let error = Bound::bind(&[local(), ListenAddress::parse(&taken).unwrap()], &ApiOptions::default()).await.unwrap_err();
+    let error = BoundApi::bind(&[local(), ListenAddress::parse(&taken).unwrap()], &ApiOptions::default()).await.unwrap_err();
     assert_eq!(error.to_string(), format!("cannot listen on {taken}: Address already in use (os error 98)"));
     running.stopped().await;
 }
@@ -198,7 +198,7 @@ async fn hosts_and_tokens_are_checked_but_probes_are_open() {
     let token_file = directory.path().join("token");
     std::fs::write(&token_file, "sesame\n").unwrap();
     let options = ApiOptions { allowed_hosts: vec!["meshkeep.svc".to_owned()], token_file: Some(token_file), ..ApiOptions::default() };
-    let running = Running::start(&[local()], &options).await;
+    let running = RunningServer::start(&[local()], &options).await;
     let url = running.addresses[0].clone();
     set_provider();
     let client = reqwest::Client::new();
@@ -229,7 +229,7 @@ async fn hosts_and_tokens_are_checked_but_probes_are_open() {
     }
     running.stopped().await;
     let options = ApiOptions { token_file: Some(directory.path().join("none")), ..ApiOptions::default() };
-    let error = Bound::bind(&[local()], &options).await.unwrap_err().to_string();
+    let error = BoundApi::bind(&[local()], &options).await.unwrap_err().to_string();
     assert!(error.contains("/none: No such file"), "{error}");
 }
 
@@ -292,10 +292,10 @@ impl Certificates {
 }
 
 #[tokio::test]
-async fn tls_serves_streams_and_asks_for_client_certificates_where_it_should() {
+async fn tls_serves_streams_and_requests_client_certificates_if_configured() {
     let certificates = Certificates::new();
     let options = ApiOptions { tls: Some(certificates.files(false)), ..ApiOptions::default() };
-    let running = Running::start(&[local()], &options).await;
+    let running = RunningServer::start(&[local()], &options).await;
     assert!(running.addresses[0].starts_with("https://127.0.0.1:"));
     let mut stream = certificates.client(false).get(format!("{}/v1/events", running.addresses[0])).send().await.unwrap();
     read_until(&mut stream, "event: synced").await;
@@ -303,7 +303,7 @@ async fn tls_serves_streams_and_asks_for_client_certificates_where_it_should() {
     read_until(&mut stream, "event: bookmark").await;
 
     let options = ApiOptions { tls: Some(certificates.files(true)), ..ApiOptions::default() };
-    let running = Running::start(&[local()], &options).await;
+    let running = RunningServer::start(&[local()], &options).await;
     let url = format!("{}/v1/status", running.addresses[0]);
     assert!(certificates.client(false).get(&url).send().await.is_err());
     assert_eq!(certificates.client(true).get(&url).send().await.unwrap().status().as_u16(), 200);
@@ -311,7 +311,7 @@ async fn tls_serves_streams_and_asks_for_client_certificates_where_it_should() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_used_is_named() {
+async fn an_invalid_certificate_is_named() {
     let certificates = Certificates::new();
     let broken = TlsFiles { key: certificates.path("ca.crt"), ..certificates.files(false) };
     let missing = TlsFiles { certificate: certificates.path("none.crt"), ..certificates.files(false) };
@@ -319,15 +319,15 @@ async fn a_certificate_that_cannot_be_used_is_named() {
     let empty = TlsFiles { client_ca: Some(certificates.path("empty.crt")), ..certificates.files(false) };
     for (files, name) in [(broken, "ca.crt"), (missing, "none.crt"), (empty, "empty.crt")] {
         let options = ApiOptions { tls: Some(files), ..ApiOptions::default() };
-        let error = Bound::bind(&[local()], &options).await.unwrap_err().to_string();
+        let error = BoundApi::bind(&[local()], &options).await.unwrap_err().to_string();
         assert!(error.starts_with(&format!("cannot use {} for TLS: ", certificates.path(name).display())), "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_request_that_never_ends_is_dropped_when_the_grace_is_over() {
-    let fixture = Fixture::new();
-    let bound = Bound::bind(&[local()], &ApiOptions::default()).await.unwrap();
+async fn a_request_that_never_ends_is_dropped_after_the_grace_period() {
+    let fixture = ApiFixture::new();
+    let bound = BoundApi::bind(&[local()], &ApiOptions::default()).await.unwrap();
     let address = bound.addresses()[0].strip_prefix("http://").unwrap().to_owned();
     let (stop, grace) = (CancellationToken::new(), Duration::from_millis(300));
     let mut tasks = JoinSet::new();

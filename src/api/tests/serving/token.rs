@@ -3,7 +3,7 @@
 
 use reqwest::{Client, Response};
 
-use super::sockets::{Running, local, set_provider};
+use super::sockets::{RunningServer, local, set_provider};
 use crate::api::ApiOptions;
 
 const TOKEN: &str = "open sesame";
@@ -12,10 +12,10 @@ const TOKEN: &str = "open sesame";
 const OF_A_BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
 
 /// A meshkeep that requires a token.
-async fn guarded(directory: &std::path::Path) -> Running {
+async fn guarded(directory: &std::path::Path) -> RunningServer {
     let token_file = directory.join("token");
     std::fs::write(&token_file, TOKEN).unwrap();
-    Running::start(&[local()], &ApiOptions { token_file: Some(token_file), ..ApiOptions::default() }).await
+    RunningServer::start(&[local()], &ApiOptions { token_file: Some(token_file), ..ApiOptions::default() }).await
 }
 
 fn client() -> Client {
@@ -28,7 +28,7 @@ fn header<'a>(answer: &'a Response, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn whoever_has_no_token_is_told_what_to_do_in_a_form_that_they_read() {
+async fn clients_without_a_token_get_advice_as_json_or_html() {
     let directory = tempfile::tempdir().unwrap();
     let running = guarded(directory.path()).await;
     let (client, url) = (client(), &running.addresses[0]);
@@ -61,7 +61,7 @@ async fn whoever_has_no_token_is_told_what_to_do_in_a_form_that_they_read() {
 }
 
 #[tokio::test]
-async fn with_the_token_the_docs_are_whole_and_all_of_them_come_from_here() {
+async fn the_docs_page_needs_the_token_and_loads_nothing_external() {
     let directory = tempfile::tempdir().unwrap();
     let running = guarded(directory.path()).await;
     let (client, url) = (client(), &running.addresses[0]);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Duration;
 
 use super::streams::name_and_phase;
-use crate::api::tests::fixture::{Fixture, HEAD, cluster, identity, key, node, pod, put};
+use crate::api::tests::fixture::{ApiFixture, HEAD, cluster, identity, key, node, pod, put};
 use crate::model::{Backend, Change, Kind, Object, Port, Service};
 
 fn types(answer: &Value) -> Vec<&str> {
@@ -21,15 +21,15 @@ fn position(sequence: u64) -> String {
 
 /// A client that builds its state from single answers only.
 #[derive(Default)]
-struct Client {
-    held: BTreeMap<String, Value>,
-    next: Option<String>,
+struct ChangesClient {
+    state: BTreeMap<String, Value>,
+    position: Option<String>,
 }
 
-impl Client {
+impl ChangesClient {
     /// Requests once. Returns true if nothing is missing.
-    async fn ask(&mut self, fixture: &Fixture, parameters: &str) -> bool {
-        let start = self.next.as_ref().map_or("snapshot=true".to_owned(), |next| format!("after={next}"));
+    async fn ask(&mut self, fixture: &ApiFixture, parameters: &str) -> bool {
+        let start = self.position.as_ref().map_or("snapshot=true".to_owned(), |position| format!("after={position}"));
         let answer = fixture.json(&format!("/v1/changes?{start}&{parameters}")).await;
         if answer.get("reset").is_some() {
             assert_eq!(types(&answer)[0], "reset");
@@ -37,22 +37,22 @@ impl Client {
         let events = answer["events"].as_array().unwrap_or_else(|| panic!("{answer}"));
         for event in events {
             match event["type"].as_str().unwrap() {
-                "reset" => self.held.clear(),
-                "upsert" => drop(self.held.insert(event["key"].as_str().unwrap().to_owned(), event["object"].clone())),
-                "cluster" => drop(self.held.insert(event["key"].as_str().unwrap().to_owned(), name_and_phase(&event["object"]))),
-                "delete" => drop(self.held.remove(event["key"].as_str().unwrap())),
+                "reset" => self.state.clear(),
+                "upsert" => drop(self.state.insert(event["key"].as_str().unwrap().to_owned(), event["object"].clone())),
+                "cluster" => drop(self.state.insert(event["key"].as_str().unwrap().to_owned(), name_and_phase(&event["object"]))),
+                "delete" => drop(self.state.remove(event["key"].as_str().unwrap())),
                 "synced" => assert_eq!(event["position"], answer["nextPosition"]),
                 other => panic!("{other}"),
             }
         }
         let more = answer["more"].as_bool().unwrap();
         assert_eq!(more, types(&answer).last() != Some(&"synced"));
-        self.next = Some(answer["nextPosition"].as_str().unwrap().to_owned());
+        self.position = Some(answer["nextPosition"].as_str().unwrap().to_owned());
         !more
     }
 }
 
-async fn listed(fixture: &Fixture, filter: &str) -> Vec<Value> {
+async fn listed(fixture: &ApiFixture, filter: &str) -> Vec<Value> {
     let mut listed = Vec::new();
     for list in ["identities", "ipcache", "nodes", "services"] {
         listed.extend(fixture.json(&format!("/v1/{list}?{filter}")).await["items"].as_array().unwrap().clone());
@@ -62,12 +62,12 @@ async fn listed(fixture: &Fixture, filter: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_reader_of_single_answers_ends_with_what_the_lists_answer() {
+async fn a_client_of_single_answers_gets_the_state_of_the_lists() {
     for seed in 0..6 {
         let mut random = StdRng::seed_from_u64(seed);
-        let fixture = Fixture::new();
+        let fixture = ApiFixture::new();
         let filters = ["limit=2", "limit=1&cluster=paris", "limit=3"];
-        let mut clients: Vec<Client> = filters.iter().map(|_| Client::default()).collect();
+        let mut clients: Vec<ChangesClient> = filters.iter().map(|_| ChangesClient::default()).collect();
         for revision in 100..180 {
             let number = random.random_range(0..8_u8);
             let address = format!("10.9.2.{number}");
@@ -80,8 +80,8 @@ async fn a_reader_of_single_answers_ends_with_what_the_lists_answer() {
                 ),
                 _ => put(key(Kind::Ip, "paris", &address), pod(&address, 68_353, "172.18.1.2"), revision),
             };
-            let held = format!("/v1/entries?prefix=cilium/cache/ip/v1/paris/{address}");
-            if !matches!(change, Change::Delete { .. }) || fixture.json(&held).await["items"] != json!([]) {
+            let uri = format!("/v1/entries?prefix=cilium/cache/ip/v1/paris/{address}");
+            if !matches!(change, Change::Delete { .. }) || fixture.json(&uri).await["items"] != json!([]) {
                 fixture.change(change).await;
             }
             for (client, filter) in clients.iter_mut().zip(filters) {
@@ -95,15 +95,15 @@ async fn a_reader_of_single_answers_ends_with_what_the_lists_answer() {
                 objects.sort_by_key(ToString::to_string);
                 objects
             };
-            let held = client.held.values().cloned().collect();
-            assert_eq!(sorted(held), sorted(listed(&fixture, cluster).await), "seed {seed}, {filter}");
+            let state = client.state.values().cloned().collect();
+            assert_eq!(sorted(state), sorted(listed(&fixture, cluster).await), "seed {seed}, {filter}");
         }
     }
 }
 
 #[tokio::test]
-async fn an_answer_begins_a_snapshot_and_goes_on_from_any_position() {
-    let fixture = Fixture::new();
+async fn an_answer_starts_a_snapshot_and_resumes_from_any_position() {
+    let fixture = ApiFixture::new();
     let first = fixture.json("/v1/changes?snapshot=true&kind=node&limit=1").await;
     assert_eq!((types(&first), &first["more"], &first["reset"]), (vec!["reset", "upsert"], &json!(true), &json!("initial")));
     let place = first["nextPosition"].as_str().unwrap().to_owned();
@@ -142,8 +142,8 @@ async fn an_answer_begins_a_snapshot_and_goes_on_from_any_position() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_without_anything_to_tell_comes_when_the_wait_is_over() {
-    let fixture = Fixture::new();
+async fn an_answer_without_events_comes_at_the_end_of_the_wait() {
+    let fixture = ApiFixture::new();
     let began = tokio::time::Instant::now();
     let idle = fixture.json(&format!("/v1/changes?after={}&waitSeconds=60&kind=node", position(HEAD))).await;
     assert_eq!((types(&idle), began.elapsed().as_secs()), (vec!["synced"], 60));
@@ -161,7 +161,7 @@ async fn an_answer_without_anything_to_tell_comes_when_the_wait_is_over() {
 
 #[tokio::test]
 async fn an_answer_waits_for_something_that_matches() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let began = std::time::Instant::now();
     let uri = format!("/v1/changes?after={}&waitSeconds=60&kind=node", position(HEAD));
     let change = async {
@@ -186,11 +186,11 @@ fn large_service(changed: u16) -> Object {
 
 #[tokio::test]
 async fn one_changed_backend_of_5000_is_less_than_a_kibibyte() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let large = key(Kind::Service, "paris", "shop/large");
     fixture.change(put(large.clone(), large_service(80), 50)).await;
     let uri = format!("/v1/events?patch=true&after={}", position(HEAD + 1));
-    let mut client = super::streams::Client::open(&fixture, &uri, &[]).await;
+    let mut client = super::streams::StreamClient::open(&fixture, &uri, &[]).await;
     client.until("synced").await;
     fixture.change(put(large.clone(), large_service(81), 51)).await;
     let event = client.block("\n\n").await.unwrap();
@@ -227,17 +227,17 @@ fn service_of(name: &str, backends: u32) -> Change {
 }
 
 #[tokio::test]
-async fn answers_end_at_four_mebibytes_and_have_one_event_at_least() {
-    let fixture = Fixture::new();
+async fn an_answer_has_at_most_four_mebibytes_and_at_least_one_event() {
+    let fixture = ApiFixture::new();
     for number in 0..8 {
         fixture.change(service_of(&format!("large{number}"), 10_000)).await;
     }
     // as large as a whole answer, and before the others
     fixture.change(service_of("large", 55_000)).await;
     for (start, kinds) in [("snapshot=true".to_owned(), "kind=service"), (format!("after={}", position(HEAD)), "")] {
-        let (mut next, mut names, mut answers) = (start, Vec::new(), 0);
+        let (mut position, mut names, mut answers) = (start, Vec::new(), 0);
         loop {
-            let answer = fixture.get(&format!("/v1/changes?{next}&{kinds}&limit=1000")).await;
+            let answer = fixture.get(&format!("/v1/changes?{position}&{kinds}&limit=1000")).await;
             let json = answer.json();
             let large: Vec<String> = json["events"]
                 .as_array()
@@ -254,7 +254,7 @@ async fn answers_end_at_four_mebibytes_and_have_one_event_at_least() {
             if json["more"] != true {
                 break;
             }
-            next = format!("after={}", json["nextPosition"].as_str().unwrap());
+            position = format!("after={}", json["nextPosition"].as_str().unwrap());
         }
         names.sort();
         names.dedup();

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::streams::Client;
+use super::streams::StreamClient;
 use crate::api::tests::answering::problems::view;
-use crate::api::tests::fixture::{Fixture, HEAD, identity, key, pod, put};
+use crate::api::tests::fixture::{ApiFixture, HEAD, identity, key, pod, put};
 use crate::findings::{FindingPublisher, FindingSet, finding};
 use crate::handle::{Look, Survey};
 use crate::model::{Change, FindingObject, Kind, Phase, Severity};
@@ -20,31 +20,31 @@ const UNREACHABLE: &str = "problem/clusterUnreachable/paris";
 const DUPLICATE: &str = "problem/duplicateAddress/-/host/10.1.2.40";
 
 /// A mesh in which paris cannot be reached, with published findings, and a stream of them.
-async fn watched() -> (Fixture, Client) {
-    let fixture = Fixture::of_paris(|status| {
+async fn open_stream() -> (ApiFixture, StreamClient) {
+    let fixture = ApiFixture::with_paris_status(|status| {
         (status.phase, status.failed_in, status.last_error) = (Phase::BackingOff, Some(Phase::Connecting), Some("refused".to_owned()));
     });
-    let fixture = fixture.looked_after();
-    let client = Client::open(&fixture, "/v1/events?kind=problem&snapshot=true", &[]).await;
+    let fixture = fixture.with_publisher();
+    let client = StreamClient::open(&fixture, "/v1/events?kind=problem&snapshot=true", &[]).await;
     (fixture, client)
 }
 
 /// Reads the next events up to one of this name, which must arrive in time.
-async fn until(client: &mut Client, name: &str) -> Value {
+async fn next_event(client: &mut StreamClient, name: &str) -> Value {
     let events = tokio::time::timeout(PATIENCE, client.until(name)).await;
     let (_, _, data) = events.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {name}")).pop().expect("the stream must go on");
     data
 }
 
 /// Reads on until an event of this name has the key. Returns its data.
-async fn told(client: &mut Client, name: &str, wanted: &str, held: &mut BTreeMap<String, Value>) -> Value {
+async fn next_finding(client: &mut StreamClient, name: &str, id: &str, current: &mut BTreeMap<String, Value>) -> Value {
     loop {
-        let data = until(client, name).await;
+        let data = next_event(client, name).await;
         let key = data["key"].as_str().unwrap_or_default().to_owned();
         if data["type"] == "upsert" {
-            held.insert(key.clone(), data["object"].clone());
+            current.insert(key.clone(), data["object"].clone());
         }
-        if data["type"] == name && key == wanted {
+        if data["type"] == name && key == id {
             return data;
         }
     }
@@ -52,21 +52,21 @@ async fn told(client: &mut Client, name: &str, wanted: &str, held: &mut BTreeMap
 
 /// Reads on until everything that is listed was published, however many scans that takes. Returns
 /// the ids.
-async fn all_told(fixture: &Fixture, client: &mut Client, held: &mut BTreeMap<String, Value>) -> Vec<String> {
+async fn next_findings(fixture: &ApiFixture, client: &mut StreamClient, current: &mut BTreeMap<String, Value>) -> Vec<String> {
     let listed = fixture.json("/v1/problems").await;
     let mut ids: Vec<String> = listed["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect();
     ids.sort_unstable();
     loop {
-        let told: BTreeSet<&str> = held.values().filter_map(|object| object["id"].as_str()).collect();
+        let told: BTreeSet<&str> = current.values().filter_map(|object| object["id"].as_str()).collect();
         if ids.iter().all(|id| told.contains(id.as_str())) {
             return ids;
         }
-        let data = until(client, "upsert").await;
-        held.insert(data["key"].as_str().unwrap().to_owned(), data["object"].clone());
+        let data = next_event(client, "upsert").await;
+        current.insert(data["key"].as_str().unwrap().to_owned(), data["object"].clone());
     }
 }
 
-async fn changes(fixture: &Fixture, query: &str) -> Vec<Value> {
+async fn changes(fixture: &ApiFixture, query: &str) -> Vec<Value> {
     let mut events = Vec::new();
     let mut start = query.to_owned();
     loop {
@@ -86,25 +86,25 @@ fn keys(events: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn findings_come_change_and_go_as_events_of_their_own() {
-    let (fixture, mut client) = watched().await;
-    let mut held = BTreeMap::new();
-    let came = told(&mut client, "upsert", UNREACHABLE, &mut held).await;
+async fn findings_are_sent_as_upserts_and_deletes() {
+    let (fixture, mut client) = open_stream().await;
+    let mut current = BTreeMap::new();
+    let came = next_finding(&mut client, "upsert", UNREACHABLE, &mut current).await;
     assert_eq!((&came["kind"], &came["meta"]["cluster"]), (&json!("problem"), &json!("paris")));
     let listed = fixture.json("/v1/problems?kind=clusterUnreachable").await;
     assert_eq!(came["object"], listed["items"][0]);
-    told(&mut client, "upsert", DUPLICATE, &mut held).await;
-    all_told(&fixture, &mut client, &mut held).await;
+    next_finding(&mut client, "upsert", DUPLICATE, &mut current).await;
+    next_findings(&fixture, &mut client, &mut current).await;
     // more failed attempts publish nothing new
     let before = fixture.json("/v1/changes?kind=problem").await["nextPosition"].as_str().unwrap().to_owned();
-    fixture.paris_is(|status| {
+    fixture.set_paris_status(|status| {
         (status.phase, status.failed_in, status.last_error) = (Phase::BackingOff, Some(Phase::Connecting), Some("no route".to_owned()));
         status.failure_count = 7;
     });
-    let changed = told(&mut client, "upsert", UNREACHABLE, &mut held).await;
+    let changed = next_finding(&mut client, "upsert", UNREACHABLE, &mut current).await;
     assert_eq!(changed["object"]["detail"], "paris cannot be reached: no route");
-    fixture.paris_is(|_| {});
-    let gone = told(&mut client, "delete", UNREACHABLE, &mut held).await;
+    fixture.set_paris_status(|_| {});
+    let gone = next_finding(&mut client, "delete", UNREACHABLE, &mut current).await;
     assert_eq!((&gone["reason"], &gone["kind"]), (&json!("deleted"), &json!("problem")));
     let replayed = changes(&fixture, &format!("after={before}&kind=problem&cluster=paris")).await;
     assert_eq!((keys(&replayed), &replayed[0]["type"]), (vec![UNREACHABLE], &json!("delete")));
@@ -112,34 +112,34 @@ async fn findings_come_change_and_go_as_events_of_their_own() {
 
 /// Without any change: a finding that only the clock causes is found by regular checks.
 #[tokio::test]
-async fn what_time_makes_is_told_without_any_change() {
+async fn findings_that_depend_on_time_are_sent_without_a_change() {
     const TOLD_BEFORE: Duration = Duration::from_secs(30 * 86_400);
     const SOON: Duration = Duration::from_millis(1_500);
     let (stuck_since, soon) = (Instant::now().checked_sub(Duration::from_secs(60)).unwrap() + SOON, SystemTime::now() + SOON);
     // there is no other finding, so no event triggers a check
-    let fixture = Fixture::of(view(&[]));
-    fixture.paris_is(|status| {
+    let fixture = ApiFixture::with_view(view(&[]));
+    fixture.set_paris_status(|status| {
         status.certificate_expiry = Some(soon + TOLD_BEFORE);
         (status.phase, status.phase_since) = (Phase::WaitingForCanary, stuck_since);
     });
-    let fixture = fixture.looked_after();
-    let mut client = Client::open(&fixture, "/v1/events?kind=problem&snapshot=true", &[]).await;
-    let mut held = BTreeMap::new();
-    let expiring = told(&mut client, "upsert", "problem/certificateExpiring/paris", &mut held).await;
+    let fixture = fixture.with_publisher();
+    let mut client = StreamClient::open(&fixture, "/v1/events?kind=problem&snapshot=true", &[]).await;
+    let mut current = BTreeMap::new();
+    let expiring = next_finding(&mut client, "upsert", "problem/certificateExpiring/paris", &mut current).await;
     assert!(SystemTime::now() >= soon, "it was not so when the stream began");
     assert!(expiring["object"]["detail"].as_str().unwrap().ends_with("in 29 days"), "{expiring}");
-    if !held.contains_key("problem/clusterStuck/paris") {
-        told(&mut client, "upsert", "problem/clusterStuck/paris", &mut held).await;
+    if !current.contains_key("problem/clusterStuck/paris") {
+        next_finding(&mut client, "upsert", "problem/clusterStuck/paris", &mut current).await;
     }
 }
 
 /// A survey of a mesh in which this number of addresses have hosts that no node has.
-fn dangling(count: u8) -> (Fixture, Survey) {
+fn dangling(count: u8) -> (ApiFixture, Survey) {
     let behind = |number: u8| {
         let ip = format!("10.1.2.{number}");
         put(key(Kind::Ip, "paris", &ip), pod(&ip, 2, &format!("172.18.1.{number}")), 1)
     };
-    let fixture = Fixture::of(view(&(0..count).map(behind).collect::<Vec<_>>()));
+    let fixture = ApiFixture::with_view(view(&(0..count).map(behind).collect::<Vec<_>>()));
     let mut look = Look::at(fixture.handle.try_reading().unwrap());
     loop {
         look = match look.advance() {
@@ -150,7 +150,7 @@ fn dangling(count: u8) -> (Fixture, Survey) {
 }
 
 #[tokio::test]
-async fn what_shows_across_keys_is_told_once_it_has_lasted() {
+async fn findings_across_keys_are_sent_once_they_have_lasted() {
     let (fixture, survey) = dangling(1);
     let reading = fixture.handle.try_reading().unwrap();
     let since = survey.findings_from(None).next().and_then(|finding| survey.since(finding)).unwrap();
@@ -161,12 +161,12 @@ async fn what_shows_across_keys_is_told_once_it_has_lasted() {
 }
 
 #[tokio::test]
-async fn a_finding_that_says_anything_else_is_told_anew_but_not_for_its_time() {
-    let fixture = Fixture::of(view(&[]));
+async fn a_finding_is_sent_again_if_anything_but_its_time_changes() {
+    let fixture = ApiFixture::with_view(view(&[]));
     let reading = fixture.handle.try_reading().unwrap();
     let before = finding("staleFile", "x", ["paris"], "detail", "advice");
-    type Edit = fn(&mut FindingObject);
-    let changes: [(&str, Edit); 6] = [
+    type FindingEdit = fn(&mut FindingObject);
+    let changes: [(&str, FindingEdit); 6] = [
         ("since", |finding| finding.since = Some("2026-01-01T00:00:00Z".to_owned())),
         ("severity", |finding| finding.severity = Severity::Critical),
         ("detail", |finding| finding.detail = "another".to_owned()),
@@ -177,13 +177,13 @@ async fn a_finding_that_says_anything_else_is_told_anew_but_not_for_its_time() {
     for (member, change) in changes {
         let (mut publisher, mut after) = (FindingPublisher::default(), before.clone());
         change(&mut after);
-        let mut told = |finding| publisher.changes(FindingSet::of(vec![finding], None, &reading, SystemTime::now())).len();
-        assert_eq!((told(before.clone()), told(after)), (1, usize::from(member != "since")), "{member}");
+        let mut change_count = |finding| publisher.changes(FindingSet::of(vec![finding], None, &reading, SystemTime::now())).len();
+        assert_eq!((change_count(before.clone()), change_count(after)), (1, usize::from(member != "since")), "{member}");
     }
 }
 
 #[tokio::test]
-async fn how_many_there_is_no_room_for_is_counted() {
+async fn findings_that_do_not_fit_are_counted() {
     let (fixture, survey) = dangling(5);
     let (reading, later) = (fixture.handle.try_reading().unwrap(), SystemTime::now() + Duration::from_secs(2));
     let standing = |count: usize| (0..count).map(|number| finding("staleFile", &number.to_string(), ["paris"], "", "")).collect::<Vec<_>>();
@@ -197,26 +197,26 @@ async fn how_many_there_is_no_room_for_is_counted() {
 
 /// Findings that do not fit are reported by a finding of their own.
 #[tokio::test]
-async fn a_stream_that_has_no_room_for_all_says_so() {
+async fn a_stream_reports_that_findings_were_left_out() {
     const COUNT: u32 = 8_200;
     let behind = |number: u32| {
         let [high, low] = [number / 250, number % 250];
         let ip = format!("10.{}.{high}.{low}", high % 2);
         put(key(Kind::Ip, "paris", &ip), pod(&ip, 2, &format!("172.18.{high}.{low}")), 1)
     };
-    let fixture = Fixture::of(view(&(0..COUNT).map(behind).collect::<Vec<_>>())).looked_after();
-    let mut client = Client::open(&fixture, "/v1/events?kind=problem&snapshot=true", &[]).await;
-    let came = told(&mut client, "upsert", "problem/findingsOmitted/-", &mut BTreeMap::new()).await;
+    let fixture = ApiFixture::with_view(view(&(0..COUNT).map(behind).collect::<Vec<_>>())).with_publisher();
+    let mut client = StreamClient::open(&fixture, "/v1/events?kind=problem&snapshot=true", &[]).await;
+    let came = next_finding(&mut client, "upsert", "problem/findingsOmitted/-", &mut BTreeMap::new()).await;
     let count = came["object"]["count"].as_u64().unwrap();
     // that finding itself counts too
     assert!((u64::from(COUNT) - 8_192..=u64::from(COUNT) - 8_190).contains(&count), "{came}");
 }
 
 #[tokio::test]
-async fn only_who_asks_is_told_and_gets_all_that_are_listed() {
-    let (fixture, mut client) = watched().await;
-    let mut everybody = Client::open(&fixture, "/v1/events", &[]).await;
-    let ids = all_told(&fixture, &mut client, &mut BTreeMap::new()).await;
+async fn only_clients_that_ask_for_findings_get_them() {
+    let (fixture, mut client) = open_stream().await;
+    let mut everybody = StreamClient::open(&fixture, "/v1/events", &[]).await;
+    let ids = next_findings(&fixture, &mut client, &mut BTreeMap::new()).await;
     let metrics = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
     for kind in ["clusterUnreachable", "duplicateAddress", "rejectedValues"] {
         let count = ids.iter().filter(|id| id.starts_with(kind)).count();

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant};
 use tower::ServiceExt;
 
-use crate::api::tests::fixture::{Fixture, identity, key, node, pod, put};
+use crate::api::tests::fixture::{ApiFixture, identity, key, node, pod, put};
 use crate::model::{Change, Kind};
 
 /// Filters of the readers, and the list with the same content.
@@ -28,11 +28,11 @@ const FILTERS: [(&str, &str); 6] = [
     ("kind=ipcache&node=172.18.1.2", "/v1/ipcache?limit=10000&node=172.18.1.2"),
 ];
 
-type Held = Arc<Mutex<BTreeMap<String, Value>>>;
+type StreamCopy = Arc<Mutex<BTreeMap<String, Value>>>;
 
 /// Applies one stream after the other. Each ends after some events, and the next continues from the
 /// last position.
-async fn read(router: Router, query: &str, held: Held, seed: u64) {
+async fn read(router: Router, query: &str, state: StreamCopy, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut position: Option<String> = None;
     loop {
@@ -56,7 +56,7 @@ async fn read(router: Router, query: &str, held: Held, seed: u64) {
                     previous = sequence;
                     position = Some(own.to_owned());
                 }
-                apply(&held, &event);
+                apply(&state, &event);
                 left = left.saturating_sub(1);
             }
             if random.random_bool(0.2) {
@@ -66,13 +66,13 @@ async fn read(router: Router, query: &str, held: Held, seed: u64) {
     }
 }
 
-fn apply(held: &Held, event: &Value) {
-    let mut held = held.lock().unwrap();
+fn apply(state: &StreamCopy, event: &Value) {
+    let mut state = state.lock().unwrap();
     let key = event["key"].as_str().unwrap_or_default().to_owned();
     match event["type"].as_str().unwrap() {
-        "reset" => held.clear(),
-        "upsert" => drop(held.insert(key, event["object"].clone())),
-        "delete" => drop(held.remove(&key)),
+        "reset" => state.clear(),
+        "upsert" => drop(state.insert(key, event["object"].clone())),
+        "delete" => drop(state.remove(&key)),
         "synced" | "bookmark" => {}
         other => panic!("{other}"),
     }
@@ -94,20 +94,20 @@ fn random_change(random: &mut StdRng, revision: i64) -> Change {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_that_share_come_and_go_and_end_with_the_truth() {
-    end_with_the_truth(&Fixture::new(), 0).await;
+async fn readers_of_a_group_end_with_the_state_of_the_mirror() {
+    check_final_state(&ApiFixture::new(), 0).await;
 }
 
 /// With too many readers, changes are merged by key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_of_waves_come_and_go_and_end_with_the_truth() {
+async fn readers_of_conflated_changes_end_with_the_state_of_the_mirror() {
     // usually 21 to 822 of 4,000 changes were merged, but none in a run in which many other tests
     // used the CPUs
-    end_with_the_truth(&Fixture::new().with_waves(), 20).await;
+    check_final_state(&ApiFixture::new().with_conflation(), 20).await;
 }
 
-/// Number of changes left out of waves.
-async fn merged_count(fixture: &Fixture) -> u64 {
+/// Number of changes that conflation left out.
+async fn merged_count(fixture: &ApiFixture) -> u64 {
     let metrics = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
     let merged = metrics.lines().find_map(|line| line.strip_prefix("meshkeep_stream_merged_changes_total "));
     merged.unwrap().parse().unwrap()
@@ -116,13 +116,13 @@ async fn merged_count(fixture: &Fixture) -> u64 {
 /// Writes 4,000 changes, and more until `merged_min` were merged.
 ///
 /// A reader that joins brings every group up to date change by change, so the scheduler decides how
-/// many changes are left for a wave.
-async fn end_with_the_truth(fixture: &Fixture, merged_min: u64) {
+/// many changes are left for conflation.
+async fn check_final_state(fixture: &ApiFixture, merged_min: u64) {
     let mut readers = JoinSet::new();
-    let mut held: Vec<Held> = Vec::new();
+    let mut state: Vec<StreamCopy> = Vec::new();
     for number in 0..36_u64 {
-        let one = Held::default();
-        held.push(Arc::clone(&one));
+        let one = StreamCopy::default();
+        state.push(Arc::clone(&one));
         let query = FILTERS[usize::try_from(number).unwrap() % FILTERS.len()].0;
         readers.spawn(read(fixture.router.clone(), query, one, number));
     }
@@ -146,7 +146,7 @@ async fn end_with_the_truth(fixture: &Fixture, merged_min: u64) {
         signal.changed().await.unwrap();
     }
     let deadline = Instant::now() + Duration::from_secs(30);
-    for (number, one) in held.iter().enumerate() {
+    for (number, one) in state.iter().enumerate() {
         let listed = fixture.json(FILTERS[number % FILTERS.len()].1).await["items"].as_array().unwrap().clone();
         loop {
             let values: Vec<Value> = one.lock().unwrap().values().cloned().collect();

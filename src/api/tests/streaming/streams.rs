@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 use tokio::time::Duration;
 use tower::ServiceExt;
 
-use crate::api::tests::fixture::{Fixture, HEAD, cluster, identity, key, node, pod, put};
+use crate::api::tests::fixture::{ApiFixture, HEAD, cluster, identity, key, node, pod, put};
 use crate::model::{Change, Command, DeleteReason, Kind, Phase};
 
 /// One event as a client sees it: name, id and data without ages.
-pub(in crate::api::tests) type Event = (String, Option<String>, Value);
+pub(in crate::api::tests) type ReceivedEvent = (String, Option<String>, Value);
 
-pub(in crate::api::tests) struct Client {
+pub(in crate::api::tests) struct StreamClient {
     body: BodyDataStream,
     text: String,
     has_begun: bool,
 }
 
-impl Client {
-    pub(in crate::api::tests) async fn open(fixture: &Fixture, uri: &str, headers: &[(&str, &str)]) -> Self {
+impl StreamClient {
+    pub(in crate::api::tests) async fn open(fixture: &ApiFixture, uri: &str, headers: &[(&str, &str)]) -> Self {
         let mut request = Request::get(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -45,7 +45,7 @@ impl Client {
         }
     }
 
-    async fn event(&mut self) -> Option<Event> {
+    async fn event(&mut self) -> Option<ReceivedEvent> {
         let block = self.block("\n\n").await?;
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).map(str::to_owned);
         // in the first block, and in no other
@@ -57,7 +57,7 @@ impl Client {
         Some((name, field("id"), data))
     }
 
-    pub(in crate::api::tests) async fn until(&mut self, last: &str) -> Vec<Event> {
+    pub(in crate::api::tests) async fn until(&mut self, last: &str) -> Vec<ReceivedEvent> {
         let mut events = Vec::new();
         while let Some(event) = self.event().await {
             let done = event.0 == last;
@@ -70,7 +70,7 @@ impl Client {
     }
 
     /// Returns the remaining events until the stream ends.
-    async fn rest(&mut self) -> Vec<Event> {
+    async fn rest(&mut self) -> Vec<ReceivedEvent> {
         self.until("no such event").await
     }
 }
@@ -92,20 +92,20 @@ fn position(sequence: u64) -> String {
     format!("v1.000000000000feed.{sequence}")
 }
 
-fn names(events: &[Event]) -> Vec<&str> {
+fn names(events: &[ReceivedEvent]) -> Vec<&str> {
     events.iter().map(|(name, ..)| name.as_str()).collect()
 }
 
 #[tokio::test]
-async fn a_snapshot_is_followed_by_what_happens_live() {
-    let fixture = Fixture::new();
+async fn live_changes_follow_a_snapshot() {
+    let fixture = ApiFixture::new();
     let uri = "/v1/events?snapshot=true&kind=node&labelSelector=zone%3Da";
-    let mut client = Client::open(&fixture, uri, &[]).await;
+    let mut client = StreamClient::open(&fixture, uri, &[]).await;
     let worker = key(Kind::Node, "paris", "paris-worker-1");
     let listed = fixture.json("/v1/nodes?labelSelector=zone%3Da").await["items"][0].clone();
     let upsert = |object: &Value, meta: Value| json!({ "type": "upsert", "kind": "node", "key": worker.to_string(), "object": object, "meta": meta });
     let synced = json!({ "type": "synced", "mode": "snapshot", "count": 1, "position": position(HEAD), "clusters": clusters() });
-    let expected: Vec<Event> = vec![
+    let expected: Vec<ReceivedEvent> = vec![
         ("reset".to_owned(), None, json!({ "type": "reset", "reason": "initial" })),
         ("upsert".to_owned(), None, upsert(&listed, json!({ "cluster": "paris", "revision": 15 }))),
         ("synced".to_owned(), Some(position(HEAD)), synced),
@@ -141,14 +141,14 @@ async fn a_snapshot_is_followed_by_what_happens_live() {
 }
 
 #[tokio::test]
-async fn a_position_goes_on_where_it_left_off_and_the_header_wins() {
-    let fixture = Fixture::new();
+async fn a_stream_resumes_from_a_position_and_the_header_takes_precedence() {
+    let fixture = ApiFixture::new();
     for number in 0..3_i64 {
         let address = format!("10.1.2.{number}");
         fixture.change(put(key(Kind::Ip, "paris", &address), pod(&address, 68_353, "172.18.1.2"), 40 + number)).await;
     }
     let uri = format!("/v1/events?snapshot=true&after={}", position(HEAD));
-    let mut client = Client::open(&fixture, &uri, &[("last-event-id", &position(HEAD + 1))]).await;
+    let mut client = StreamClient::open(&fixture, &uri, &[("last-event-id", &position(HEAD + 1))]).await;
     let events = client.until("synced").await;
     let ids: Vec<Option<&str>> = events.iter().map(|event| event.1.as_deref()).collect();
     // the second one says that the third may have been seen with it
@@ -160,10 +160,10 @@ async fn a_position_goes_on_where_it_left_off_and_the_header_wins() {
 
 #[tokio::test]
 async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let cases = [("v1.00000000deadbeef.1".to_owned(), "foreignEpoch"), (position(1_000_000), "rolledBack"), (position(5), "expired")];
     for (after, reason) in cases {
-        let mut client = Client::open(&fixture, &format!("/v1/events?after={after}"), &[]).await;
+        let mut client = StreamClient::open(&fixture, &format!("/v1/events?after={after}"), &[]).await;
         let events = client.until("synced").await;
         assert_eq!(events[0], ("reset".to_owned(), None, json!({ "type": "reset", "reason": reason })));
         let told = |name: &str| events.iter().filter(|event| event.0 == name).count();
@@ -175,7 +175,7 @@ async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
 
 #[tokio::test]
 async fn a_malformed_position_is_400_with_the_form_that_is_expected() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     for after in ["nonsense", "v9.00000000deadbeef.1", "v1.deadbeef.1", "v1.+0000000deadbeef.1", "v1.00000000deadbeef.", "c1.x"] {
         for more in ["", "&onExpired=fail", "&onExpired=reset", "&snapshot=true"] {
             let refused = fixture.get(&format!("/v1/events?after={after}{more}")).await;
@@ -192,10 +192,10 @@ async fn a_malformed_position_is_400_with_the_form_that_is_expected() {
 /// An `EventSource` gives up for good after any status other than 200.
 #[tokio::test]
 async fn a_malformed_last_event_id_is_a_reset() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     for id in ["nonsense", "v9.00000000deadbeef.1"] {
         for uri in ["/v1/events", "/v1/events?snapshot=true", &format!("/v1/events?after={}", position(HEAD))] {
-            let mut client = Client::open(&fixture, uri, &[("last-event-id", id)]).await;
+            let mut client = StreamClient::open(&fixture, uri, &[("last-event-id", id)]).await;
             let events = client.until("synced").await;
             assert_eq!(events[0], ("reset".to_owned(), None, json!({ "type": "reset", "reason": "malformed" })), "{uri} {id}");
         }
@@ -205,9 +205,9 @@ async fn a_malformed_last_event_id_is_a_reset() {
 }
 
 #[tokio::test]
-async fn a_client_that_applies_the_stream_holds_what_the_lists_answer() {
-    let fixture = Fixture::new();
-    let mut client = Client::open(&fixture, "/v1/events?snapshot=true", &[("accept", "application/x-ndjson")]).await;
+async fn a_client_that_applies_the_stream_has_the_state_of_the_lists() {
+    let fixture = ApiFixture::new();
+    let mut client = StreamClient::open(&fixture, "/v1/events?snapshot=true", &[("accept", "application/x-ndjson")]).await;
     let mut held = std::collections::BTreeMap::new();
     loop {
         let event: Value = serde_json::from_str(&client.block("\n").await.unwrap()).unwrap();
@@ -239,9 +239,9 @@ pub(in crate::api::tests) fn name_and_phase(cluster: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_cluster_s_phase_is_told_at_its_position_and_a_removed_cluster_is_deleted() {
-    let fixture = Fixture::new();
-    let mut client = Client::open(&fixture, "/v1/events?snapshot=true&kind=cluster", &[]).await;
+async fn phases_are_events_and_a_removed_cluster_is_deleted() {
+    let fixture = ApiFixture::new();
+    let mut client = StreamClient::open(&fixture, "/v1/events?snapshot=true&kind=cluster", &[]).await;
     let events = client.until("synced").await;
     let told: Vec<Value> = events.iter().filter(|event| event.0 == "cluster").map(|event| name_and_phase(&event.2["object"])).collect();
     assert_eq!(told, [json!(["paris", "live"]), json!(["tokyo", "waitingForFiles"])]);
@@ -256,16 +256,16 @@ async fn a_cluster_s_phase_is_told_at_its_position_and_a_removed_cluster_is_dele
     fixture.command(Command::Remove { cluster: cluster("paris"), reason: DeleteReason::ClusterRemoved }).await;
     let (name, _, data) = client.event().await.unwrap();
     assert_eq!((name.as_str(), &data["reason"], &data["key"]), ("delete", &json!("clusterRemoved"), &json!("cilium/cluster-config/paris")));
-    let mut late = Client::open(&fixture, &format!("/v1/events?kind=cluster&after={}", position(HEAD)), &[]).await;
+    let mut late = StreamClient::open(&fixture, &format!("/v1/events?kind=cluster&after={}", position(HEAD)), &[]).await;
     let missed = late.until("synced").await;
     assert_eq!(names(&missed), ["delete", "synced"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_quiet_stream_sends_a_bookmark_every_15_seconds() {
-    let fixture = Fixture::new();
+    let fixture = ApiFixture::new();
     let began = tokio::time::Instant::now();
-    let mut client = Client::open(&fixture, "/v1/events", &[]).await;
+    let mut client = StreamClient::open(&fixture, "/v1/events", &[]).await;
     client.until("synced").await;
     for round in 1..4 {
         assert_eq!(client.event().await.map(|event| (event.0, event.1)), Some(("bookmark".to_owned(), Some(position(HEAD)))));
@@ -274,35 +274,35 @@ async fn a_quiet_stream_sends_a_bookmark_every_15_seconds() {
 }
 
 #[tokio::test]
-async fn more_streams_than_there_are_places_are_told_to_come_back() {
-    let fixture = Fixture::new();
+async fn streams_above_the_limit_get_429_with_retry_after() {
+    let fixture = ApiFixture::new();
     let state = crate::api::state::ApiState::new(fixture.handle.clone(), fixture.stop.clone());
-    let places = state.places.clone();
-    let mut taken: Vec<_> = std::iter::from_fn(|| places.take(crate::admission::Client::Local).ok()).collect();
+    let limiter = state.stream_limiter.clone();
+    let mut taken: Vec<_> = std::iter::from_fn(|| limiter.try_acquire(crate::admission::Client::Local).ok()).collect();
     assert_eq!(taken.len(), 1_000);
     taken.pop();
-    let guard = crate::api::guard::Guard::new(crate::api::guard::Hosts::new(&[], &[]), None);
+    let guard = crate::api::guard::Guard::new(crate::api::guard::AllowedHosts::new(&[], &[]), None);
     let mut fixture = fixture;
     fixture.router = crate::api::router::router(state, guard);
-    let open = Client::open(&fixture, "/v1/events", &[]).await;
+    let open = StreamClient::open(&fixture, "/v1/events", &[]).await;
     let refused = fixture.get("/v1/events").await;
     assert_eq!((refused.status.as_u16(), refused.header("retry-after")), (429, "1"));
     drop(open);
-    Client::open(&fixture, "/v1/events", &[]).await;
+    StreamClient::open(&fixture, "/v1/events", &[]).await;
     drop(taken);
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_early_says_why() {
-    let fixture = Fixture::new();
-    let mut open = Client::open(&fixture, "/v1/events?snapshot=true", &[]).await;
+async fn a_stream_that_ends_early_sends_the_reason() {
+    let fixture = ApiFixture::new();
+    let mut open = StreamClient::open(&fixture, "/v1/events?snapshot=true", &[]).await;
     fixture.stop.cancel();
     let events = open.rest().await;
     let problem = &events.last().unwrap().2["problem"];
     assert_eq!((names(&events), &problem["code"]), (vec!["error"], &json!("stopping")));
 
-    let fixture = Fixture::new();
-    let mut open = Client::open(&fixture, "/v1/events?snapshot=true", &[]).await;
+    let fixture = ApiFixture::new();
+    let mut open = StreamClient::open(&fixture, "/v1/events?snapshot=true", &[]).await;
     fixture.unload();
     let events = open.rest().await;
     let problem = &events.last().unwrap().2["problem"];

@@ -19,60 +19,60 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::model::readable_error;
 
 /// Interval between checks of the files' metadata. A rotated file is in use within a second.
-const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval between reloads of unchanged files, for file systems with coarse times. Same as the
 /// kubelet's sync period.
-const READ_INTERVAL: Duration = Duration::from_secs(60);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Metadata that identifies the content of a file without reading it.
 ///
-/// `place` is the device and inode; the times are those of the last change of the content and of
-/// the inode.
+/// `inode` is the numbers of device and inode; the times are those of the last change of the
+/// content and of the inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    place: (u64, u64),
+struct FileFingerprint {
+    inode: (u64, u64),
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
 /// A value loaded from files. Keeps the last good value when the files change but cannot be used.
-pub(crate) struct Kept<T> {
+pub(crate) struct ReloadableFile<T> {
     name: &'static str,
     paths: Vec<PathBuf>,
-    make: Box<dyn Fn() -> Result<T, String> + Send + Sync>,
+    load: Box<dyn Fn() -> Result<T, String> + Send + Sync>,
     current: ArcSwap<T>,
-    seen: Mutex<Seen>,
+    last_check: Mutex<LastCheck>,
 }
 
 /// Result of the last check of the files.
 #[derive(Debug)]
-struct Seen {
-    stamps: Vec<Option<Stamp>>,
-    read: Instant,
+struct LastCheck {
+    fingerprints: Vec<Option<FileFingerprint>>,
+    loaded: Instant,
     failure: Option<String>,
 }
 
 /// Files that can be checked for changes, whatever value is loaded from them.
-pub(crate) trait Look: Send + Sync {
+pub(crate) trait Reloadable: Send + Sync {
     /// Name of the files in logs and metrics.
     fn name(&self) -> &'static str;
-    /// Reloads the files if they seem to have changed, or always if `in_any_case` is set.
-    fn look(&self, in_any_case: bool);
+    /// Reloads the files if they seem to have changed, or always if `force` is set.
+    fn reload_if_changed(&self, force: bool);
     /// Returns why the current content of the files is not in use; `None` if it is.
     fn failure(&self) -> Option<String>;
 }
 
 /// All reloadable files of an API. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct KeptFiles(Arc<Vec<Arc<dyn Look>>>);
+pub(crate) struct ReloadableFiles(Arc<Vec<Arc<dyn Reloadable>>>);
 
-impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
+impl FileFingerprint {
+    fn read(path: &Path) -> Option<Self> {
         let data: Metadata = std::fs::metadata(path).ok()?;
         Some(Self {
-            place: (data.dev(), data.ino()),
+            inode: (data.dev(), data.ino()),
             size: data.size(),
             modified: (data.mtime(), data.mtime_nsec()),
             changed: (data.ctime(), data.ctime_nsec()),
@@ -80,82 +80,82 @@ impl Stamp {
     }
 }
 
-impl<T> fmt::Debug for Kept<T> {
+impl<T> fmt::Debug for ReloadableFile<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").field("name", &self.name).field("paths", &self.paths).finish_non_exhaustive()
+        f.debug_struct("ReloadableFile").field("name", &self.name).field("paths", &self.paths).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for KeptFiles {
+impl fmt::Debug for ReloadableFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.0.iter().map(|files| files.name())).finish()
     }
 }
 
-impl<T> Kept<T> {
+impl<T> ReloadableFile<T> {
     /// Loads the files for the first time.
     ///
     /// # Errors
-    /// Returns the error of `make` if the files cannot be used.
+    /// Returns the error of `load` if the files cannot be used.
     pub(crate) fn open<E: Display>(
         name: &'static str,
         paths: Vec<PathBuf>,
-        make: impl Fn() -> Result<T, E> + Send + Sync + 'static,
+        load: impl Fn() -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<Self, E> {
-        let seen = Seen { stamps: stamps(&paths), read: Instant::now(), failure: None };
-        let current = ArcSwap::from_pointee(make()?);
-        Ok(Self { name, paths, make: Box::new(move || make().map_err(readable_error)), current, seen: Mutex::new(seen) })
+        let last_check = LastCheck { fingerprints: fingerprints(&paths), loaded: Instant::now(), failure: None };
+        let current = ArcSwap::from_pointee(load()?);
+        Ok(Self { name, paths, load: Box::new(move || load().map_err(readable_error)), current, last_check: Mutex::new(last_check) })
     }
 
     /// Returns the value in use.
-    pub(crate) fn now(&self) -> Arc<T> {
+    pub(crate) fn current(&self) -> Arc<T> {
         self.current.load_full()
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_check(&self) -> MutexGuard<'_, LastCheck> {
+        self.last_check.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
-    paths.iter().map(|path| Stamp::of(path)).collect()
+fn fingerprints(paths: &[PathBuf]) -> Vec<Option<FileFingerprint>> {
+    paths.iter().map(|path| FileFingerprint::read(path)).collect()
 }
 
-impl<T: Send + Sync> Look for Kept<T> {
+impl<T: Send + Sync> Reloadable for ReloadableFile<T> {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn look(&self, in_any_case: bool) {
-        let mut seen = self.seen();
+    fn reload_if_changed(&self, force: bool) {
+        let mut last_check = self.last_check();
         // the metadata is read before the files, so that the next check notices a change in between
-        let stamps = stamps(&self.paths);
-        if stamps == seen.stamps && seen.read.elapsed() < READ_INTERVAL && !in_any_case {
+        let fingerprints = fingerprints(&self.paths);
+        if fingerprints == last_check.fingerprints && last_check.loaded.elapsed() < RELOAD_INTERVAL && !force {
             return;
         }
-        (seen.stamps, seen.read) = (stamps, Instant::now());
-        match (self.make)() {
-            Ok(made) => {
-                self.current.store(Arc::new(made));
-                if seen.failure.take().is_some() {
+        (last_check.fingerprints, last_check.loaded) = (fingerprints, Instant::now());
+        match (self.load)() {
+            Ok(value) => {
+                self.current.store(Arc::new(value));
+                if last_check.failure.take().is_some() {
                     tracing::info!("the {} can be used again", self.name);
                 }
             }
-            Err(reason) if seen.failure.as_ref() == Some(&reason) => {}
+            Err(reason) if last_check.failure.as_ref() == Some(&reason) => {}
             Err(reason) => {
                 tracing::warn!(error = reason, "the {} has changed and cannot be used: meshkeep uses the last good content", self.name);
-                seen.failure = Some(reason);
+                last_check.failure = Some(reason);
             }
         }
     }
 
     fn failure(&self) -> Option<String> {
-        self.seen().failure.clone()
+        self.last_check().failure.clone()
     }
 }
 
-impl KeptFiles {
-    pub(crate) fn new(files: impl IntoIterator<Item = Arc<dyn Look>>) -> Self {
+impl ReloadableFiles {
+    pub(crate) fn new(files: impl IntoIterator<Item = Arc<dyn Reloadable>>) -> Self {
         Self(Arc::new(files.into_iter().collect()))
     }
 
@@ -164,19 +164,19 @@ impl KeptFiles {
         self.0.iter().map(|files| (files.name(), files.failure()))
     }
 
-    /// Checks the files at regular intervals, and reloads them unconditionally when `reread` is
+    /// Checks the files at regular intervals, and reloads them unconditionally when `reload` is
     /// notified. Never ends.
-    pub(crate) async fn watch(self, reread: Arc<Notify>) {
-        let mut ticks = interval(GLANCE_INTERVAL);
+    pub(crate) async fn watch(self, reload: Arc<Notify>) {
+        let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let in_any_case = tokio::select! {
-                () = reread.notified() => true,
+            let force = tokio::select! {
+                () = reload.notified() => true,
                 _ = ticks.tick() => false,
             };
             let files = Arc::clone(&self.0);
-            let look = move || files.iter().for_each(|files| files.look(in_any_case));
-            if let Err(error) = spawn_blocking(look).await {
+            let check = move || files.iter().for_each(|files| files.reload_if_changed(force));
+            if let Err(error) = spawn_blocking(check).await {
                 tracing::error!(%error, "the check of the token and certificates panicked");
             }
         }

@@ -13,18 +13,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::bind_error::BindError;
 use super::etcd::{self, EtcdService};
-use super::guard::{Guard, Hosts, Token};
+use super::guard::{AllowedHosts, Guard, Token};
 use super::options::ApiOptions;
 use super::router;
 use super::state::ApiState;
-use crate::admission::Scans;
+use crate::admission::ScanExecutor;
 use crate::findings::{self, Poster};
 use crate::handle::Handle;
 use crate::model::ListenAddress;
-use crate::server::{self, ConnectionLimits, Endpoint, HEALTH_CONNECTION_COUNT_MAX, Kept, KeptFiles, Listener, Look, Seats, Serving};
+use crate::server::{
+    self, ConnectionLimiter, ConnectionLimits, Endpoint, HEALTH_CONNECTION_COUNT_MAX, Listener, Reloadable, ReloadableFile,
+    ReloadableFiles, TlsConfig,
+};
 
-/// The HTTP API with bound addresses. Serves nothing until [`Bound::serve`].
-pub struct Bound {
+/// The HTTP API with bound addresses. Serves nothing until [`BoundApi::serve`].
+pub struct BoundApi {
     listeners: Vec<Listener>,
     /// Listener that serves only probes and metrics.
     health: Option<Listener>,
@@ -32,34 +35,34 @@ pub struct Bound {
     etcd: Option<Listener>,
     etcd_service: Option<EtcdService>,
     /// Scheduler of requests that take long, shared by the HTTP API and the etcd API.
-    scans: Scans,
+    scans: ScanExecutor,
     guard: Guard,
     health_guard: Guard,
     etcd_guard: Guard,
-    tls: Option<Arc<Kept<Serving>>>,
+    tls: Option<Arc<ReloadableFile<TlsConfig>>>,
     /// The token and the certificates.
-    files: KeptFiles,
-    reread: Arc<Notify>,
+    files: ReloadableFiles,
+    reload: Arc<Notify>,
     limits: ConnectionLimits,
     /// Posts findings to `--on-problem`.
     poster: Option<Poster>,
 }
 
-impl fmt::Debug for Bound {
+impl fmt::Debug for BoundApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bound").field("addresses", &self.addresses()).finish_non_exhaustive()
+        f.debug_struct("BoundApi").field("addresses", &self.addresses()).finish_non_exhaustive()
     }
 }
 
-impl Bound {
+impl BoundApi {
     /// Binds every address and loads every file, so that serving cannot fail because of them later.
     ///
     /// # Errors
     /// Returns a [`BindError`] that names the address or file. Nothing stays bound then.
     pub async fn bind(listen: &[ListenAddress], options: &ApiOptions) -> Result<Self, BindError> {
-        let tls = options.tls.as_ref().map(server::keep_tls).transpose()?.map(Arc::new);
-        let token = options.token_file.as_deref().map(keep_token).transpose()?.map(Arc::new);
-        let kept = [tls.clone().map(|tls| tls as Arc<dyn Look>), token.clone().map(|token| token as Arc<dyn Look>)];
+        let tls = options.tls.as_ref().map(server::open_tls).transpose()?.map(Arc::new);
+        let token = options.token_file.as_deref().map(load_token).transpose()?.map(Arc::new);
+        let reloadable = [tls.clone().map(|tls| tls as Arc<dyn Reloadable>), token.clone().map(|token| token as Arc<dyn Reloadable>)];
         let poster = options.on_problem.as_ref().map(Poster::new).transpose()?;
         let mut listeners = Vec::with_capacity(listen.len());
         for address in listen {
@@ -76,19 +79,19 @@ impl Bound {
         let without_token = |address: &Option<ListenAddress>| match address {
             // a web page in a browser on this machine must not read it under the page's own host
             // name (DNS rebinding)
-            Some(address) if address.is_local() => Guard::new(Hosts::new(&[], &options.allowed_hosts), None),
+            Some(address) if address.is_local() => Guard::new(AllowedHosts::new(&[], &options.allowed_hosts), None),
             _ => Guard::open_to_all(),
         };
         let (health_guard, etcd_guard) = (without_token(&options.health_listen), without_token(&options.etcd_listen));
         // clients of this address present neither a token nor a certificate
         let is_protected = token.is_some() || options.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-        let health_guard = if is_protected { health_guard.of_anonymous() } else { health_guard };
+        let health_guard = if is_protected { health_guard.for_anonymous_clients() } else { health_guard };
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
-        let guard = Guard::new(Hosts::new(&bound, &options.allowed_hosts), token);
-        let (files, reread) = (KeptFiles::new(kept.into_iter().flatten()), Arc::clone(&options.reread));
+        let guard = Guard::new(AllowedHosts::new(&bound, &options.allowed_hosts), token);
+        let (files, reload) = (ReloadableFiles::new(reloadable.into_iter().flatten()), Arc::clone(&options.reread));
         let limits = options.limits;
-        let (etcd_service, scans) = (None, Scans::default());
-        Ok(Self { guard, health_guard, etcd_guard, listeners, health, etcd, etcd_service, scans, tls, files, reread, limits, poster })
+        let (etcd_service, scans) = (None, ScanExecutor::default());
+        Ok(Self { guard, health_guard, etcd_guard, listeners, health, etcd, etcd_service, scans, tls, files, reload, limits, poster })
     }
 
     /// Returns the bound addresses as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS,
@@ -108,7 +111,7 @@ impl Bound {
 
     /// Returns the scheduler of requests that take long, to share with the etcd API.
     #[must_use]
-    pub fn scans(&self) -> Scans {
+    pub fn scans(&self) -> ScanExecutor {
         self.scans.clone()
     }
 
@@ -130,13 +133,13 @@ impl Bound {
     /// bookmark, and gives open requests up to `grace` to finish. Returns when no connection is
     /// left.
     pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
-        let seats = Seats::new(self.limits);
+        let limiter = ConnectionLimiter::new(self.limits);
         let state = ApiState::new(handle, stop_accepting.clone())
-            .with(|shared| (shared.seats, shared.scans) = (seats.clone(), self.scans))
+            .with(|shared| (shared.connection_limiter, shared.scans) = (limiter.clone(), self.scans))
             .with(|shared| (shared.findings.files, shared.findings.certificate) = (self.files.clone(), self.tls.clone()));
         // the tasks end with this future
         let mut watching = JoinSet::new();
-        watching.spawn(self.files.watch(self.reread));
+        watching.spawn(self.files.watch(self.reload));
         watching.spawn(findings::keep(state.findings.clone()));
         if let Some(poster) = self.poster {
             watching.spawn(poster.run(state.findings.posts.clone(), state.handle.uptime()));
@@ -144,21 +147,26 @@ impl Bound {
         let health_router = router::health_router(state.clone(), self.health_guard);
         let etcd_router = etcd::router(state.clone(), self.etcd_guard, self.etcd_service);
         let router = router::router(state, self.guard);
-        let body_max = Some(seats.limits().body);
+        let body_max = Some(limiter.limits().body);
         // separate slots: clients that occupy all slots of the API must not make the probes fail
-        let health_seats = Seats::new(ConnectionLimits { count_max: HEALTH_CONNECTION_COUNT_MAX, ..self.limits });
-        let health = |listener| Endpoint { listener, router: health_router, tls: None, seats: health_seats, body_max };
+        let health_limiter = ConnectionLimiter::new(ConnectionLimits { count_max: HEALTH_CONNECTION_COUNT_MAX, ..self.limits });
+        let health = |listener| Endpoint { listener, router: health_router, tls: None, limiter: health_limiter, body_max };
         let listeners = self.listeners.into_iter();
-        let main =
-            listeners.map(|listener| Endpoint { listener, router: router.clone(), tls: self.tls.clone(), seats: seats.clone(), body_max });
+        let main = listeners.map(|listener| Endpoint {
+            listener,
+            router: router.clone(),
+            tls: self.tls.clone(),
+            limiter: limiter.clone(),
+            body_max,
+        });
         // a stream of watches is one request, and its body lasts as long as the stream
-        let etcd = |listener| Endpoint { listener, router: etcd_router, tls: self.tls.clone(), seats: seats.clone(), body_max: None };
+        let etcd = |listener| Endpoint { listener, router: etcd_router, tls: self.tls.clone(), limiter: limiter.clone(), body_max: None };
         let endpoints = main.chain(self.health.map(health)).chain(self.etcd.map(etcd)).collect();
         server::serve(endpoints, stop_accepting, grace).await;
         drop(watching);
     }
 }
 
-fn keep_token(path: &Path) -> Result<Kept<Token>, BindError> {
-    Token::keep(path).map_err(|reason| BindError::Token { path: path.to_owned(), reason })
+fn load_token(path: &Path) -> Result<ReloadableFile<Token>, BindError> {
+    Token::load(path).map_err(|reason| BindError::Token { path: path.to_owned(), reason })
 }

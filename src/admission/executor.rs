@@ -1,10 +1,10 @@
 //! Executor for requests and streams that need more than about a millisecond of CPU time.
 //!
-//! Work runs in slices on a few blocking threads. A slice needs a [`turn`](super::turns), and there
-//! are as many turns as threads; between two slices the work waits behind the slices of other
-//! clients. A short request therefore waits for one slice of each other client, however much work
-//! one of them has queued. When a client disconnects, its future is dropped: the slice that is
-//! running is the last one.
+//! Work runs in slices on a few blocking threads. A slice needs a permit of the
+//! [`scheduler`](super::scheduler), which has one for each thread. Between two slices the work
+//! waits behind the slices of other clients. A short request therefore waits for one slice of each
+//! other client, however much work one of them has queued. When a client disconnects, its future is
+//! dropped: the slice that is running is then the last one.
 
 use std::num::NonZero;
 use std::ops::ControlFlow;
@@ -13,126 +13,130 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::budget::{Budget, Held, Share};
+use super::budget::{ClientShare, MemoryBudget, MemoryPermit};
 use super::client::Client;
-use super::turns::{Admission, NoTurn, Turns};
+use super::scheduler::{Admission, ScanLimitError, SliceScheduler};
 use crate::handle::{Allowance, Slice, Spent};
 
 /// Time limit of a slice.
 ///
 /// A quick request waits for the end of a slice if the kernel scheduled its thread on the same
 /// core. During twenty scans `/livez` took 3.6 ms (p99) with 4 ms and 1.9 ms with 1 ms (`just bench
-/// guard`). Passing a turn on costs about 30 µs (two wake-ups of threads), a thirtieth of a slice.
-/// Twenty clients that all scan delay a short request by 20 × 1 ms if there is one thread.
-const SLICE: Allowance = Allowance::Time(Duration::from_millis(1));
+/// guard`). Starting the next slice costs about 30 µs (two wake-ups of threads), a thirtieth of a
+/// slice. Twenty clients that all scan delay a short request by 20 × 1 ms if there is one thread.
+const SLICE_LIMIT: Allowance = Allowance::Time(Duration::from_millis(1));
 
 /// Maximum time that a page searches for items if no index covers its filter
-/// (docs/use/api/paging.md). The time that it waits for turns does not count.
-const PAGE: Allowance = Allowance::Time(Duration::from_secs(5));
+/// (docs/use/api/paging.md). The time that it waits for its slices does not count.
+const PAGE_LIMIT: Allowance = Allowance::Time(Duration::from_secs(5));
 
 /// Memory for all HTTP answers together: 64 of the largest pages (docs/use/api/paging.md).
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// Maximum time that a request waits for memory. A client that reads at 10 Mbit/s has read a 4 MiB
 /// page after 3.4 s, so only stalled clients occupy memory for longer than this.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(10);
+const MEMORY_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Limits of one slice and of one page.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct ScanLimits {
     /// Limit of one slice.
     pub slice: Allowance,
     /// Limit of one page, counted over all its slices.
     pub page: Allowance,
 }
 
-impl Default for Pace {
+impl Default for ScanLimits {
     fn default() -> Self {
-        Self { slice: SLICE, page: PAGE }
+        Self { slice: SLICE_LIMIT, page: PAGE_LIMIT }
     }
 }
 
 /// Threads for long work, with their queue. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Scans {
-    pace: Pace,
-    turns: Arc<Turns>,
-    answers: Arc<Budget>,
+pub struct ScanExecutor {
+    limits: ScanLimits,
+    scheduler: Arc<SliceScheduler>,
+    answers: Arc<MemoryBudget>,
 }
 
 /// Handle of one request or stream that does long work. Dropping it frees the slot of the request.
 #[derive(Debug)]
 pub(crate) struct Scanner {
-    scans: Scans,
+    scans: ScanExecutor,
     client: Client,
-    place: Admission,
+    admission: Admission,
 }
 
-impl Default for Scans {
+impl Default for ScanExecutor {
     fn default() -> Self {
-        Self::new(Pace::default())
+        Self::new(ScanLimits::default())
     }
 }
 
-impl Scans {
+impl ScanExecutor {
     /// Creates an executor that uses half of the cores, but at least one.
     #[must_use]
-    pub fn new(pace: Pace) -> Self {
+    pub fn new(limits: ScanLimits) -> Self {
         // the other half of the cores answers quick requests
         let threads = thread::available_parallelism().map_or(1, NonZero::get) / 2;
-        Self { pace, turns: Turns::new(threads.max(1)), answers: Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(1)) }
+        Self {
+            limits,
+            scheduler: SliceScheduler::new(threads.max(1)),
+            answers: MemoryBudget::new(ANSWER_BYTES_MAX, ClientShare::TimesFree(1)),
+        }
     }
 
     /// Creates an executor with this number of threads.
     #[cfg(test)]
-    pub fn on_threads(pace: Pace, threads: usize) -> Self {
-        Self { pace, turns: Turns::new(threads), answers: Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(1)) }
+    pub fn with_threads(limits: ScanLimits, threads: usize) -> Self {
+        Self { limits, scheduler: SliceScheduler::new(threads), answers: MemoryBudget::new(ANSWER_BYTES_MAX, ClientShare::TimesFree(1)) }
     }
 
     /// Admits a request of `client` that does long work.
     ///
     /// # Errors
-    /// [`NoTurn`] if too many such requests are being answered.
-    pub(crate) fn enter(&self, client: Client) -> Result<Scanner, NoTurn> {
-        let place = Turns::enter(&self.turns, client)?;
-        Ok(Scanner { scans: self.clone(), client, place })
+    /// [`ScanLimitError`] if too many such requests are being answered.
+    pub(crate) fn admit(&self, client: Client) -> Result<Scanner, ScanLimitError> {
+        let admission = SliceScheduler::admit(&self.scheduler, client)?;
+        Ok(Scanner { scans: self.clone(), client, admission })
     }
 
-    /// Admits a stream. It needs no slot of its own, because [`Places`](super::Places) limits
-    /// streams.
+    /// Admits a stream. It needs no slot of its own, because
+    /// [`StreamLimiter`](super::StreamLimiter) limits streams.
     #[must_use]
-    pub(crate) fn enter_stream(&self, client: Client) -> Scanner {
-        Scanner { scans: self.clone(), client, place: Turns::enter_stream(&self.turns, client) }
+    pub(crate) fn admit_stream(&self, client: Client) -> Scanner {
+        Scanner { scans: self.clone(), client, admission: SliceScheduler::admit_stream(&self.scheduler, client) }
     }
 
     /// Returns the limits of one slice and of one page.
     #[must_use]
-    pub const fn pace(&self) -> Pace {
-        self.pace
+    pub const fn limits(&self) -> ScanLimits {
+        self.limits
     }
 
     /// Returns the work of all finished slices together.
     #[must_use]
     pub fn spent(&self) -> Spent {
-        self.turns.spent()
+        self.scheduler.spent()
     }
 
     /// Returns the number of admitted requests. Streams do not count.
     #[must_use]
-    pub fn count(&self) -> usize {
-        self.turns.count()
+    pub fn admitted_count(&self) -> usize {
+        self.scheduler.admitted_count()
     }
 }
 
 impl Scanner {
-    pub(crate) const fn pace(&self) -> Pace {
-        self.scans.pace
+    pub(crate) const fn limits(&self) -> ScanLimits {
+        self.scans.limits
     }
 
     /// Waits until the client's share has `bytes` of memory for an answer. Returns `None` after
     /// 10 s.
-    pub(crate) async fn hold(&self, bytes: usize) -> Option<Held> {
-        tokio::time::timeout(ROOM_WAIT_MAX, Budget::wait(&self.scans.answers, self.client, bytes)).await.ok()
+    pub(crate) async fn acquire_memory(&self, bytes: usize) -> Option<MemoryPermit> {
+        tokio::time::timeout(MEMORY_WAIT_MAX, MemoryBudget::acquire(&self.scans.answers, self.client, bytes)).await.ok()
     }
 
     /// Calls `work` once per slice until it returns `Break`.
@@ -143,7 +147,7 @@ impl Scanner {
     {
         loop {
             let outcome;
-            (outcome, work) = self.slice(work, |work, slice| work(slice)).await;
+            (outcome, work) = self.run_slice(work, |work, slice| work(slice)).await;
             if let ControlFlow::Break(done) = outcome {
                 return done;
             }
@@ -151,38 +155,38 @@ impl Scanner {
     }
 
     /// Runs `work` in one slice, however long it takes.
-    pub(crate) async fn once<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(crate) async fn run_once<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let work = |(): &mut (), slice: &mut Slice| {
             slice.look();
             work()
         };
-        self.slice((), work).await.0
+        self.run_slice((), work).await.0
     }
 
     /// Runs `work` in one slice on the current thread. It is for work that fits into one slice and
     /// is usually much shorter, for which waking another thread would take longer.
-    pub(crate) async fn here<T>(&self, work: impl FnOnce(&mut Slice) -> T) -> T {
-        let turn = self.place.turn().await;
-        let mut slice = Slice::begin(self.scans.pace.slice);
+    pub(crate) async fn run_inline<T>(&self, work: impl FnOnce(&mut Slice) -> T) -> T {
+        let permit = self.admission.acquire_slice().await;
+        let mut slice = Slice::begin(self.scans.limits.slice);
         let outcome = work(&mut slice);
-        turn.end(slice.spent());
+        permit.finish(slice.spent());
         outcome
     }
 
     /// Runs `work` on `state` in one slice, and returns the state with the outcome.
-    pub(crate) async fn slice<S, T, W>(&self, mut state: S, work: W) -> (T, S)
+    pub(crate) async fn run_slice<S, T, W>(&self, mut state: S, work: W) -> (T, S)
     where
         S: Send + 'static,
         T: Send + 'static,
         W: FnOnce(&mut S, &mut Slice) -> T + Send + 'static,
     {
-        let turn = self.place.turn().await;
-        let mut slice = Slice::begin(self.scans.pace.slice);
-        // the slice owns its turn: the thread is busy until the slice ends, even if the client
+        let permit = self.admission.acquire_slice().await;
+        let mut slice = Slice::begin(self.scans.limits.slice);
+        // the slice owns its permit: the thread is busy until the slice ends, even if the client
         // disconnects before
         let working = tokio::task::spawn_blocking(move || {
             let outcome = work(&mut state, &mut slice);
-            turn.end(slice.spent());
+            permit.finish(slice.spent());
             (outcome, state)
         });
         match working.await {

@@ -13,12 +13,12 @@ const LOOKUP_KINDS: [Kind; 3] = [Kind::Ip, Kind::Identity, Kind::Node];
 
 /// Clusters that lookups used. A lookup without a match used the ipcache of all clusters.
 #[derive(Debug, Default)]
-pub(super) struct Used {
+pub(super) struct LookupSources {
     clusters: BTreeSet<ClusterName>,
     all: bool,
 }
 
-impl Used {
+impl LookupSources {
     pub(super) fn add(&mut self, found: &[LookupMatch]) {
         self.all |= found.is_empty();
         for found in found {

@@ -2,34 +2,34 @@
 //! left ([`super::lines`]).
 //!
 //! A page ends at its limit, at its size in bytes, or when its scan has used its time. Each item is
-//! serialized as soon as it is found, so a page needs only the memory of its bytes. [`Rows`]
+//! serialized as soon as it is found, so a page needs only the memory of its bytes. [`RowSource`]
 //! supplies the items.
 
 use std::ops::ControlFlow;
 
 use serde::Serialize;
 
-use super::listing::{Listing, PAGE_BYTES_MAX};
+use super::list_request::{ListRequest, PAGE_BYTES_MAX};
 use super::one_line::append_line;
-use crate::admission::Pace;
+use crate::admission::ScanLimits;
 use crate::api::problem::Problem;
 use crate::api::query::fields::Fields;
 use crate::api::query::{ListQuery, Parameters};
-use crate::api::render::accept::Form;
+use crate::api::render::accept::MediaType;
 use crate::dto::meta::ListMeta;
 use crate::handle::{NoDecodedRoom, Reading, Slice, Spent};
 
 /// Bytes of NDJSON that are made before they are sent: about 1,200 ipcache entries, a millisecond
 /// of work.
 ///
-/// Passing on the turn takes 30 µs (`admission::scans`), a thirtieth of that. A client needs no
-/// more memory than this and the buffers of its connection.
+/// Starting the next slice takes 30 µs (`admission/executor.rs`), a thirtieth of that. A client
+/// needs no more memory than this and the buffers of its connection.
 pub(crate) const LINES_BYTES: usize = 512 * 1024;
 
 /// Serialized items of a page, or lines of a list.
 #[derive(Debug)]
-pub(crate) struct Page {
-    form: Form,
+pub(crate) struct PageBuffer {
+    media_type: MediaType,
     bytes: Vec<u8>,
     item: Vec<u8>,
     /// Number of items, including lines that were sent already.
@@ -42,7 +42,7 @@ pub(crate) struct Page {
 /// Members after the items of a page, or the last line.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Tail<'a> {
+struct PageTail<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     complete: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,45 +54,45 @@ struct Tail<'a> {
 
 /// Result of one slice.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum SliceOutcome {
     /// There are more items. A page that ends here continues from this text.
     Paused(String),
     /// No item is left (`None`), or the page is full and the next one begins with this text.
     Ended(Option<String>),
     /// There is currently no memory to decode the item at this text.
-    NoRoom(String, NoDecodedRoom),
+    NoMemory(String, NoDecodedRoom),
 }
 
 /// Adds items to a page until the page is full, no item is left, or the slice is over. The next
 /// call resumes with the first item that was not added.
-pub(crate) type Rows = Box<dyn FnMut(&mut Page, &mut Slice) -> Step + Send>;
+pub(crate) type RowSource = Box<dyn FnMut(&mut PageBuffer, &mut Slice) -> SliceOutcome + Send>;
 
 /// `meta` of a list, and its rows.
-pub(crate) type Beginning = (ListMeta, Rows);
+pub(crate) type ListStart = (ListMeta, RowSource);
 
 /// A list in progress.
-pub(crate) struct Making {
-    listing: Listing,
+pub(crate) struct ListBuilder {
+    listing: ListRequest,
     meta: ListMeta,
     /// Value of `complete` in the page, if it has this member.
     complete: Option<bool>,
-    rows: Rows,
-    page: Page,
+    rows: RowSource,
+    page: PageBuffer,
     spent: Spent,
 }
 
-impl Page {
-    fn new(form: Form, limit: usize, fields: Option<Fields>) -> Self {
-        let bytes = if form == Form::Lines { Vec::new() } else { b"{\"items\":[".to_vec() };
-        Self { form, bytes, item: Vec::new(), count: 0, limit, fields }
+impl PageBuffer {
+    fn new(media_type: MediaType, limit: usize, fields: Option<Fields>) -> Self {
+        let bytes = if media_type == MediaType::Lines { Vec::new() } else { b"{\"items\":[".to_vec() };
+        Self { media_type, bytes, item: Vec::new(), count: 0, limit, fields }
     }
 
     /// Adds an item. Returns false if the page is full without it.
-    pub(crate) fn take(&mut self, item: &impl Serialize) -> bool {
+    pub(crate) fn push(&mut self, item: &impl Serialize) -> bool {
         if self.count >= self.limit {
             return false;
         }
-        let written = if self.form == Form::Lines { self.take_line(item) } else { self.take_member(item) };
+        let written = if self.media_type == MediaType::Lines { self.push_line(item) } else { self.push_member(item) };
         written.unwrap_or_else(|error| {
             // no item has a map with keys that are not texts
             tracing::error!(%error, "an item of a list cannot be written");
@@ -100,11 +100,11 @@ impl Page {
         })
     }
 
-    fn take_member(&mut self, item: &impl Serialize) -> Result<bool, serde_json::Error> {
+    fn push_member(&mut self, item: &impl Serialize) -> Result<bool, serde_json::Error> {
         self.item.clear();
         match &self.fields {
             None => serde_json::to_writer(&mut self.item, item)?,
-            Some(fields) => fields.cut(&serde_json::to_vec(item)?, &mut self.item),
+            Some(fields) => fields.select(&serde_json::to_vec(item)?, &mut self.item),
         }
         if self.count > 0 && self.bytes.len() + self.item.len() >= PAGE_BYTES_MAX {
             return Ok(false);
@@ -117,7 +117,7 @@ impl Page {
         Ok(true)
     }
 
-    fn take_line(&mut self, item: &impl Serialize) -> Result<bool, serde_json::Error> {
+    fn push_line(&mut self, item: &impl Serialize) -> Result<bool, serde_json::Error> {
         if self.bytes.len() >= LINES_BYTES {
             return Ok(false);
         }
@@ -125,7 +125,7 @@ impl Page {
         append_line(&mut self.item, item)?;
         match &self.fields {
             None => self.bytes.extend_from_slice(&self.item),
-            Some(fields) => fields.cut(&self.item, &mut self.bytes),
+            Some(fields) => fields.select(&self.item, &mut self.bytes),
         }
         self.bytes.push(b'\n');
         self.count += 1;
@@ -133,8 +133,8 @@ impl Page {
     }
 
     /// Returns the whole page, or the last lines.
-    fn finish(mut self, tail: &Tail<'_>) -> Result<Vec<u8>, serde_json::Error> {
-        if self.form == Form::Lines {
+    fn finish(mut self, tail: &PageTail<'_>) -> Result<Vec<u8>, serde_json::Error> {
+        if self.media_type == MediaType::Lines {
             append_line(&mut self.bytes, tail)?;
             self.bytes.push(b'\n');
         } else {
@@ -149,28 +149,28 @@ impl Page {
     }
 }
 
-impl Making {
+impl ListBuilder {
     /// Starts the list of a request.
     pub(crate) fn begin<Q, B>(reading: Reading, complete: Option<bool>, query: &Parameters<Q>, begin: B) -> Result<Self, Problem>
     where
         Q: ListQuery,
-        B: FnOnce(&Listing, &Q) -> Result<Beginning, Problem>,
+        B: FnOnce(&ListRequest, &Q) -> Result<ListStart, Problem>,
     {
-        let listing = Listing::new(reading, query)?;
+        let listing = ListRequest::new(reading, query)?;
         let (meta, rows) = begin(&listing, &query.values)?;
-        let page = Page::new(query.form, listing.limit, query.fields.clone());
+        let page = PageBuffer::new(query.media_type, listing.limit, query.fields.clone());
         Ok(Self { listing, meta, complete, rows, page, spent: Spent::default() })
     }
 
     /// Adds lines for one slice. Breaks when no more lines follow.
     pub(crate) fn add_lines(&mut self, slice: &mut Slice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
-            Step::Ended(Some(_)) if self.page.count < self.page.limit => ControlFlow::Continue(()),
-            Step::Ended(next) => ControlFlow::Break(Ok(next)),
+            SliceOutcome::Ended(Some(_)) if self.page.count < self.page.limit => ControlFlow::Continue(()),
+            SliceOutcome::Ended(next) => ControlFlow::Break(Ok(next)),
             // the memory may be free once these lines are sent
-            Step::NoRoom(..) if !self.page.bytes.is_empty() => ControlFlow::Continue(()),
-            Step::NoRoom(at, none) => ControlFlow::Break(Err(Problem::no_room(&at, none))),
-            Step::Paused(_) => ControlFlow::Continue(()),
+            SliceOutcome::NoMemory(..) if !self.page.bytes.is_empty() => ControlFlow::Continue(()),
+            SliceOutcome::NoMemory(at, none) => ControlFlow::Break(Err(Problem::no_memory(&at, none))),
+            SliceOutcome::Paused(_) => ControlFlow::Continue(()),
         }
     }
 
@@ -182,14 +182,14 @@ impl Making {
     }
 
     /// Fills a page for one slice. Breaks once it is full or no item is left.
-    pub(crate) fn advance(&mut self, pace: Pace, slice: &mut Slice) -> ControlFlow<Result<Option<String>, Problem>> {
+    pub(crate) fn advance(&mut self, limits: ScanLimits, slice: &mut Slice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
-            Step::Ended(next) => ControlFlow::Break(Ok(next)),
-            Step::NoRoom(at, none) if self.page.count == 0 => ControlFlow::Break(Err(Problem::no_room(&at, none))),
-            Step::NoRoom(at, _) => ControlFlow::Break(Ok(Some(at))),
-            Step::Paused(next) => {
+            SliceOutcome::Ended(next) => ControlFlow::Break(Ok(next)),
+            SliceOutcome::NoMemory(at, none) if self.page.count == 0 => ControlFlow::Break(Err(Problem::no_memory(&at, none))),
+            SliceOutcome::NoMemory(at, _) => ControlFlow::Break(Ok(Some(at))),
+            SliceOutcome::Paused(next) => {
                 self.spent += slice.spent();
-                if pace.page.is_spent(self.spent) { ControlFlow::Break(Ok(Some(next))) } else { ControlFlow::Continue(()) }
+                if limits.page.is_spent(self.spent) { ControlFlow::Break(Ok(Some(next))) } else { ControlFlow::Continue(()) }
             }
         }
     }
@@ -197,7 +197,7 @@ impl Making {
     /// Returns the whole page, or the last lines.
     pub(crate) fn finish(self, next: Option<String>) -> Result<Vec<u8>, Problem> {
         let (complete, next_page_token, warnings) = (self.complete, self.listing.token(next), self.listing.warnings());
-        let tail = Tail { complete, next_page_token, warnings, meta: &self.meta };
+        let tail = PageTail { complete, next_page_token, warnings, meta: &self.meta };
         self.page.finish(&tail).map_err(|error| Problem::internal(format!("a list cannot be written: {error}")))
     }
 }

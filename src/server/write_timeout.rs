@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 
 /// Maximum time that a write may stay pending before the connection is closed
 /// (docs/use/api/streams.md).
-pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum time to read and discard the rest of a request after its answer.
 ///
@@ -23,31 +23,31 @@ pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
 /// longest lines.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
-/// A connection with a deadline for each write.
+/// Socket with a deadline for each write.
 #[derive(Debug)]
-pub(super) struct Stallable<T> {
+pub(super) struct WriteTimeout<T> {
     io: T,
     /// Deadline of the pending write. Most connections never need one.
     deadline: Option<Pin<Box<Sleep>>>,
     /// Set if the client may still be sending a body that nobody reads.
-    unread: Arc<AtomicBool>,
+    is_undrained: Arc<AtomicBool>,
     /// End of the drain phase, which begins once the writing side is shut down.
-    draining: Option<Pin<Box<Sleep>>>,
+    drain_deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<T> Stallable<T> {
-    pub(super) const fn new(io: T, unread: Arc<AtomicBool>) -> Self {
-        Self { io, deadline: None, unread, draining: None }
+impl<T> WriteTimeout<T> {
+    pub(super) const fn new(io: T, is_undrained: Arc<AtomicBool>) -> Self {
+        Self { io, deadline: None, is_undrained, drain_deadline: None }
     }
 
-    /// Passes the outcome of a write on. Fails with `TimedOut` after [`STALL_MAX`] without
+    /// Passes the outcome of a write on. Fails with `TimedOut` after [`WRITE_TIMEOUT`] without
     /// progress.
-    fn watch<R>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+    fn check_write<R>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if outcome.is_ready() {
             self.deadline = None;
             return outcome;
         }
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(STALL_MAX)));
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_TIMEOUT)));
         match deadline.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"))),
             Poll::Pending => Poll::Pending,
@@ -55,21 +55,21 @@ impl<T> Stallable<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Stallable<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeout<T> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_read(context, buffer)
     }
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stallable<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WriteTimeout<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.io).poll_write(context, bytes);
-        self.watch(context, outcome)
+        self.check_write(context, outcome)
     }
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.io).poll_write_vectored(context, slices);
-        self.watch(context, outcome)
+        self.check_write(context, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -78,18 +78,18 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stallable<T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.io).poll_flush(context);
-        self.watch(context, outcome)
+        self.check_write(context, outcome)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.draining.is_none() {
+        if self.drain_deadline.is_none() {
             ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
-            if !self.unread.load(Ordering::Relaxed) {
+            if !self.is_undrained.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
         }
         let this = &mut *self;
-        let deadline = this.draining.get_or_insert_with(|| Box::pin(tokio::time::sleep(DRAIN_MAX)));
+        let deadline = this.drain_deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(DRAIN_MAX)));
         let mut unwanted = [0; 4096];
         loop {
             if deadline.as_mut().poll(context).is_ready() {
@@ -112,14 +112,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_takes_nothing_for_a_minute_is_given_up() {
+    async fn a_write_fails_after_a_minute_without_progress() {
         let (ours, mut theirs) = tokio::io::duplex(4);
-        let mut ours = Stallable::new(ours, Arc::default());
+        let mut ours = WriteTimeout::new(ours, Arc::default());
         ours.write_all(b"full").await.unwrap();
         let began = Instant::now();
-        let stalled = tokio::time::timeout(2 * STALL_MAX, ours.write_all(b"more"));
+        let stalled = tokio::time::timeout(2 * WRITE_TIMEOUT, ours.write_all(b"more"));
         assert_eq!(stalled.await.expect("must give up").unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert!(began.elapsed() >= STALL_MAX);
+        assert!(began.elapsed() >= WRITE_TIMEOUT);
         theirs.read_exact(&mut [0; 4]).await.unwrap();
         ours.write_all(b"more").await.unwrap();
     }

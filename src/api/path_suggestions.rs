@@ -23,10 +23,10 @@ const RESOURCES: [&str; 16] = [
 ];
 
 /// Paths outside `/v1`.
-const BESIDE: [&str; 7] = ["livez", "readyz", "healthz", "metrics", "openapi.json", "openapi-3.0.json", "docs"];
+const OTHER_PATHS: [&str; 7] = ["livez", "readyz", "healthz", "metrics", "openapi.json", "openapi-3.0.json", "docs"];
 
 /// Names of similar resources in other APIs, and the name here.
-const ELSEWHERE: [(&str, &str); 10] = [
+const ALIASES: [(&str, &str); 10] = [
     ("identity", "identities"),
     ("live", "livez"),
     ("ready", "readyz"),
@@ -40,7 +40,7 @@ const ELSEWHERE: [(&str, &str); 10] = [
 ];
 
 /// Returns the path that was probably meant by one that does not exist.
-pub(crate) fn meant(path: &str) -> Option<String> {
+pub(crate) fn suggest_path(path: &str) -> Option<String> {
     // other characters would have to be encoded differently in a query
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._~%:/".contains(letter);
     let mut segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
@@ -54,14 +54,14 @@ pub(crate) fn meant(path: &str) -> Option<String> {
         segments.remove(0);
     }
     let Some((first, rest)) = segments.split_first() else { return Some("/v1/status".to_owned()) };
-    let name = ELSEWHERE.iter().find(|(other, _)| other == first).map(|(_, ours)| *ours);
-    let name = name.or_else(|| suggest_word(first, RESOURCES.into_iter().chain(BESIDE)))?;
-    let found = if BESIDE.contains(&name) { format!("/{name}") } else { below(name, rest) };
-    (found != path).then_some(found)
+    let name = ALIASES.iter().find(|(other, _)| other == first).map(|(_, ours)| *ours);
+    let name = name.or_else(|| suggest_word(first, RESOURCES.into_iter().chain(OTHER_PATHS)))?;
+    let suggestion = if OTHER_PATHS.contains(&name) { format!("/{name}") } else { path_below(name, rest) };
+    (suggestion != path).then_some(suggestion)
 }
 
 /// Returns the nearest path to some segments below a resource.
-fn below(name: &str, rest: &[&str]) -> String {
+fn path_below(name: &str, rest: &[&str]) -> String {
     match (name, rest) {
         ("nodes", [cluster]) => format!("/v1/nodes?cluster={cluster}"),
         ("nodes", [cluster, node, ..]) => format!("/v1/nodes/{cluster}/{node}"),
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_is_nearly_right_says_which_was_meant() {
+    fn a_mistyped_path_gets_a_suggestion() {
         for (path, expected) in [
             ("/v1/nodes/paris", Some("/v1/nodes?cluster=paris")),
             ("/v1/nodes/", Some("/v1/nodes")),
@@ -113,7 +113,7 @@ mod tests {
             ("/v1/nodes/a&b", None),
             ("//", None),
         ] {
-            assert_eq!(meant(path).as_deref(), expected, "{path}");
+            assert_eq!(suggest_path(path).as_deref(), expected, "{path}");
         }
     }
 }

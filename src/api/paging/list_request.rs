@@ -5,10 +5,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::page_starts::PAGE_STARTS;
-use crate::api::dto::meta::Terms;
+use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
-use crate::api::query::{ListParts, ListQuery, Parameters};
-use crate::api::render::accept::Form;
+use crate::api::query::{ListParameters, ListQuery, Parameters};
+use crate::api::render::accept::MediaType;
 use crate::dto::meta::ListMeta;
 use crate::handle::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
@@ -28,31 +28,31 @@ const TOKEN_VERSION: &str = "2";
 
 /// A parsed list request.
 #[derive(Debug, Clone)]
-pub(crate) struct Listing {
+pub(crate) struct ListRequest {
     pub(crate) reading: Reading,
     pub(crate) filter: Filter,
     /// Maximum number of items. For NDJSON without `limit`, there is none.
     pub(crate) limit: usize,
-    terms: Terms,
+    meta_options: MetaOptions,
     /// Start of the page, from the token.
     pub(crate) start: Option<String>,
     position: Position,
     fingerprint: String,
 }
 
-impl Listing {
+impl ListRequest {
     /// Parses the parameters for a snapshot.
     pub(crate) fn new<Q: ListQuery>(reading: Reading, query: &Parameters<Q>) -> Result<Self, Problem> {
-        let ListParts { limit, page_token, terms } = query.values.parts()?;
-        let limit = if limit.is_none() && query.form == Form::Lines { usize::MAX } else { checked_limit(limit)? };
+        let ListParameters { limit, page_token, meta_options } = query.values.common()?;
+        let limit = if limit.is_none() && query.media_type == MediaType::Lines { usize::MAX } else { checked_limit(limit)? };
         let filter = query.values.filter(&reading)?;
-        let token = page_token.map(|token| read_token(token, &query.fingerprint, reading.position())).transpose()?;
+        let token = page_token.map(|token| decode_token(token, &query.fingerprint, reading.position())).transpose()?;
         let (position, start) = token.map_or((reading.position(), None), |(position, key)| (position, Some(key)));
-        Ok(Self { reading, filter, limit, terms, start, position, fingerprint: query.fingerprint.clone() })
+        Ok(Self { reading, filter, limit, meta_options, start, position, fingerprint: query.fingerprint.clone() })
     }
 
     /// Returns this request with another filter.
-    pub(crate) fn with(&self, filter: Filter) -> Self {
+    pub(crate) fn with_filter(&self, filter: Filter) -> Self {
         Self { filter, ..self.clone() }
     }
 
@@ -68,7 +68,7 @@ impl Listing {
 
     /// Returns the key that the page begins with.
     pub(crate) fn start_key(&self) -> Result<Option<EntryKey>, Problem> {
-        self.start.as_deref().map(|key| EntryKey::from_cache_form(key).ok_or_else(refused)).transpose()
+        self.start.as_deref().map(|key| EntryKey::from_cache_form(key).ok_or_else(invalid_token)).transpose()
     }
 
     /// Returns the text that the page begins with.
@@ -78,7 +78,7 @@ impl Listing {
 
     /// Returns the cluster that the page begins with.
     pub(crate) fn start_cluster(&self) -> Result<Option<ClusterName>, Problem> {
-        self.start.as_deref().map(|name| ClusterName::parse(name).map_err(|_| refused())).transpose()
+        self.start.as_deref().map(|name| ClusterName::parse(name).map_err(|_| invalid_token())).transpose()
     }
 
     /// Returns the token of the page that begins with a key. It has at most 512 characters, however
@@ -98,18 +98,18 @@ impl Listing {
     pub(crate) fn meta(&self, kinds: &[Kind]) -> Result<ListMeta, Problem> {
         let mut clusters = self.reading.cluster_names();
         clusters.retain(|name| self.filter.clusters.is_empty() || self.filter.clusters.contains(name));
-        self.meta_of(&clusters, kinds)
+        self.meta_of_clusters(&clusters, kinds)
     }
 
     /// Returns the `meta` of a list of these clusters only.
     ///
     /// # Errors
     /// Returns a problem if the data is older than the request allows.
-    pub(crate) fn meta_of(&self, clusters: &[ClusterName], kinds: &[Kind]) -> Result<ListMeta, Problem> {
+    pub(crate) fn meta_of_clusters(&self, clusters: &[ClusterName], kinds: &[Kind]) -> Result<ListMeta, Problem> {
         let pairs = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| (cluster, *kind)));
         let sources: Vec<_> = pairs.map(|(cluster, kind)| self.reading.source(cluster, kind)).collect();
-        self.terms.check(&sources)?;
-        Ok(ListMeta::new(self.reader_position().to_string(), &sources, self.terms))
+        self.meta_options.check(&sources)?;
+        Ok(ListMeta::new(self.reader_position().to_string(), &sources, self.meta_options))
     }
 
     /// Returns the position of the client after this page.
@@ -127,23 +127,23 @@ impl Listing {
 pub(crate) fn checked_limit(limit: Option<u32>) -> Result<usize, Problem> {
     let limit = limit.unwrap_or(LIMIT_DEFAULT);
     if !(1..=LIMIT_MAX).contains(&limit) {
-        return Err(Problem::parameter("limit", format!("{limit} is not between 1 and {LIMIT_MAX}")));
+        return Err(Problem::bad_parameter("limit", format!("{limit} is not between 1 and {LIMIT_MAX}")));
     }
     Ok(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
 /// Decodes the position and the next key from a token of this list.
-fn read_token(token: &str, fingerprint: &str, head: Position) -> Result<(Position, String), Problem> {
-    let text = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(refused)?;
+fn decode_token(token: &str, fingerprint: &str, head: Position) -> Result<(Position, String), Problem> {
+    let text = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(invalid_token)?;
     let parts: Vec<&str> = text.splitn(4, '\n').collect();
-    let &[TOKEN_VERSION, position, found_fingerprint, start] = parts.as_slice() else { return Err(refused()) };
-    let position: Position = position.parse().map_err(|_| refused())?;
+    let &[TOKEN_VERSION, position, found_fingerprint, start] = parts.as_slice() else { return Err(invalid_token()) };
+    let position: Position = position.parse().map_err(|_| invalid_token())?;
     if found_fingerprint != fingerprint || position.epoch != head.epoch || position.sequence > head.sequence {
-        return Err(refused());
+        return Err(invalid_token());
     }
-    Ok((position, PAGE_STARTS.expand(start).ok_or_else(refused)?))
+    Ok((position, PAGE_STARTS.expand(start).ok_or_else(invalid_token)?))
 }
 
-fn refused() -> Problem {
-    Problem::parameter("pageToken", "does not belong to this list (another filter, or meshkeep restarted): start again without it")
+fn invalid_token() -> Problem {
+    Problem::bad_parameter("pageToken", "does not belong to this list (another filter, or meshkeep restarted): start again without it")
 }

@@ -1,10 +1,11 @@
-//! Groups of readers by filter and format, and their common tick.
+//! Router of changes to groups of readers, with a common tick.
 //!
-//! One task routes changes while there are groups. It finds the groups of a change by [`Facet`], so
+//! Readers with the same filter and format are in one group. One task routes changes while there
+//! are groups. It finds the groups of a change by [`Facet`], so
 //! that a change costs nothing for filters that it cannot match, and wakes their readers. The pause
 //! after a tick depends on the cost of the tick: writes are coalesced under load, and nothing waits
 //! when there is little to do. While readers are still busy with the last tick, new changes are
-//! merged by key (`wave`). `group` has the bytes and `reader` the sockets.
+//! merged by key (`conflation`). `group` has the bytes and `event_stream` the sockets.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -15,8 +16,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::group::{Common, Group, GroupKey, Membership, Taken};
-use super::wave::{Routed, conflate};
+use super::conflation::{RoutedChange, conflate};
+use super::group::{GroupKey, GroupMembership, GroupRead, GroupsState, StreamGroup};
 use crate::handle::{Facet, Handle, Reading, concerns_all, facets_of};
 use crate::model::{Position, Sequence};
 
@@ -26,7 +27,7 @@ const DELIVERY_COST: Duration = Duration::from_micros(10);
 
 /// Ratio of the tick to its cost: deliveries may use a fifth of one core. 200 readers have a tick
 /// of 10 ms.
-const SPACING_PER_COST: u32 = 5;
+const PAUSE_PER_COST: u32 = 5;
 
 /// Shortest tick: the resolution of the timer.
 const TICK_MIN: Duration = Duration::from_millis(1);
@@ -35,7 +36,7 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 ///
 /// Waking several readers also wakes other threads, which used a fifth of the CPU time at 3,250
 /// changes/s and 1,000 filters. Changes within 5 ms are therefore sent together.
-const TICK_OF_SEVERAL: Duration = Duration::from_millis(5);
+const TICK_MIN_OF_SEVERAL: Duration = Duration::from_millis(5);
 
 /// Longest tick, reached with 5,000 readers.
 ///
@@ -45,20 +46,20 @@ const TICK_OF_SEVERAL: Duration = Duration::from_millis(5);
 const TICK_MAX: Duration = Duration::from_millis(250);
 
 /// Interval over which busy readers are counted: a tenth of the tick of 1,000 readers.
-const TAKERS_STEP: Duration = Duration::from_millis(5);
+const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Conditions under which changes are merged into waves.
+/// Conditions under which changes are conflated: only the newest one of each key is sent.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct ConflationPolicy {
     /// Number of deliveries in a tick from which on readers may overload the machine.
     pub(crate) deliveries_min: u64,
     /// Number of chunks that readers get in 5 ms from which on they count as busy.
-    pub(crate) busy_takers_min: u64,
+    pub(crate) busy_deliveries_min: u64,
     /// Maximum time that a tick waits for busy readers, in addition to the usual pause.
-    pub(crate) late_max: Duration,
+    pub(crate) delay_max: Duration,
 }
 
-impl Default for Patience {
+impl Default for ConflationPolicy {
     /// Returns the limits of production.
     ///
     /// 1,000 deliveries cost 10 ms, and their tick is 50 ms. 25 chunks of 64 KiB, about 100 µs each
@@ -66,7 +67,7 @@ impl Default for Patience {
     /// have their bytes long before the tick is over. After 2 s a reader gets each key once for
     /// that time.
     fn default() -> Self {
-        Self { deliveries_min: 1_000, busy_takers_min: 25, late_max: Duration::from_secs(2) }
+        Self { deliveries_min: 1_000, busy_deliveries_min: 25, delay_max: Duration::from_secs(2) }
     }
 }
 
@@ -76,126 +77,126 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of changes that may wait for busy readers: half of a group's limit
 /// ([`super::group`]).
-const LATE_COUNT_MAX: u64 = 8_192;
+const DELAYED_COUNT_MAX: u64 = 8_192;
 
 /// All groups of an API. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Hub {
-    shared: Arc<HubState>,
+pub(crate) struct ChangeRouter {
+    state: Arc<RouterState>,
     /// The ticking task. It ends with the last clone.
     ticker: Arc<Mutex<JoinSet<()>>>,
 }
 
 #[derive(Debug)]
-struct HubState {
+struct RouterState {
     handle: Handle,
     stop: CancellationToken,
-    patience: Patience,
-    common: Arc<Common>,
-    routes: Mutex<Routes>,
+    policy: ConflationPolicy,
+    groups_state: Arc<GroupsState>,
+    routes: Mutex<RoutingTable>,
 }
 
 /// The existing groups, by key and by facet.
 #[derive(Debug, Default)]
-struct Routes {
-    groups: HashMap<GroupKey, Arc<Group>>,
-    by_facet: HashMap<Facet, Vec<Arc<Group>>>,
-    ticking: bool,
+struct RoutingTable {
+    groups: HashMap<GroupKey, Arc<StreamGroup>>,
+    by_facet: HashMap<Facet, Vec<Arc<StreamGroup>>>,
+    is_ticking: bool,
 }
 
 /// A reader in a group. Dropping it leaves the group.
 #[derive(Debug)]
-pub(super) struct Member {
-    hub: Hub,
-    group: Arc<Group>,
-    seat: Membership,
+pub(super) struct GroupMember {
+    router: ChangeRouter,
+    group: Arc<StreamGroup>,
+    membership: GroupMembership,
 }
 
-impl Hub {
-    /// Creates a hub without groups. It ends when `stop` is cancelled.
-    pub(crate) fn new(handle: Handle, stop: CancellationToken, patience: Patience) -> Self {
-        let shared = HubState { handle, stop, patience, common: Arc::default(), routes: Mutex::default() };
-        Self { shared: Arc::new(shared), ticker: Arc::default() }
+impl ChangeRouter {
+    /// Creates a router without groups. It ends when `stop` is cancelled.
+    pub(crate) fn new(handle: Handle, stop: CancellationToken, policy: ConflationPolicy) -> Self {
+        let state = RouterState { handle, stop, policy, groups_state: Arc::default(), routes: Mutex::default() };
+        Self { state: Arc::new(state), ticker: Arc::default() }
     }
 
     /// Adds a reader that has everything up to `position` to a group.
     ///
     /// Returns `None` if the position is inside a chunk that the group has already encoded. The
     /// caller then scans a newer snapshot and tries again.
-    pub(super) fn join(&self, key: &GroupKey, position: Sequence, reading: &Reading) -> Option<Member> {
-        let mut routes = self.shared.routes();
-        let woken = self.shared.route(&routes, reading, Manner::Each);
-        let common = &self.shared.common;
+    pub(super) fn join(&self, key: &GroupKey, position: Sequence, reading: &Reading) -> Option<GroupMember> {
+        let mut routes = self.state.routes();
+        let woken = self.state.route(&routes, reading, RoutingMode::AllChanges);
+        let groups_state = &self.state.groups_state;
         let known = routes.groups.get(key).cloned();
-        let group = known.clone().unwrap_or_else(|| Arc::new(Group::new(key.clone(), Arc::clone(common))));
-        let seat = group.join(position, reading);
-        if seat.is_some() && known.is_none() {
+        let group = known.clone().unwrap_or_else(|| Arc::new(StreamGroup::new(key.clone(), Arc::clone(groups_state))));
+        let membership = group.join(position, reading);
+        if membership.is_some() && known.is_none() {
             routes.add(&group);
         }
-        if seat.is_some() && !routes.ticking {
-            routes.ticking = true;
-            self.tick();
+        if membership.is_some() && !routes.is_ticking {
+            routes.is_ticking = true;
+            self.start_ticking();
         }
         drop(routes);
         wake(&woken);
-        seat.map(|seat| Member { hub: self.clone(), group, seat })
+        membership.map(|membership| GroupMember { router: self.clone(), group, membership })
     }
 
     /// Starts the ticking task. The previous one, if any, has announced its end.
-    fn tick(&self) {
+    fn start_ticking(&self) {
         let mut ticker = self.ticker.lock().unwrap_or_else(PoisonError::into_inner);
         while ticker.try_join_next().is_some() {}
-        ticker.spawn(Arc::clone(&self.shared).run());
+        ticker.spawn(Arc::clone(&self.state).run());
     }
 
     /// Returns by how many changes the slowest reader of any group is behind `head`.
     pub(crate) fn lag(&self, head: Sequence) -> u64 {
-        self.shared.routes().groups.values().map(|group| group.lag(head)).max().unwrap_or_default()
+        self.state.routes().groups.values().map(|group| group.lag(head)).max().unwrap_or_default()
     }
 
     /// Returns the high-water marks of the groups' queues by name: changes that wait to be encoded
     /// in one group, and bytes that lagging readers of all groups lack.
     pub(crate) fn queue_marks(&self) -> [(&'static str, usize); 2] {
-        let common = &self.shared.common;
-        let [pending, retained] = [&common.pending_mark, &common.retained_mark].map(|mark| mark.load(Ordering::Relaxed));
+        let groups_state = &self.state.groups_state;
+        let [pending, retained] = [&groups_state.pending_mark, &groups_state.retained_mark].map(|mark| mark.load(Ordering::Relaxed));
         [("stream_pending", pending), ("stream_retained_bytes", retained)]
     }
 
     /// Returns the number of events encoded for groups.
     pub(crate) fn encoded_count(&self) -> u64 {
-        self.shared.common.encoded.load(Ordering::Relaxed)
+        self.state.groups_state.encoded.load(Ordering::Relaxed)
     }
 
     /// Returns the number of changes that no reader got, because readers were busy until a newer
     /// one of the same key replaced them.
     pub(crate) fn merged_count(&self) -> u64 {
-        self.shared.common.merged.load(Ordering::Relaxed)
+        self.state.groups_state.merged.load(Ordering::Relaxed)
     }
 
     /// Returns whether the writer has ended or the process stops.
     pub(super) fn is_ended(&self) -> bool {
-        self.shared.common.is_ended() || self.shared.stop.is_cancelled()
+        self.state.groups_state.is_ended() || self.state.stop.is_cancelled()
     }
 }
 
-impl HubState {
-    fn routes(&self) -> MutexGuard<'_, Routes> {
+impl RouterState {
+    fn routes(&self) -> MutexGuard<'_, RoutingTable> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ticks until there is no group left, or there are no more changes.
     async fn run(self: Arc<Self>) {
-        if self.stop.run_until_cancelled(self.follow()).await == Some(Followed::NoGroups) {
+        if self.stop.run_until_cancelled(self.route_until_ended()).await == Some(RoutingEnd::NoGroups) {
             return;
         }
-        self.common.ended.store(true, Ordering::Release);
-        let groups: Vec<Arc<Group>> = self.routes().groups.values().cloned().collect();
+        self.groups_state.ended.store(true, Ordering::Release);
+        let groups: Vec<Arc<StreamGroup>> = self.routes().groups.values().cloned().collect();
         wake(&groups);
     }
 
-    async fn follow(&self) -> Followed {
-        let Ok(mut signal) = self.handle.signal().await else { return Followed::WriterGone };
-        let (mut next, mut deliveries, mut taken) = (Instant::now(), 0, self.common.taken());
+    async fn route_until_ended(&self) -> RoutingEnd {
+        let Ok(mut signal) = self.handle.signal().await else { return RoutingEnd::WriterEnded };
+        let (mut next, mut deliveries, mut delivered) = (Instant::now(), 0, self.groups_state.delivered_count());
         let mut swept = next;
         loop {
             tokio::time::sleep_until(next).await;
@@ -203,15 +204,15 @@ impl HubState {
                 self.sweep();
                 swept = Instant::now();
             }
-            let manner = if deliveries < self.patience.deliveries_min { Manner::Each } else { self.await_takers().await };
+            let mode = if deliveries < self.policy.deliveries_min { RoutingMode::AllChanges } else { self.wait_for_busy_readers().await };
             // before the snapshot is taken, so that later changes cause another tick
             signal.borrow_and_update();
-            let Some(woken) = self.look(manner) else { return Followed::NoGroups };
-            let taken_before = std::mem::replace(&mut taken, self.common.taken());
-            deliveries = (taken - taken_before).max(woken);
-            next = Instant::now() + spacing(deliveries);
+            let Some(woken) = self.route_new_changes(mode) else { return RoutingEnd::NoGroups };
+            let delivered_before = std::mem::replace(&mut delivered, self.groups_state.delivered_count());
+            deliveries = (delivered - delivered_before).max(woken);
+            next = Instant::now() + tick_pause(deliveries);
             if signal.changed().await.is_err() {
-                return Followed::WriterGone;
+                return RoutingEnd::WriterEnded;
             }
         }
     }
@@ -219,38 +220,38 @@ impl HubState {
     /// Waits while readers are busy with the chunks of earlier ticks, because more would only
     /// queue.
     ///
-    /// Changes during the wait are sent as one wave. Readers that read nothing do not count as
+    /// Changes during the wait are conflated. Readers that read nothing do not count as
     /// busy, so no tick waits for them.
-    async fn await_takers(&self) -> Manner {
-        let (began, mut manner) = (Instant::now(), Manner::Each);
-        while began.elapsed() < self.patience.late_max && self.routed_behind() < LATE_COUNT_MAX {
-            let before = self.common.taken();
-            tokio::time::sleep(TAKERS_STEP).await;
-            if self.common.taken() - before < self.patience.busy_takers_min {
+    async fn wait_for_busy_readers(&self) -> RoutingMode {
+        let (began, mut mode) = (Instant::now(), RoutingMode::AllChanges);
+        while began.elapsed() < self.policy.delay_max && self.unrouted_count() < DELAYED_COUNT_MAX {
+            let before = self.groups_state.delivered_count();
+            tokio::time::sleep(BUSY_CHECK_INTERVAL).await;
+            if self.groups_state.delivered_count() - before < self.policy.busy_deliveries_min {
                 break;
             }
-            manner = Manner::Newest;
+            mode = RoutingMode::NewestPerKey;
         }
-        manner
+        mode
     }
 
     /// Returns the number of changes that are not routed yet.
-    fn routed_behind(&self) -> u64 {
+    fn unrouted_count(&self) -> u64 {
         let head = self.handle.try_reading().map(|reading| reading.position().sequence);
-        head.map_or(0, |head| head.0.saturating_sub(self.common.routed().0))
+        head.map_or(0, |head| head.0.saturating_sub(self.groups_state.routed().0))
     }
 
     /// Routes new changes and wakes the readers of the matching groups. Returns the number of woken
     /// readers, or `None` if there are no groups left.
-    fn look(&self, manner: Manner) -> Option<u64> {
+    fn route_new_changes(&self, mode: RoutingMode) -> Option<u64> {
         let woken = {
             let mut routes = self.routes();
             if routes.groups.is_empty() {
-                routes.ticking = false;
+                routes.is_ticking = false;
                 return None;
             }
             match self.handle.try_reading() {
-                Some(reading) => self.route(&routes, &reading, manner),
+                Some(reading) => self.route(&routes, &reading, mode),
                 // each reader notices the missing snapshot itself
                 None => routes.groups.values().cloned().collect(),
             }
@@ -262,64 +263,67 @@ impl HubState {
     fn sweep(&self) {
         let Some(reading) = self.handle.try_reading() else { return };
         let oldest = reading.announced_from();
-        let behind: Vec<Arc<Group>> = self.routes().groups.values().filter(|group| group.keep_up(oldest)).cloned().collect();
+        let behind: Vec<Arc<StreamGroup>> =
+            self.routes().groups.values().filter(|group| group.discard_if_behind(oldest)).cloned().collect();
         wake(&behind);
     }
 
     /// Routes every change up to the head of `reading` to the groups that it may match. Returns the
     /// groups to wake.
-    fn route(&self, routes: &Routes, reading: &Reading, manner: Manner) -> Vec<Arc<Group>> {
-        let (routed, head) = (self.common.routed(), reading.position().sequence);
+    fn route(&self, routes: &RoutingTable, reading: &Reading, mode: RoutingMode) -> Vec<Arc<StreamGroup>> {
+        let (routed, head) = (self.groups_state.routed(), reading.position().sequence);
         let mut woken = Vec::new();
         if head <= routed {
             return woken;
         }
         if !routes.groups.is_empty() {
             match reading.announced_after(routed) {
-                Some(announcements) => match manner {
-                    Manner::Each => announcements.for_each(|announcement| routes.give(&Routed::alone(announcement), &mut woken)),
-                    Manner::Newest => {
+                Some(announcements) => match mode {
+                    RoutingMode::AllChanges => {
+                        announcements.for_each(|announcement| routes.push(&RoutedChange::single(announcement), &mut woken))
+                    }
+                    RoutingMode::NewestPerKey => {
                         let newest = conflate(routed, announcements);
-                        self.common.merged.fetch_add(head.0 - routed.0 - newest.len() as u64, Ordering::Relaxed);
-                        newest.iter().for_each(|routed| routes.give(routed, &mut woken));
+                        self.groups_state.merged.fetch_add(head.0 - routed.0 - newest.len() as u64, Ordering::Relaxed);
+                        newest.iter().for_each(|routed| routes.push(routed, &mut woken));
                     }
                 },
                 None => {
-                    routes.groups.values().for_each(|group| group.give_up(head));
+                    routes.groups.values().for_each(|group| group.discard_all(head));
                     woken.extend(routes.groups.values().cloned());
                 }
             }
         }
-        self.common.set_routed(head);
+        self.groups_state.set_routed(head);
         woken
     }
 }
 
 /// Selection of the changes that are routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum RoutingMode {
     /// Every change.
-    Each,
+    AllChanges,
     /// Only the newest change of each key.
-    Newest,
+    NewestPerKey,
 }
 
 /// Reason why the task ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Followed {
+enum RoutingEnd {
     NoGroups,
-    WriterGone,
+    WriterEnded,
 }
 
-impl Routes {
-    fn add(&mut self, group: &Arc<Group>) {
+impl RoutingTable {
+    fn add(&mut self, group: &Arc<StreamGroup>) {
         self.groups.insert(group.key.clone(), Arc::clone(group));
         for facet in group.key.filter.facets() {
             self.by_facet.entry(facet).or_default().push(Arc::clone(group));
         }
     }
 
-    fn remove(&mut self, group: &Arc<Group>) {
+    fn remove(&mut self, group: &Arc<StreamGroup>) {
         self.groups.remove(&group.key);
         for facet in group.key.filter.facets() {
             if let Some(groups) = self.by_facet.get_mut(&facet) {
@@ -331,9 +335,9 @@ impl Routes {
         }
     }
 
-    fn give(&self, routed: &Routed, woken: &mut Vec<Arc<Group>>) {
+    fn push(&self, routed: &RoutedChange, woken: &mut Vec<Arc<StreamGroup>>) {
         let announcement = &*routed.announcement;
-        let mut push = |group: &Arc<Group>| {
+        let mut push = |group: &Arc<StreamGroup>| {
             if group.push(routed) {
                 woken.push(Arc::clone(group));
             }
@@ -346,32 +350,32 @@ impl Routes {
     }
 }
 
-fn wake(groups: &[Arc<Group>]) -> u64 {
+fn wake(groups: &[Arc<StreamGroup>]) -> u64 {
     groups.iter().map(|group| group.wake() as u64).sum()
 }
 
 /// Returns the pause after a tick with this number of deliveries.
-fn spacing(deliveries: u64) -> Duration {
+fn tick_pause(deliveries: u64) -> Duration {
     let cost = DELIVERY_COST.saturating_mul(u32::try_from(deliveries).unwrap_or(u32::MAX));
-    let several = TICK_MIN.saturating_mul(u32::try_from(deliveries).unwrap_or(u32::MAX)).min(TICK_OF_SEVERAL);
-    cost.saturating_mul(SPACING_PER_COST).max(several).clamp(TICK_MIN, TICK_MAX)
+    let several = TICK_MIN.saturating_mul(u32::try_from(deliveries).unwrap_or(u32::MAX)).min(TICK_MIN_OF_SEVERAL);
+    cost.saturating_mul(PAUSE_PER_COST).max(several).clamp(TICK_MIN, TICK_MAX)
 }
 
-impl Member {
+impl GroupMember {
     pub(super) fn position(&self) -> Sequence {
-        self.seat.position
+        self.membership.position
     }
 
-    /// Returns the reader's next bytes. After [`Taken::Nothing`], the task is woken when there is
-    /// more.
-    pub(super) fn take(&mut self, waker: &std::task::Waker) -> Taken {
-        let handle = &self.hub.shared.handle;
-        self.group.take(&mut self.seat, waker, || handle.try_reading())
+    /// Returns the reader's next bytes. After [`GroupRead::Nothing`], the task is woken when there
+    /// is more.
+    pub(super) fn read(&mut self, waker: &std::task::Waker) -> GroupRead {
+        let handle = &self.router.state.handle;
+        self.group.read(&mut self.membership, waker, || handle.try_reading())
     }
 
-    /// Returns the position for a bookmark; `None` inside a wave.
+    /// Returns the position for a bookmark; `None` inside a conflated range.
     pub(super) fn bookmark(&self, reading: &Reading) -> Option<Position> {
-        self.seat.settled.then(|| Position { epoch: reading.position().epoch, sequence: self.seat.position })
+        self.membership.is_complete.then(|| Position { epoch: reading.position().epoch, sequence: self.membership.position })
     }
 
     /// Returns the key of the group.
@@ -380,10 +384,10 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for GroupMember {
     fn drop(&mut self) {
-        let mut routes = self.hub.shared.routes();
-        if self.group.leave(&self.seat) {
+        let mut routes = self.router.state.routes();
+        if self.group.leave(&self.membership) {
             routes.remove(&self.group);
         }
     }
@@ -394,8 +398,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_spaced_by_what_they_deliver() {
-        let spaced = [0, 1, 3, 20, 100, 200, 1_000, 5_000, u64::MAX].map(|deliveries| spacing(deliveries).as_millis());
-        assert_eq!(spaced, [1, 1, 3, 5, 5, 10, 50, 250, 250]);
+    fn the_pause_after_a_tick_depends_on_its_deliveries() {
+        let pauses = [0, 1, 3, 20, 100, 200, 1_000, 5_000, u64::MAX].map(|deliveries| tick_pause(deliveries).as_millis());
+        assert_eq!(pauses, [1, 1, 3, 5, 5, 10, 50, 250, 250]);
     }
 }

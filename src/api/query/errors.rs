@@ -8,13 +8,13 @@ use serde_json::Value;
 use utoipa::IntoParams;
 use utoipa::openapi::path::Parameter;
 
-use super::words::and;
-use crate::api::problem::{Code, Problem};
+use super::words::join_names;
+use crate::api::problem::{Problem, ProblemCode};
 use crate::model::suggest_word;
 
 /// Description of a known parameter.
 #[derive(Debug)]
-struct Known {
+struct ParameterInfo {
     name: String,
     is_required: bool,
     is_list: bool,
@@ -24,10 +24,10 @@ struct Known {
     maximum: u64,
 }
 
-impl Known {
-    fn of(parameter: &Parameter) -> Self {
-        let told = serde_json::to_value(parameter).unwrap_or_default();
-        let schema = &told["schema"];
+impl ParameterInfo {
+    fn from_openapi(parameter: &Parameter) -> Self {
+        let description = serde_json::to_value(parameter).unwrap_or_default();
+        let schema = &description["schema"];
         let value = match &schema["type"] {
             Value::Array(types) => types.iter().find_map(Value::as_str).unwrap_or_default().to_owned(),
             one => one.as_str().unwrap_or_default().to_owned(),
@@ -35,7 +35,7 @@ impl Known {
         let largest = if schema["format"] == "int64" { u64::MAX } else { u32::MAX.into() };
         Self {
             name: parameter.name.clone(),
-            is_required: told["required"] == Value::Bool(true) && value != "array",
+            is_required: description["required"] == Value::Bool(true) && value != "array",
             is_list: value == "array",
             value,
             maximum: schema["maximum"].as_u64().unwrap_or(largest),
@@ -43,7 +43,7 @@ impl Known {
     }
 
     /// Returns why a value cannot be of the parameter's type; `None` if it can.
-    fn trouble(&self, value: &str) -> Option<String> {
+    fn type_error(&self, value: &str) -> Option<String> {
         let example = example(&self.name);
         match self.value.as_str() {
             "integer" if value.parse::<u64>().is_ok_and(|number| number <= self.maximum) => None,
@@ -60,30 +60,30 @@ impl Known {
 }
 
 /// Returns the first problem of parameters that could not be parsed as `T`.
-pub(super) fn explain<T: IntoParams>(pairs: &[(String, String)]) -> Problem {
-    let known: Vec<Known> = T::into_params(|| None).iter().map(Known::of).collect();
+pub(super) fn explain_error<T: IntoParams>(pairs: &[(String, String)]) -> Problem {
+    let known: Vec<ParameterInfo> = T::into_params(|| None).iter().map(ParameterInfo::from_openapi).collect();
     for (place, (name, value)) in pairs.iter().enumerate() {
-        let Some(one) = known.iter().find(|one| one.name == *name) else { return unknown(name, &known) };
-        if let Some(trouble) = one.trouble(value) {
-            return Problem::parameter(name, trouble);
+        let Some(one) = known.iter().find(|one| one.name == *name) else { return unknown_parameter(name, &known) };
+        if let Some(error) = one.type_error(value) {
+            return Problem::bad_parameter(name, error);
         }
         if !one.is_list && pairs[..place].iter().any(|(earlier, _)| earlier == name) {
-            return Problem::parameter(name, "is repeated: use it once");
+            return Problem::bad_parameter(name, "is repeated: use it once");
         }
     }
     let missing = known.iter().find(|one| one.is_required && !pairs.iter().any(|(name, _)| *name == one.name));
     match missing {
-        Some(Known { name, .. }) => Problem::parameter(name, format!("is missing: add it, such as {name}={}", example(name))),
-        None => Problem::new(Code::BadParameter, "the parameters cannot be parsed: /openapi.json lists the parameters of each path"),
+        Some(ParameterInfo { name, .. }) => Problem::bad_parameter(name, format!("is missing: add it, such as {name}={}", example(name))),
+        None => Problem::new(ProblemCode::BadParameter, "the parameters cannot be parsed: /openapi.json lists the parameters of each path"),
     }
 }
 
-fn unknown(name: &str, known: &[Known]) -> Problem {
+fn unknown_parameter(name: &str, known: &[ParameterInfo]) -> Problem {
     let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
-    let takes = format!("this path has {}", and(&names));
+    let takes = format!("this path has {}", join_names(&names));
     match suggest_word(name, names.iter().copied()) {
-        Some(meant) => Problem::parameter(name, format!("is not a parameter of this path, did you mean {meant}? {takes}")),
-        None => Problem::parameter(name, format!("is not a parameter of this path: {takes}")),
+        Some(meant) => Problem::bad_parameter(name, format!("is not a parameter of this path, did you mean {meant}? {takes}")),
+        None => Problem::bad_parameter(name, format!("is not a parameter of this path: {takes}")),
     }
 }
 

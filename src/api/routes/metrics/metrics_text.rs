@@ -5,38 +5,38 @@ use std::fmt::{Display, Write};
 use crate::instruments::{HISTOGRAM_BOUNDS, HistogramSnapshot};
 
 /// A metric family that is being written.
-pub(super) struct Family<'a> {
+pub(super) struct MetricFamily<'a> {
     text: &'a mut String,
     name: &'static str,
 }
 
 /// A page of metrics.
 #[derive(Default)]
-pub(super) struct Page {
+pub(super) struct MetricsText {
     pub(super) text: String,
 }
 
-impl Page {
-    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
+impl MetricsText {
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> MetricFamily<'_> {
         // writing to a String cannot fail
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        Family { text: &mut self.text, name }
+        MetricFamily { text: &mut self.text, name }
     }
 
-    pub(super) fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
+    pub(super) fn gauge(&mut self, name: &'static str, help: &str) -> MetricFamily<'_> {
         self.family(name, "gauge", help)
     }
 
-    pub(super) fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
+    pub(super) fn counter(&mut self, name: &'static str, help: &str) -> MetricFamily<'_> {
         self.family(name, "counter", help)
     }
 
-    pub(super) fn histogram(&mut self, name: &'static str, help: &str) -> Family<'_> {
+    pub(super) fn histogram(&mut self, name: &'static str, help: &str) -> MetricFamily<'_> {
         self.family(name, "histogram", help)
     }
 }
 
-impl Family<'_> {
+impl MetricFamily<'_> {
     /// Adds one sample. Label values are names of meshkeep, of clusters, or versions, so none needs
     /// escaping; characters that would are removed.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {

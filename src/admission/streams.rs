@@ -15,52 +15,52 @@ pub const STREAM_COUNT_MAX: usize = 10_000;
 /// does not lock out the others. It is also enough for an ingress with many readers behind it.
 const STREAMS_PER_CLIENT_MAX: usize = STREAM_COUNT_MAX / 10;
 
-/// Counter of open streams of one API. Cheap to clone.
+/// Limiter of the open streams of one API. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Places {
-    all: Arc<Semaphore>,
-    taken: Arc<Mutex<HashMap<Client, usize>>>,
+pub struct StreamLimiter {
+    total: Arc<Semaphore>,
+    per_client: Arc<Mutex<HashMap<Client, usize>>>,
 }
 
 /// Permit for one open stream. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct StreamPermit {
-    places: Places,
+    limiter: StreamLimiter,
     client: Client,
     _permit: OwnedSemaphorePermit,
 }
 
 /// Reason why a stream is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoPlace {
+pub enum StreamLimitError {
     /// [`STREAM_COUNT_MAX`] streams are open.
     #[error("too many streams are open: close some, or try again later")]
-    InAll,
+    Total,
     /// The client has reached its own limit.
     #[error("this client has {STREAMS_PER_CLIENT_MAX} streams open, which is the limit: close some, or try again later")]
-    OfClient,
+    PerClient,
 }
 
-impl Places {
-    /// Creates a counter without open streams.
+impl StreamLimiter {
+    /// Creates a limiter without open streams.
     #[must_use]
     pub fn new() -> Self {
-        Self { all: Arc::new(Semaphore::new(STREAM_COUNT_MAX)), taken: Arc::default() }
+        Self { total: Arc::new(Semaphore::new(STREAM_COUNT_MAX)), per_client: Arc::default() }
     }
 
     /// Counts one more open stream of `client`.
     ///
     /// # Errors
-    /// [`NoPlace`] if a limit is reached.
-    pub fn take(&self, client: Client) -> Result<StreamPermit, NoPlace> {
-        let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| NoPlace::InAll)?;
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = taken.entry(client).or_default();
+    /// [`StreamLimitError`] if a limit is reached.
+    pub fn try_acquire(&self, client: Client) -> Result<StreamPermit, StreamLimitError> {
+        let permit = Arc::clone(&self.total).try_acquire_owned().map_err(|_| StreamLimitError::Total)?;
+        let mut per_client = self.per_client.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = per_client.entry(client).or_default();
         if *count >= STREAMS_PER_CLIENT_MAX {
-            return Err(NoPlace::OfClient);
+            return Err(StreamLimitError::PerClient);
         }
         *count += 1;
-        Ok(StreamPermit { places: self.clone(), client, _permit: permit })
+        Ok(StreamPermit { limiter: self.clone(), client, _permit: permit })
     }
 }
 
@@ -74,8 +74,8 @@ impl StreamPermit {
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut count) = taken.entry(self.client) {
+        let mut per_client = self.limiter.per_client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut count) = per_client.entry(self.client) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -89,11 +89,11 @@ mod tests {
     use super::*;
 
     fn client(text: &str) -> Client {
-        Client::at(text.parse().unwrap())
+        Client::from_ip(text.parse().unwrap())
     }
 
     #[test]
-    fn a_client_is_an_address_or_an_ipv6_network() {
+    fn a_client_is_an_ipv4_address_or_an_ipv6_network() {
         assert_eq!(client("2001:db8::1"), client("2001:db8::ffff:0:0:9"));
         assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
         assert_eq!(client("::ffff:192.0.2.7"), client("192.0.2.7"));
@@ -103,16 +103,17 @@ mod tests {
 
     #[test]
     fn one_client_gets_a_tenth_and_ten_get_all() {
-        let places = Places::new();
-        let mut held: Vec<StreamPermit> = (0..STREAMS_PER_CLIENT_MAX).map(|_| places.take(client("192.0.2.1")).unwrap()).collect();
-        assert_eq!(places.take(client("192.0.2.1")).unwrap_err(), NoPlace::OfClient);
+        let limiter = StreamLimiter::new();
+        let mut permits: Vec<StreamPermit> =
+            (0..STREAMS_PER_CLIENT_MAX).map(|_| limiter.try_acquire(client("192.0.2.1")).unwrap()).collect();
+        assert_eq!(limiter.try_acquire(client("192.0.2.1")).unwrap_err(), StreamLimitError::PerClient);
         for last in 2..=10 {
-            held.extend((0..STREAMS_PER_CLIENT_MAX).map(|_| places.take(client(&format!("192.0.2.{last}"))).unwrap()));
+            permits.extend((0..STREAMS_PER_CLIENT_MAX).map(|_| limiter.try_acquire(client(&format!("192.0.2.{last}"))).unwrap()));
         }
-        assert_eq!(places.take(Client::Local).unwrap_err(), NoPlace::InAll);
-        held.remove(0);
-        assert!(places.take(client("192.0.2.1")).is_ok());
-        held.clear();
-        assert_eq!((places.all.available_permits(), places.taken.lock().unwrap().len()), (STREAM_COUNT_MAX, 0));
+        assert_eq!(limiter.try_acquire(Client::Local).unwrap_err(), StreamLimitError::Total);
+        permits.remove(0);
+        assert!(limiter.try_acquire(client("192.0.2.1")).is_ok());
+        permits.clear();
+        assert_eq!((limiter.total.available_permits(), limiter.per_client.lock().unwrap().len()), (STREAM_COUNT_MAX, 0));
     }
 }

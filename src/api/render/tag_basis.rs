@@ -5,66 +5,66 @@ use crate::model::{ClusterName, Kind};
 
 /// Basis of a tag.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Tagging<'a> {
+pub(super) enum TagBasis<'a> {
     /// These kinds, of the clusters in the query, or of all clusters.
     Listed(&'a [Kind]),
     /// These kinds of the cluster with this name.
-    Of(&'a str, &'a [Kind]),
+    Cluster(&'a str, &'a [Kind]),
     /// These kinds of all clusters.
-    Joined(&'a [Kind]),
+    AllClusters(&'a [Kind]),
     /// The content of the answer without times and ages.
-    Said,
+    Content,
     /// The bytes of the answer.
     Document,
     /// No tag.
     None,
 }
 
-impl<'a> Tagging<'a> {
+impl<'a> TagBasis<'a> {
     /// Returns the basis of the tag of a path.
-    pub(super) fn of(path: &'a str) -> Self {
+    pub(super) fn for_path(path: &'a str) -> Self {
         let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         match segments.as_slice() {
-            ["v1", "global-services", ..] => Self::Joined(&[Kind::EndpointSlice, Kind::ServiceExport, Kind::Service]),
+            ["v1", "global-services", ..] => Self::AllClusters(&[Kind::EndpointSlice, Kind::ServiceExport, Kind::Service]),
             ["v1", "identities"] => Self::Listed(&[Kind::Identity]),
             ["v1", "identities", _, "ips"] | ["v1", "ipcache"] => Self::Listed(&[Kind::Ip, Kind::Node]),
-            ["v1", "identities", _] => Self::Joined(&[Kind::Identity]),
-            ["v1", "ipcache", "lookup"] => Self::Joined(&[Kind::Ip, Kind::Identity, Kind::Node]),
-            ["v1", "ipcache", ..] => Self::Joined(&[Kind::Ip, Kind::Node]),
+            ["v1", "identities", _] => Self::AllClusters(&[Kind::Identity]),
+            ["v1", "ipcache", "lookup"] => Self::AllClusters(&[Kind::Ip, Kind::Identity, Kind::Node]),
+            ["v1", "ipcache", ..] => Self::AllClusters(&[Kind::Ip, Kind::Node]),
             ["v1", "entries"] => Self::Listed(&Kind::ALL),
-            ["v1", "entries", ..] => Self::Joined(&Kind::ALL),
-            ["v1", "clusters" | "config" | "rejected" | "problems" | "explain" | "status", ..] => Self::Said,
+            ["v1", "entries", ..] => Self::AllClusters(&Kind::ALL),
+            ["v1", "clusters" | "config" | "rejected" | "problems" | "explain" | "status", ..] => Self::Content,
             ["openapi.json" | "openapi-3.0.json" | ""] | ["docs" | "problems", ..] => Self::Document,
-            ["v1", list] => listed_at(list).map_or(Self::None, Self::Listed),
-            ["v1", list, cluster, ..] => listed_at(list).map_or(Self::None, |kinds| Self::Of(cluster, kinds)),
+            ["v1", list] => kinds_of_list(list).map_or(Self::None, Self::Listed),
+            ["v1", list, cluster, ..] => kinds_of_list(list).map_or(Self::None, |kinds| Self::Cluster(cluster, kinds)),
             _ => Self::None,
         }
     }
 
     /// Returns the mirror's change counter; `None` if the answer depends on more than the mirror.
-    pub(super) fn moved(&self, query: &str, reading: &Reading) -> Option<u64> {
+    pub(super) fn change_count(&self, query: &str, reading: &Reading) -> Option<u64> {
         match self {
             Self::Listed(kinds) => Some(reading.content_version(&named_clusters(query), kinds)),
-            Self::Of(cluster, kinds) => {
+            Self::Cluster(cluster, kinds) => {
                 // an invalid name is answered without a lookup
                 let named: Vec<ClusterName> = ClusterName::parse(cluster).into_iter().collect();
                 Some(reading.content_version(&named, kinds))
             }
-            Self::Joined(kinds) => Some(reading.content_version(&[], kinds)),
-            Self::Said | Self::Document | Self::None => None,
+            Self::AllClusters(kinds) => Some(reading.content_version(&[], kinds)),
+            Self::Content | Self::Document | Self::None => None,
         }
     }
 }
 
 /// Returns the kind of a list, by the list's name.
-fn listed_at(list_name: &str) -> Option<&'static [Kind]> {
+fn kinds_of_list(list_name: &str) -> Option<&'static [Kind]> {
     let kinds: &'static [Kind] = &Kind::ALL;
     kinds.iter().find(|kind| kind.list_name() == list_name).map(std::slice::from_ref)
 }
 
 /// Returns whether answers of a path have a tag.
 pub(crate) fn is_tagged(path: &str) -> bool {
-    Tagging::of(path) != Tagging::None
+    TagBasis::for_path(path) != TagBasis::None
 }
 
 /// Returns the clusters in a query. Empty, which means all, if the query is escaped or depends on
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_that_says_more_than_it_seems_stands_for_all_clusters() {
+    fn an_ambiguous_query_means_all_clusters() {
         let paris = ClusterName::parse("paris").unwrap();
         for (query, expected) in [
             ("", vec![]),
