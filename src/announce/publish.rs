@@ -149,16 +149,17 @@ impl Publisher {
         let (mut surplus, mut foreign) = (Vec::new(), BTreeSet::new());
         for found in self.session.list_prefix(prefix.as_bytes()).await? {
             let Ok(key) = str::from_utf8(&found.key) else { continue };
-            let is_own = is_own(plan, resource, &found.value);
+            // decodes the value, so only if it is not the desired one
+            let is_own = || is_own(plan, resource, &found.value);
             match desired.get(key) {
-                Some(_) if !is_own => {
-                    foreign.insert(key.to_owned());
-                }
                 Some(value) if *value == *found.value && self.session.lease_of(&found.key) == Some(found.lease) => {
                     desired.remove(key);
                 }
+                Some(_) if !is_own() => {
+                    foreign.insert(key.to_owned());
+                }
                 Some(_) => {}
-                None if is_own => surplus.push(found),
+                None if is_own() => surplus.push(found),
                 None => {}
             }
         }

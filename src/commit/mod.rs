@@ -69,20 +69,9 @@ impl Published {
     }
 
     /// Returns the keys that changed after a position, each with its newest change, in order of
-    /// sequence. At most `count` of them.
+    /// sequence. At most `count` of them. Existing keys are indices into this view.
     #[must_use]
-    pub fn changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<EntryKey>)> {
-        let named = |changed| match changed {
-            Changed::Live(live) => Changed::Live(LiveKey::key(&live)),
-            Changed::Gone(key, reason) => Changed::Gone(key, reason),
-        };
-        self.lacked_after(position, count).into_iter().map(|(sequence, changed)| (sequence, named(changed))).collect()
-    }
-
-    /// Returns the entries that changed after a position, like [`Published::changes_after`], but
-    /// with indices into this view instead of keys.
-    #[must_use]
-    pub fn lacked_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<LiveKey>)> {
+    pub fn changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<LiveKey>)> {
         let live = self.view.live_keys_after(position, count).into_iter().map(|(sequence, live)| (sequence, Changed::Live(live)));
         let mut gone = self.feed.gone_after(position).take(count).peekable();
         let mut changes = Vec::new();
@@ -105,6 +94,17 @@ pub enum Changed<L> {
     Live(L),
     /// The key was deleted.
     Gone(EntryKey, DeleteReason),
+}
+
+impl Changed<LiveKey> {
+    /// Returns the key.
+    #[must_use]
+    pub fn into_key(self) -> EntryKey {
+        match self {
+            Self::Live(live) => live.key(),
+            Self::Gone(key, _) => key,
+        }
+    }
 }
 
 /// The committer's end of the publication.

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smol_str::SmolStr;
 
-use crate::handle::Announcement;
-use crate::handle::Reading;
+use crate::handle::{Announcement, Follower, Reading};
 use crate::model::Sequence;
 
 /// Maximum number of retained changes: four seconds at 1,000 changes/s.
@@ -46,9 +45,10 @@ pub(super) struct RecentChanges(Mutex<VecDeque<Arc<ChangeBatch>>>);
 
 impl ChangeBatch {
     /// Builds the batch after a position, with at most [`BATCH_ANNOUNCEMENTS_MAX`] announcements.
-    fn read(reading: &Reading, after: Sequence) -> Option<Self> {
+    fn read(reading: &Reading, follower: Follower) -> Option<Self> {
+        let after = follower.position();
         let (mut upto, mut changes, mut bytes) = (after, Vec::new(), 0);
-        for announcement in reading.announced_after(after)?.take(BATCH_ANNOUNCEMENTS_MAX) {
+        for announcement in follower.each_change(reading)?.take(BATCH_ANNOUNCEMENTS_MAX) {
             upto = announcement.sequence;
             if let Some(key) = announcement.key.etcd_key() {
                 bytes += announcement.byte_count();
@@ -72,8 +72,8 @@ impl ChangeBatch {
 impl RecentChanges {
     /// Returns a batch that continues from a position; `None` if the feed no longer has the changes
     /// after it.
-    pub(super) fn batch_after(&self, reading: &Reading, position: Sequence) -> Option<Arc<ChangeBatch>> {
-        let head = reading.position().sequence;
+    pub(super) fn batch_after(&self, reading: &Reading, follower: Follower) -> Option<Arc<ChangeBatch>> {
+        let (position, head) = (follower.position(), reading.position().sequence);
         let mut batches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = batches.back().map(|batch| batch.upto);
         if let Some(newest) = newest.filter(|newest| *newest < head && position >= batches[0].after && position <= *newest) {
@@ -81,7 +81,7 @@ impl RecentChanges {
             // batches are useless
             let mut from = newest;
             while from < head {
-                match ChangeBatch::read(reading, from) {
+                match ChangeBatch::read(reading, Follower::at(from)) {
                     Some(batch) => {
                         from = batch.upto;
                         batches.push_back(Arc::new(batch));
@@ -94,7 +94,7 @@ impl RecentChanges {
             }
         } else if newest.is_none_or(|newest| newest < head) && newest.is_none_or(|newest| position > newest) {
             batches.clear();
-            batches.push_back(Arc::new(ChangeBatch::read(reading, position)?));
+            batches.push_back(Arc::new(ChangeBatch::read(reading, follower)?));
         }
         let mut retained: usize = batches.iter().map(|batch| batch.changes.len()).sum();
         let mut bytes: usize = batches.iter().map(|batch| batch.bytes).sum();
@@ -104,7 +104,7 @@ impl RecentChanges {
         }
         let matching = batches.iter().find(|batch| batch.after <= position && position < batch.upto).cloned();
         drop(batches);
-        matching.or_else(|| ChangeBatch::read(reading, position).map(Arc::new))
+        matching.or_else(|| ChangeBatch::read(reading, follower).map(Arc::new))
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
         for number in 0..80_u32 {
             mirror.put("10.0.0.1", &vec![u8::try_from(number).unwrap(); 1 << 20]);
             let reading = mirror.reading().await;
-            let batch = recent.batch_after(&reading, position).unwrap();
+            let batch = recent.batch_after(&reading, Follower::at(position)).unwrap();
             let changes = batch.after(position);
             assert_eq!((changes.len(), changes[0].announcement.sequence), (1, position.next()));
             position = batch.upto;

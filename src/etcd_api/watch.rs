@@ -250,17 +250,12 @@ impl WatchStream {
                 let id = if requested_id == 0 { self.free_id() } else { requested_id };
                 self.send(PbWatchResponse { created: true, ..self.response_about(id)? }).await?;
                 let reading = self.reading()?;
-                let head = reading.position().sequence;
-                // no client knows a revision above the newest one, unless from another copy of the
-                // store
-                match reading.raw_goes_on_from(watcher.sent()) {
-                    Err(lowest) if watcher.sent() > head => self.send_compacted(id, &reading, lowest).await,
-                    _ => {
-                        self.lowest = self.lowest.min(watcher.sent());
-                        self.watchers.insert(id, watcher);
-                        Ok(())
-                    }
+                if let Err(lowest) = reading.raw_goes_on_from(watcher.sent()) {
+                    return self.send_compacted(id, &reading, lowest).await;
                 }
+                self.lowest = self.lowest.min(watcher.sent());
+                self.watchers.insert(id, watcher);
+                Ok(())
             }
             Err(CreateRefusal(cancel_reason)) => {
                 self.send(PbWatchResponse { created: true, canceled: true, cancel_reason, ..self.response_about(NO_WATCH)? }).await
@@ -345,7 +340,7 @@ impl WatchStream {
         let head = reading.position().sequence;
         let mut due: Vec<(i64, Sequence)> = Vec::new();
         for (id, watcher) in &mut self.watchers {
-            if watcher.is_progress_due() && watcher.is_current(head) {
+            if watcher.is_progress_due() && watcher.is_current(&reading) {
                 due.push((*id, watcher.sent().min(head)));
             }
         }
@@ -366,10 +361,9 @@ fn scan_slice(
     recent: &RecentChanges,
     slice: &mut Slice,
 ) -> ScanOutcome {
-    let head = reading.position().sequence;
     let remaining = remaining.get_or_insert_with(|| {
         slice.look();
-        watchers.iter().filter(|(_, watcher)| !watcher.is_current(head)).map(|(id, _)| *id).collect()
+        watchers.iter().filter(|(_, watcher)| !watcher.is_current(reading)).map(|(id, _)| *id).collect()
     });
     while !slice.is_over() {
         let Some(id) = remaining.pop_front() else { return ScanOutcome::Finished };

@@ -9,6 +9,7 @@
 mod answers;
 mod early;
 mod findings_door;
+mod follower;
 mod no_clusters;
 mod raw;
 mod reading;
@@ -33,7 +34,7 @@ use crate::commit::{DecodedBudget, Published, Subscriber};
 use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters, Scope, Setting};
 
-pub use crate::commit::{ChangeCounts, NoDecodedRoom};
+pub use crate::commit::{ChangeCounts, Changed, NoDecodedRoom};
 pub use crate::feed::Announcement;
 pub use crate::model::IdentityScope;
 pub use crate::view::{
@@ -45,6 +46,7 @@ pub use answers::global_services::{LargeService, Selected, ServiceEntry};
 pub use answers::miss::Miss;
 pub use early::{Early, EarlyWatch};
 pub use findings_door::FindingsDoor;
+pub use follower::{Expired, Follower, NewestChanges};
 pub use no_clusters::ClusterFiles;
 pub use raw::{RawChange, RawPast};
 pub use reading::{ClusterReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
 
-use super::{Reading, Slice};
+use super::{Follower, Reading, Slice};
 use crate::commit::Changed;
-use crate::feed::Announcement;
-use crate::feed::Version;
+use crate::feed::{Announcement, Version};
 use crate::model::{RawRecord, Sequence};
-use crate::view::RawKey;
+use crate::view::{LiveKey, RawKey};
 
 /// Newest change of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,16 +47,20 @@ impl Reading {
     /// The lowest position from which on this is true, up to the newest.
     pub fn raw_goes_on_from(&self, position: Sequence) -> Result<(), Sequence> {
         let (published, feed) = (self.published(), &self.published().feed);
+        let lowest = feed.start().max(feed.floor());
         if position > feed.head() {
             // another copy of the store has announced this position
-            return Err(feed.start().max(feed.floor()));
+            return Err(lowest);
+        }
+        if Follower::at(position).each_change(self).is_some() {
+            return Ok(());
         }
         if position < feed.floor() {
             return Err(feed.floor());
         }
         let is_recovered = position >= feed.start()
             || published.earlier.iter().any(|span| span.began <= position && span.vouched.is_some_and(|vouched| position <= vouched));
-        if is_recovered { Ok(()) } else { Err(feed.start().max(feed.floor())) }
+        if is_recovered { Ok(()) } else { Err(lowest) }
     }
 
     /// Returns the current value of a key.
@@ -77,16 +80,13 @@ impl Reading {
         self.published().view.raw_key_count(start, end)
     }
 
-    /// Returns the newest change of each key after a position, in order of sequence. Reads `count`
-    /// changes at most.
+    /// Returns a change in etcd's form.
     #[must_use]
-    pub fn raw_changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, RawChange)> {
-        let published = self.published();
-        let change = |changed| match changed {
-            Changed::Live(live) => published.view.raw_record_of(&live).map_or(RawChange::Nothing, RawChange::Put),
+    pub fn raw_change(&self, change: &Changed<LiveKey>) -> RawChange {
+        match change {
+            Changed::Live(live) => self.published().view.raw_record_of(live).map_or(RawChange::Nothing, RawChange::Put),
             Changed::Gone(key, _) => key.etcd_key().map_or(RawChange::Nothing, RawChange::Delete),
-        };
-        published.lacked_after(position, count).into_iter().map(|(sequence, changed)| (sequence, change(changed))).collect()
+        }
     }
 
     /// Adds the former values, as of sequence `after`, of the keys that pass `test` and have
@@ -102,7 +102,7 @@ impl Reading {
         slice: &mut Slice,
         test: impl Fn(&str) -> bool,
     ) -> Option<Option<Sequence>> {
-        for announcement in self.announced_after(after)? {
+        for announcement in Follower::at(after).each_change(self)? {
             if let Some(key) = announcement.key.etcd_key().filter(|key| test(key)) {
                 // the first change since has the former value
                 past.entry(key).or_insert_with_key(|key| announcement.raw_old(key));

@@ -12,7 +12,7 @@ mod telling;
 
 use std::sync::Arc;
 
-use super::{Filter, Reading};
+use super::{Filter, Follower, NewestChanges, Reading};
 use crate::commit::Changed;
 use crate::feed::Announcement;
 use crate::model::{DeleteReason, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
@@ -143,8 +143,8 @@ enum Mode {
 pub struct Subscription {
     filter: Filter,
     mode: Mode,
-    /// Sequence up to which everything was sent. During a snapshot, the head at its start.
-    sent: Sequence,
+    /// Has everything that was sent. During a snapshot, everything up to the head at its start.
+    follower: Follower,
     sync_mode: SyncMode,
     count: u64,
     /// Reset to send before anything else.
@@ -169,7 +169,7 @@ impl Subscription {
             Start::Snapshot => subscription.restart(ResetReason::Initial, head.sequence),
             Start::After(position) => match check(*position, &subscription.filter, reading) {
                 Ok(position) => {
-                    subscription.sent = position;
+                    subscription.follower = Follower::at(position);
                     subscription.mode = Mode::Replaying;
                     subscription.owes_synced = true;
                 }
@@ -197,16 +197,19 @@ impl Subscription {
     }
 
     fn at_head(filter: Filter, reading: &Reading) -> Self {
-        let sent = reading.position().sequence;
-        let (mode, sync_mode) = (Mode::Live, SyncMode::Replay);
-        Self { filter, mode, sent, sync_mode, count: 0, reset: None, owes_synced: false, patches: false, pace: LOOKED_AT_MAX }
+        Self::reading_on(filter, Mode::Live, Follower::at(reading.position().sequence))
+    }
+
+    fn reading_on(filter: Filter, mode: Mode, follower: Follower) -> Self {
+        let sync_mode = SyncMode::Replay;
+        Self { filter, mode, follower, sync_mode, count: 0, reset: None, owes_synced: false, patches: false, pace: LOOKED_AT_MAX }
     }
 
     fn restart(&mut self, reason: ResetReason, head: Sequence) {
         self.reset = Some(reason);
         self.mode = Mode::Scanning(None);
         self.sync_mode = SyncMode::Snapshot;
-        self.sent = head;
+        self.follower = Follower::at(head);
         self.count = 0;
         self.owes_synced = true;
     }
@@ -214,7 +217,7 @@ impl Subscription {
     /// Returns whether everything up to the head of `reading` was sent, including `Synced`.
     #[must_use]
     pub fn is_current(&self, reading: &Reading) -> bool {
-        matches!(self.mode, Mode::Live) && !self.owes_synced && self.reset.is_none() && self.sent == reading.position().sequence
+        self.bookmark(reading).is_some() && self.follower.is_current(reading)
     }
 
     /// Returns the position for a bookmark. `None` unless the subscriber has caught up.
@@ -227,7 +230,7 @@ impl Subscription {
     /// Returns the position up to which everything was sent, or that of a snapshot's start.
     #[must_use]
     pub fn position(&self, reading: &Reading) -> Position {
-        Position { epoch: reading.position().epoch, sequence: self.sent }
+        Position { epoch: reading.position().epoch, sequence: self.follower.position() }
     }
 
     /// Passes the next events, up to `bounds`, to `tell`, which encodes them and counts bytes.
@@ -312,34 +315,16 @@ impl Subscription {
     /// Reads the newest state of each changed key in order of sequence, up to the head. A key that
     /// changes meanwhile moves up in the index and is read there.
     fn replay<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
-        let published = reading.published();
-        if published.feed.floor() > self.sent {
-            self.restart(ResetReason::Expired, published.feed.head());
+        let looked_at = LOOKED_AT_MAX.min(telling.room().saturating_mul(LOOKED_AT_FOR_EACH));
+        let Ok(NewestChanges { changes, up_to }) = self.follower.newest_changes(reading, looked_at) else {
+            self.restart(ResetReason::Expired, reading.position().sequence);
             self.reset.take().into_iter().for_each(|reason| telling.say(Item::Reset(reason)));
             return;
-        }
-        let looked_at = LOOKED_AT_MAX.min(telling.room().saturating_mul(LOOKED_AT_FOR_EACH));
-        // one more than is read, to find out whether it is the end
-        let mut changes = published.lacked_after(self.sent, looked_at + 1);
-        let all = changes.len() <= looked_at;
-        changes.truncate(looked_at);
-        let (mut last, mut rest) = (self.sent, changes.as_slice());
-        loop {
-            // at most what the bounds allow, in case all keys match
-            let (piece, _) = rest.split_at(rest.len().min(telling.room()).min(self.pace));
-            if piece.is_empty() {
-                break;
-            }
-            let progress = telling.changes(piece, |change| self.replayed(change, reading));
-            self.count += progress.count;
-            self.went_on(progress, piece.len());
-            let (looked_at, behind) = rest.split_at(progress.looked_at);
-            rest = behind;
-            last = looked_at.last().map_or(last, |(sequence, _)| *sequence);
-        }
-        let finished = all && rest.is_empty();
-        self.sent = if finished { published.feed.head() } else { last };
-        if finished {
+        };
+        let passed = self.pass_on(&changes, telling, |subscription, change| subscription.replayed(change, reading));
+        let last = passed.checked_sub(1).map_or(self.follower.position(), |last| changes[last].0);
+        self.follower.advance_to(if passed == changes.len() { up_to } else { last });
+        if self.follower.is_current(reading) {
             self.settle(reading, telling);
         }
     }
@@ -376,8 +361,7 @@ impl Subscription {
         if self.owes_synced {
             self.settle(reading, telling);
         }
-        let published = reading.published();
-        let Some(announcements) = published.feed.ring_after(self.sent) else {
+        let Some(announcements) = self.follower.each_change(reading) else {
             self.mode = Mode::Replaying;
             self.sync_mode = SyncMode::Replay;
             self.owes_synced = true;
@@ -385,17 +369,31 @@ impl Subscription {
             return;
         };
         let announcements: Vec<&Arc<Announcement>> = announcements.take(LOOKED_AT_MAX).collect();
-        let mut rest = announcements.as_slice();
+        let passed = self.pass_on(&announcements, telling, |subscription, announcement| subscription.followed(announcement, reading));
+        if let Some(last) = announcements[..passed].last() {
+            self.follower.advance_to(last.sequence);
+        }
+    }
+
+    /// Passes changes on in pieces until the bounds are reached. Returns the number of changes that
+    /// were read.
+    fn pass_on<S: Sync, T: Send>(
+        &mut self,
+        changes: &[S],
+        telling: &mut Telling<T, impl Tell<T>>,
+        item: impl Fn(&Self, &S) -> Option<Item> + Sync,
+    ) -> usize {
+        let mut rest = changes;
         loop {
-            let (piece, _) = rest.split_at(rest.len().min(telling.room()).min(self.pace));
+            // at most what the bounds allow, in case all of them match
+            let piece = &rest[..rest.len().min(telling.room()).min(self.pace)];
             if piece.is_empty() {
-                break;
+                return changes.len() - rest.len();
             }
-            let progress = telling.changes(piece, |announcement| self.followed(announcement, reading));
+            let progress = telling.changes(piece, |change| item(self, change));
+            self.count += progress.count;
             self.went_on(progress, piece.len());
-            let (looked_at, behind) = rest.split_at(progress.looked_at);
-            rest = behind;
-            self.sent = looked_at.last().map_or(self.sent, |announcement| announcement.sequence);
+            rest = &rest[progress.looked_at..];
         }
     }
 

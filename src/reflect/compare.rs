@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::target::Target;
+use super::target::{Target, TargetKey};
 use crate::handle::Reading;
 use crate::model::{ClusterName, EntryKey, Kind};
 use crate::wire::keys::watched_prefix;
@@ -81,7 +81,7 @@ pub(super) async fn compare(
             let name = found.key.strip_prefix(prefix.as_bytes()).and_then(|name| str::from_utf8(name).ok());
             if let Some(name) = name {
                 while let Some(key) = ours.next_before(Some(name)) {
-                    add(target, &key, group, right, &mut compared).await;
+                    add(target, key, group, right, &mut compared).await;
                 }
             }
             let is_ours = name.is_some() && ours.first().is_some_and(|key| Some(key.name.as_str()) == name);
@@ -90,7 +90,7 @@ pub(super) async fn compare(
         }
     }
     while let Some(key) = ours.next_before(None) {
-        add(target, &key, group, right, &mut compared).await;
+        add(target, key, group, right, &mut compared).await;
     }
     Ok(compared)
 }
@@ -105,16 +105,17 @@ async fn settle(
     right: Right,
     compared: &mut Compared,
 ) {
-    let value = key.as_ref().and_then(|key| reading.record(key)).map(|record| record.value.clone());
+    let value = key.as_ref().and_then(|key| reading.value(key));
     let is_equal = value.as_ref().is_some_and(|value| *value == found.value);
+    let key = || key.map_or_else(|| TargetKey::parse(&found.key), TargetKey::Entry);
     if right == Right::Keep || (is_equal && found.lease.0 != 0) {
         target.session.adopt(&found.key, found.lease);
         compared.equal += 1;
     } else if value.is_some() {
-        target.queue.add(&found.key, group).await;
+        target.queue.add(key(), group).await;
         compared.queued += 1;
     } else if right == Right::All {
-        target.queue.add(&found.key, group).await;
+        target.queue.add(key(), group).await;
         compared.pruned += 1;
     } else {
         target.session.adopt(&found.key, found.lease);
@@ -122,9 +123,9 @@ async fn settle(
 }
 
 /// Queues a key that the target does not have.
-async fn add(target: &Target, key: &EntryKey, group: u32, right: Right, compared: &mut Compared) {
+async fn add(target: &Target, key: EntryKey, group: u32, right: Right, compared: &mut Compared) {
     if right != Right::Keep {
-        target.queue.add(key.to_string().as_bytes(), group).await;
+        target.queue.add(TargetKey::Entry(key), group).await;
         compared.queued += 1;
     }
 }

@@ -16,10 +16,19 @@ use cilium_kvstore::{Life, LostKeys, Session, keys};
 /// Queue group of the keys that the reflector creates itself. The groups of kinds follow.
 pub(super) const MADE: u32 = 0;
 
+/// Key of the target.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum TargetKey {
+    /// Entry of the mirror.
+    Entry(EntryKey),
+    /// Key that the reflector creates itself, or that only the target has.
+    Other(Vec<u8>),
+}
+
 /// The target etcd with its session and its write queue. It lives longer than a term.
 pub(super) struct Target {
     pub(super) session: Session,
-    pub(super) queue: SyncQueue,
+    pub(super) queue: SyncQueue<Contents>,
     contents: Arc<Contents>,
     /// Leases of canaries that were lost. Canaries do not use the queue's own recovery, because the
     /// queue does not write in a given order.
@@ -36,7 +45,7 @@ struct Trouble {
 }
 
 /// Desired contents, from which the queue reads the value of each key.
-struct Contents {
+pub(super) struct Contents {
     handle: Handle,
     made: Mutex<Made>,
 }
@@ -52,10 +61,18 @@ struct Made {
     standing: BTreeSet<ClusterName>,
 }
 
+impl TargetKey {
+    /// Parses a key of the target.
+    pub(super) fn parse(key: &[u8]) -> Self {
+        let entry = str::from_utf8(key).ok().and_then(EntryKey::from_cache_form).filter(|entry| entry.kind.is_mirrored());
+        entry.map_or_else(|| Self::Other(key.to_vec()), Self::Entry)
+    }
+}
+
 impl Target {
     pub(super) fn new(handle: Handle, session: Session, workers: usize) -> Self {
         let contents = Arc::new(Contents { handle, made: Mutex::default() });
-        let queue = SyncQueue::new(session.clone(), Arc::clone(&contents) as Arc<dyn Wanted>, Life::Leased, workers);
+        let queue = SyncQueue::new(session.clone(), Arc::clone(&contents), Life::Leased, workers);
         queue.on_lease_lost(b"cilium/", SyncQueue::add_lost);
         let lost_canaries = Arc::<Mutex<Vec<LostKeys>>>::default();
         let lost = Arc::clone(&lost_canaries);
@@ -150,7 +167,7 @@ impl Target {
     /// Sets the desired value of a created key and queues it if it changed.
     pub(super) fn write(&self, key: &[u8], value: Arc<[u8]>) {
         if self.make(key, value) {
-            self.queue.add_now(key, MADE);
+            self.queue.add_now(TargetKey::Other(key.to_vec()), MADE);
         }
     }
 
@@ -165,9 +182,8 @@ impl Target {
     }
 
     /// Returns whether the target must have a key.
-    pub(super) fn wants(&self, key: &[u8]) -> bool {
-        let entry = str::from_utf8(key).ok().and_then(EntryKey::from_cache_form);
-        let withheld = entry.is_some_and(|entry| !self.contents.made().clusters.contains(&entry.cluster));
+    pub(super) fn wants(&self, key: &TargetKey) -> bool {
+        let withheld = matches!(key, TargetKey::Entry(entry) if !self.contents.made().clusters.contains(&entry.cluster));
         !withheld && self.contents.value(key).is_some()
     }
 
@@ -190,12 +206,12 @@ impl Contents {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn entries_behind(&self, last: Option<&EntryKey>, count: usize) -> Vec<Vec<u8>> {
+    fn entries_behind(&self, last: Option<&EntryKey>, count: usize) -> Vec<TargetKey> {
         let Some(reading) = self.handle.try_reading() else { return Vec::new() };
         let clusters = self.made().clusters.clone();
         let place = |kind: Kind| Kind::ALL.iter().position(|other| *other == kind);
         let is_passed = |cluster: &ClusterName, kind| last.is_some_and(|last| (cluster, place(kind)) < (&last.cluster, place(last.kind)));
-        let mut found: Vec<Vec<u8>> = Vec::new();
+        let mut found: Vec<TargetKey> = Vec::new();
         for (cluster, kind) in clusters.iter().flat_map(|cluster| Kind::ALL.map(|kind| (cluster, kind))) {
             if is_passed(cluster, kind) {
                 continue;
@@ -204,8 +220,8 @@ impl Contents {
             let from = last.cloned().unwrap_or_else(|| EntryKey::new(kind, cluster.clone(), ""));
             // the first key of the list is `last` itself
             let keys = reading.keys_from(&from, count - found.len() + 1);
-            let keys = keys.iter().filter(|key| Some(*key) != last).take(count - found.len());
-            found.extend(keys.map(|key| key.to_string().into_bytes()));
+            let keys = keys.into_iter().filter(|key| Some(key) != last).take(count - found.len());
+            found.extend(keys.map(TargetKey::Entry));
             if found.len() == count {
                 break;
             }
@@ -215,26 +231,36 @@ impl Contents {
 }
 
 impl Wanted for Contents {
-    fn value(&self, key: &[u8]) -> Option<Arc<[u8]>> {
-        if !key.starts_with(keys::CACHE_PREFIX.as_bytes()) {
-            return self.made().values.get(key).cloned();
+    type Key = TargetKey;
+
+    fn etcd_key(&self, key: &TargetKey) -> Vec<u8> {
+        match key {
+            TargetKey::Entry(key) => key.to_string().into_bytes(),
+            TargetKey::Other(key) => key.clone(),
         }
-        let entry = EntryKey::from_cache_form(str::from_utf8(key).ok()?)?;
-        // a mirror that was loaded once stays loaded
-        self.handle.try_reading()?.record(&entry).map(|record| Arc::clone(&record.value))
+    }
+
+    fn value(&self, key: &TargetKey) -> Option<Arc<[u8]>> {
+        match key {
+            // a mirror that was loaded once stays loaded
+            TargetKey::Entry(key) => self.handle.try_reading()?.value(key),
+            TargetKey::Other(key) => self.made().values.get(key).cloned(),
+        }
     }
 
     /// Returns entries first, because a reader reads the entries once it finds the cluster config.
-    fn keys_behind(&self, key: Option<&[u8]>, count: usize) -> Vec<Vec<u8>> {
-        let last = key.filter(|key| !key.starts_with(keys::CACHE_PREFIX.as_bytes()));
-        if last.is_none() {
-            let last = key.and_then(|key| EntryKey::from_cache_form(str::from_utf8(key).ok()?));
-            let entries = self.entries_behind(last.as_ref(), count);
+    fn keys_behind(&self, last: Option<&TargetKey>, count: usize) -> Vec<TargetKey> {
+        let (entry, made) = match last {
+            Some(TargetKey::Other(made)) => (None, Bound::Excluded(made)),
+            Some(TargetKey::Entry(entry)) => (Some(entry), Bound::Unbounded),
+            None => (None, Bound::Unbounded),
+        };
+        if made == Bound::Unbounded {
+            let entries = self.entries_behind(entry, count);
             if !entries.is_empty() {
                 return entries;
             }
         }
-        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.made().values.range::<[u8], _>((from, Bound::Unbounded)).take(count).map(|(key, _)| key.clone()).collect()
+        self.made().values.range::<Vec<u8>, _>((made, Bound::Unbounded)).take(count).map(|(key, _)| TargetKey::Other(key.clone())).collect()
     }
 }

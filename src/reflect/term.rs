@@ -10,8 +10,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::cluster::{Cluster, Stage, Step, Withdrawal};
 use super::compare::{Right, compare};
-use super::target::{MADE, Target};
-use crate::handle::{Origin, Reading};
+use super::target::{MADE, Target, TargetKey};
+use crate::handle::{Changed, Follower, NewestChanges, Origin, Reading};
 use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
 use crate::wire::cluster_config::{Reading as Offer, reading_of};
 use crate::wire::keys::{canary_key, cluster_config_key, watched_prefix};
@@ -50,8 +50,8 @@ pub(super) struct Term {
     drain_grace: Duration,
     clusters: BTreeMap<ClusterName, Cluster>,
     next_group: u32,
-    /// Sequence up to which changes of the mirror are queued.
-    position: Sequence,
+    /// Has queued all changes of the mirror up to its position.
+    follower: Follower,
     /// After a failure, the time of the next request.
     ask_again_at: Instant,
     deleted: DeleteWatcher,
@@ -70,7 +70,7 @@ impl Term {
             drain_grace,
             clusters: BTreeMap::new(),
             next_group: MADE + 1,
-            position: Sequence(0),
+            follower: Follower::at(Sequence(0)),
             ask_again_at,
             deleted,
             audit_interval,
@@ -89,7 +89,7 @@ impl Term {
     }
 
     async fn reflect(&mut self) {
-        self.position = self.target.reading().map_or(Sequence(0), |reading| reading.position().sequence);
+        self.follower = Follower::at(self.target.reading().map_or(Sequence(0), |reading| reading.position().sequence));
         let mut tick = interval(TICK);
         let mut config_tick = interval(CONFIG_INTERVAL);
         for timer in [&mut tick, &mut config_tick] {
@@ -118,12 +118,16 @@ impl Term {
     async fn restore(&mut self, deleted: Deleted) {
         match deleted {
             Deleted::Key(key) if key.starts_with(keys::SYNCED_PREFIX.as_bytes()) => self.take_back_canaries(|canary| canary == key),
-            Deleted::Key(key) if self.target.wants(&key) => {
-                let entry = str::from_utf8(&key).ok().and_then(EntryKey::from_cache_form);
-                let group = entry.and_then(|entry| self.follows(&entry)).unwrap_or(MADE);
-                self.target.queue.add(&key, group).await;
+            Deleted::Key(key) => {
+                let key = TargetKey::parse(&key);
+                if self.target.wants(&key) {
+                    let group = match &key {
+                        TargetKey::Entry(entry) => self.follows(entry),
+                        TargetKey::Other(_) => None,
+                    };
+                    self.target.queue.add(key, group.unwrap_or(MADE)).await;
+                }
             }
-            Deleted::Key(_) => {}
             Deleted::Unknown => {
                 tracing::info!("reflecting: deletes in the target may have been missed, comparing all keys again");
                 self.compare_all_again();
@@ -141,21 +145,24 @@ impl Term {
     async fn follow(&mut self) {
         loop {
             let Some(reading) = self.target.reading() else { return };
-            let Some((changed, up_to)) = reading.changed_after(self.position, CHANGES_AT_ONCE) else {
+            let Ok(NewestChanges { changes, up_to }) = self.follower.newest_changes(&reading, CHANGES_AT_ONCE) else {
                 tracing::info!("reflecting: too many changes at once, comparing all keys again");
-                self.position = reading.position().sequence;
+                self.follower = Follower::at(reading.position().sequence);
                 self.compare_all_again();
                 return;
             };
-            for (key, deleted) in changed {
-                if deleted == Some(DeleteReason::ClusterRemoved) {
-                    self.compare_again(&key);
-                } else if let Some(group) = self.follows(&key) {
-                    self.target.queue.add(key.to_string().as_bytes(), group).await;
+            for (_, change) in changes {
+                if let Changed::Gone(key, DeleteReason::ClusterRemoved) = &change {
+                    self.compare_again(key);
+                    continue;
+                }
+                let key = change.into_key();
+                if let Some(group) = self.follows(&key) {
+                    self.target.queue.add(TargetKey::Entry(key), group).await;
                 }
             }
-            self.position = up_to;
-            if up_to >= reading.position().sequence {
+            self.follower.advance_to(up_to);
+            if self.follower.is_current(&reading) {
                 return;
             }
         }
@@ -376,7 +383,7 @@ impl Term {
             let Some(made) = self.target.made(key.as_bytes()) else { continue };
             match self.target.session.get(key.as_bytes()).await {
                 Ok(found) if found.as_ref().is_some_and(|found| found.value == made && found.lease.0 != 0) => {}
-                Ok(_) => self.target.queue.add_now(key.as_bytes(), MADE),
+                Ok(_) => self.target.queue.add_now(TargetKey::Other(key.into_bytes()), MADE),
                 Err(error) => {
                     tracing::debug!(cluster = %name, %error, "reflecting: cannot compare the config of cluster {name}");
                     return;

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::conflation::{RoutedChange, conflate};
 use super::group::{GroupKey, GroupMembership, GroupRead, GroupsState, StreamGroup};
-use crate::handle::{Facet, Handle, Reading, concerns_all, facets_of};
+use crate::handle::{Facet, Follower, Handle, Reading, concerns_all, facets_of};
 use crate::model::{Position, Sequence};
 
 /// Cost of one delivery: 7 to 12 µs of CPU time, nearly all of it for the write
@@ -277,7 +277,7 @@ impl RouterState {
             return woken;
         }
         if !routes.groups.is_empty() {
-            match reading.announced_after(routed) {
+            match Follower::at(routed).each_change(reading) {
                 Some(announcements) => match mode {
                     RoutingMode::AllChanges => {
                         announcements.for_each(|announcement| routes.push(&RoutedChange::single(announcement), &mut woken))

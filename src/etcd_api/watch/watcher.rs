@@ -7,8 +7,7 @@ use super::super::key_interval::KeyInterval;
 use super::super::recent_changes::RecentChanges;
 use super::super::revisions::{to_revision, to_sequence};
 use crate::admission::MemoryPermit;
-use crate::handle::Announcement;
-use crate::handle::{RawChange, Reading};
+use crate::handle::{Announcement, Expired, Follower, NewestChanges, RawChange, Reading};
 use crate::instruments::OpenGuard;
 use crate::model::{RawRecord, Sequence};
 
@@ -39,8 +38,8 @@ pub(super) struct Watcher {
     progress_notify: bool,
     /// Set if the watch got events since the last progress tick.
     had_events: bool,
-    /// Sequence up to which all events were sent. Above the head if the watch starts in the future.
-    sent: Sequence,
+    /// Has all events that were sent.
+    follower: Follower,
     _open: (OpenGuard, MemoryPermit),
 }
 
@@ -89,18 +88,18 @@ impl Watcher {
             prev_kv: create.prev_kv,
             progress_notify: create.progress_notify,
             had_events: false,
-            sent,
+            follower: Follower::at(sent),
             _open: open,
         })
     }
 
     /// Returns the sequence up to which all events were sent.
     pub(super) const fn sent(&self) -> Sequence {
-        self.sent
+        self.follower.position()
     }
 
-    pub(super) fn is_current(&self, head: Sequence) -> bool {
-        self.sent >= head
+    pub(super) fn is_current(&self, reading: &Reading) -> bool {
+        self.follower.is_current(reading)
     }
 
     /// Returns whether a progress notification is due: the watch asked for them and got no events
@@ -114,12 +113,12 @@ impl Watcher {
     /// reach back to the watch's position.
     pub(super) fn events_from_feed(&mut self, reading: &Reading, recent: &RecentChanges) -> Option<WatchEvents> {
         let (mut events, mut bytes, mut scanned) = (Vec::new(), 0, 0);
-        while !self.is_current(reading.position().sequence) && scanned < SCANNED_CHANGES_MAX {
-            let Some(batch) = recent.batch_after(reading, self.sent) else {
+        while !self.is_current(reading) && scanned < SCANNED_CHANGES_MAX {
+            let Some(batch) = recent.batch_after(reading, self.follower) else {
                 return (!events.is_empty()).then_some(WatchEvents::Ready(events));
             };
-            for change in batch.after(self.sent) {
-                self.sent = change.announcement.sequence;
+            for change in batch.after(self.sent()) {
+                self.follower.advance_to(change.announcement.sequence);
                 scanned += 1;
                 if let Some(event) = self.event(&change.key, &change.announcement) {
                     bytes += event_bytes(&event);
@@ -132,7 +131,7 @@ impl Watcher {
             if bytes >= RESPONSE_EVENT_BYTES_MAX {
                 break;
             }
-            self.sent = self.sent.max(batch.upto);
+            self.follower.advance_to(batch.upto);
         }
         self.had_events |= !events.is_empty();
         Some(WatchEvents::Ready(events))
@@ -151,19 +150,18 @@ impl Watcher {
 
     /// Returns the next events from the newest state of each changed key.
     pub(super) fn events_from_view(&mut self, reading: &Reading) -> WatchEvents {
-        if let Err(lowest) = reading.raw_goes_on_from(self.sent) {
-            return WatchEvents::Compacted(lowest);
-        }
-        let changes = reading.raw_changes_after(self.sent, SCANNED_CHANGES_MAX);
-        let is_all = changes.len() < SCANNED_CHANGES_MAX;
+        let NewestChanges { changes, up_to } = match self.follower.newest_changes(reading, SCANNED_CHANGES_MAX) {
+            Ok(newest) => newest,
+            Err(Expired { lowest }) => return WatchEvents::Compacted(lowest),
+        };
         let (mut events, mut bytes) = (Vec::new(), 0);
         for (sequence, change) in changes {
             if bytes >= RESPONSE_EVENT_BYTES_MAX {
                 self.had_events = true;
                 return WatchEvents::Ready(events);
             }
-            self.sent = sequence;
-            let event = match change {
+            self.follower.advance_to(sequence);
+            let event = match reading.raw_change(&change) {
                 RawChange::Put(record) if !self.without_puts && self.interval.contains(record.key.as_bytes()) => {
                     PbEvent { r#type: PUT, kv: Some(to_key_value(&record)), prev_kv: None }
                 }
@@ -175,9 +173,7 @@ impl Watcher {
             bytes += event_bytes(&event);
             events.push(event);
         }
-        if is_all {
-            self.sent = self.sent.max(reading.position().sequence);
-        }
+        self.follower.advance_to(up_to);
         self.had_events |= !events.is_empty();
         WatchEvents::Ready(events)
     }

@@ -1,19 +1,10 @@
 //! Access to announcements for code that encodes events once for many subscribers of the same
 //! filter (`api::events`), without a subscription.
 
-use std::sync::Arc;
-
-use super::{BackendsPatch, Item, LOOKED_AT_MAX, LookBounds, Mode, Subscription, SyncMode, told};
+use super::{BackendsPatch, Item, LookBounds, Mode, Subscription, told};
 use crate::feed::Announcement;
-use crate::handle::{Filter, Reading};
+use crate::handle::{Filter, Follower, Reading};
 use crate::model::{ReaderPosition, Sequence};
-
-impl Reading {
-    /// Returns the announcements after a position, or `None` if the ring no longer has all of them.
-    pub(crate) fn announced_after(&self, position: Sequence) -> Option<impl Iterator<Item = &Arc<Announcement>>> {
-        self.published().feed.ring_after(position)
-    }
-}
 
 impl Reading {
     /// Returns the position from which on the ring has all announcements.
@@ -48,8 +39,7 @@ impl Subscription {
     /// Creates a subscriber that has everything up to `sent` and fell behind the shared
     /// announcements. It replays until the next `synced`.
     pub(crate) fn behind(filter: Filter, sent: Sequence) -> Self {
-        let (mode, sync_mode) = (Mode::Replaying, SyncMode::Replay);
-        Self { filter, mode, sent, sync_mode, count: 0, reset: None, owes_synced: true, patches: false, pace: LOOKED_AT_MAX }
+        Self { owes_synced: true, ..Self::reading_on(filter, Mode::Replaying, Follower::at(sent)) }
     }
 
     /// Returns whether the subscription sends patches: the subscriber accepts them, and has the
@@ -61,16 +51,16 @@ impl Subscription {
     /// Returns whether a live subscriber is missing at most the given number of changes and bytes,
     /// counting old and new values.
     pub(crate) fn lacks_at_most(&self, bounds: LookBounds, reading: &Reading) -> bool {
-        let lacked = reading.position().sequence.0.saturating_sub(self.sent.0);
+        let lacked = reading.position().sequence.0.saturating_sub(self.sent().0);
         if !matches!(self.mode, Mode::Live) || usize::try_from(lacked).is_ok_and(|lacked| lacked > bounds.changes) {
             return false;
         }
         // if the ring has lost them, the next call finds that out at little cost
-        reading.announced_after(self.sent).is_none_or(|lacked| lacked.map(|one| one.byte_count()).sum::<usize>() <= bounds.bytes)
+        self.follower.each_change(reading).is_none_or(|lacked| lacked.map(|one| one.byte_count()).sum::<usize>() <= bounds.bytes)
     }
 
     /// Returns the sequence up to which everything was sent.
     pub(crate) fn sent(&self) -> Sequence {
-        self.sent
+        self.follower.position()
     }
 }

@@ -6,7 +6,7 @@
 //! lost if the store loses its end.
 
 use super::{Filter, Mode, ResetReason, Subscription, SyncMode, servable};
-use crate::handle::Reading;
+use crate::handle::{Follower, Reading};
 use crate::model::{EntryKey, Position};
 
 /// Progress of a subscriber inside a snapshot or replay.
@@ -54,7 +54,7 @@ impl Subscription {
         let mut subscription = Self::at_head(filter, reading);
         match Self::check_place(place, &subscription.filter, reading) {
             Ok(()) => {
-                subscription.sent = place.sent.sequence;
+                subscription.follower = Follower::at(place.sent.sequence);
                 subscription.mode = match &place.stage {
                     Stage::Scan(next) => Mode::Scanning(next.clone()),
                     Stage::Replay => Mode::Replaying,

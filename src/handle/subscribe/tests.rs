@@ -1,6 +1,7 @@
 //! Subscribers of a mirror with random changes. At every `synced`, and whenever a subscriber is
 //! current, its copy must equal the matching part of the view.
 
+mod following;
 mod lost_tail;
 mod pieces;
 

@@ -10,9 +10,8 @@ use super::backends::Backends;
 use super::pod_cidrs::PodCidrs;
 use super::slice_bytes::SliceBytes;
 use super::{Finding, Survey};
-use crate::commit::Changed;
-use crate::handle::Reading;
-use crate::model::{EntryKey, Kind, Sequence};
+use crate::handle::{Follower, NewestChanges, Reading};
+use crate::model::{EntryKey, Kind};
 
 /// Number of keys that a piece reads, or of findings that it checks: a few milliseconds of work, as
 /// each takes 1 to 2 µs.
@@ -37,8 +36,8 @@ pub struct Look {
 enum Work {
     /// Read everything from a key on.
     Everything(EntryKey),
-    /// Read the changes since a snapshot, after a sequence.
-    Changes(Reading, Sequence),
+    /// Read the changes since a snapshot.
+    Changes(Reading, Follower),
     /// Check the findings.
     Judging,
 }
@@ -69,12 +68,12 @@ impl Look {
     /// are no longer known, or if backends that were left out fit now.
     #[must_use]
     pub fn after(survey: Survey, reading: Reading) -> Self {
-        let position = survey.position();
-        if position < reading.published().feed.floor() || survey.backends.has_room_again() {
+        let follower = Follower::at(survey.position());
+        if follower.check(&reading).is_err() || survey.backends.has_room_again() {
             return Self::within(reading, survey.backends.emptied());
         }
         let from = survey.reading.clone();
-        Self { survey: Survey { reading, ..survey }, work: Work::Changes(from, position), touched: BTreeSet::new() }
+        Self { survey: Survey { reading, ..survey }, work: Work::Changes(from, follower), touched: BTreeSet::new() }
     }
 
     /// Does the next piece. Breaks with the survey after the last one.
@@ -87,8 +86,8 @@ impl Look {
                     Work::Judging
                 }
             },
-            Work::Changes(from, after) => match self.survey.take_changes(&from, after, &mut self.touched) {
-                Some(after) => Work::Changes(from, after),
+            Work::Changes(from, follower) => match self.survey.take_changes(&from, follower, &mut self.touched) {
+                Some(follower) => Work::Changes(from, follower),
                 None => Work::Judging,
             },
             Work::Judging if self.touched.is_empty() => {
@@ -143,14 +142,15 @@ impl Survey {
         identities.chain(hosts).chain(refused).chain(prefixes).chain(exports).chain(services).collect()
     }
 
-    /// Reads a piece of the changes. Returns the sequence after which the next piece begins.
-    fn take_changes(&mut self, from: &Reading, after: Sequence, touched: &mut BTreeSet<Finding>) -> Option<Sequence> {
+    /// Reads a piece of the changes. Returns the position after it, or `None` after the last one.
+    fn take_changes(&mut self, from: &Reading, follower: Follower, touched: &mut BTreeSet<Finding>) -> Option<Follower> {
         let reading = self.reading.clone();
         let (old, new) = (&from.published().view, &reading.published().view);
-        let changes = reading.published().changes_after(after, PIECE_KEYS);
+        // the snapshot had all changes when the work began, and a snapshot loses none
+        let NewestChanges { changes, up_to } = follower.newest_changes(&reading, PIECE_KEYS).ok()?;
         let mut settled = BTreeSet::new();
-        for (_, changed) in &changes {
-            let (Changed::Live(key) | Changed::Gone(key, _)) = changed;
+        for (_, changed) in changes {
+            let key = &changed.into_key();
             if matches!(key.kind, Kind::Cluster | Kind::Problem | Kind::Notice) {
                 continue;
             }
@@ -170,6 +170,7 @@ impl Survey {
         }
         // these depend only on the newest state
         self.judge(settled);
-        changes.last().filter(|_| changes.len() >= PIECE_KEYS).map(|(sequence, _)| *sequence)
+        let follower = Follower::at(up_to);
+        (!follower.is_current(&reading)).then_some(follower)
     }
 }

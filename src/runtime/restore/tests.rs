@@ -10,6 +10,7 @@ use crate::commit::Changed;
 use crate::handle::{ClusterBoard, Reading};
 use crate::model::{DeleteReason, EntryKey, Epoch, EpochSpan, Tombstone};
 use crate::model::{Kind, LabelSet, ObjectPrefix, Phase, Revision, SourceStamp};
+use crate::view::LiveKey;
 
 const EPOCH: Epoch = Epoch(0xe);
 
@@ -102,7 +103,12 @@ fn after(restored: &Restored, position: u64) -> Vec<(u64, Changed<EntryKey>)> {
 }
 
 fn changes_after(restored: &Restored, position: u64) -> Vec<(Sequence, Changed<EntryKey>)> {
-    restored.published.changes_after(Sequence(position), usize::MAX)
+    let changes = restored.published.changes_after(Sequence(position), usize::MAX).into_iter();
+    let named = |changed| match changed {
+        Changed::Live(live) => Changed::Live(LiveKey::key(&live)),
+        Changed::Gone(key, reason) => Changed::Gone(key, reason),
+    };
+    changes.map(|(sequence, changed)| (sequence, named(changed))).collect()
 }
 
 /// Returns the change of the only cluster's phase, which is announced after everything else.

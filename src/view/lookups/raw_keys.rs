@@ -85,6 +85,15 @@ impl View {
         self.records.locate(&key).map(|location| RawKey(RawKeyLocation::Entry(location)))
     }
 
+    /// Returns the stored bytes of an entry, without decoding them.
+    #[must_use]
+    pub fn value(&self, key: &EntryKey) -> Option<Arc<[u8]>> {
+        Some(match self.records.locate(key)?.record() {
+            Ok(record) => Arc::clone(&record.value),
+            Err(at) => at.chunk.record_of(at.row, key.clone()).value,
+        })
+    }
+
     /// Returns the record of a live key; `None` if no etcd has such a key.
     #[must_use]
     pub fn raw_record_of(&self, live: &LiveKey) -> Option<RawRecord> {

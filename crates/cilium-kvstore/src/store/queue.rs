@@ -5,6 +5,7 @@
 //! while the queue is full, and the keys of lost leases are searched in batches as capacity allows.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -28,13 +29,19 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Desired content of etcd.
 pub trait Wanted: Send + Sync + 'static {
+    /// Key in the form in which the caller finds the value.
+    type Key: Clone + Ord + Hash + Send + Sync;
+
+    /// Returns the key in etcd.
+    fn etcd_key(&self, key: &Self::Key) -> Vec<u8>;
+
     /// Returns the desired value of a key; `None` if the key must not exist.
-    fn value(&self, key: &[u8]) -> Option<Arc<[u8]>>;
+    fn value(&self, key: &Self::Key) -> Option<Arc<[u8]>>;
 
     /// Returns at most `count` keys that may have a lease, for the search for keys of a lost one.
     /// The keys follow `last` in a stable order; without `last` they are the first ones. An empty
     /// result means that there are no more.
-    fn keys_behind(&self, last: Option<&[u8]>, count: usize) -> Vec<Vec<u8>>;
+    fn keys_behind(&self, last: Option<&Self::Key>, count: usize) -> Vec<Self::Key>;
 }
 
 /// Counts of a queue.
@@ -57,33 +64,37 @@ pub struct QueueCounts {
 }
 
 /// Queue of keys to write, in groups that can be awaited separately. Clones share it.
-#[derive(Clone)]
-pub struct SyncQueue {
-    shared: Arc<QueueShared>,
+pub struct SyncQueue<W: Wanted> {
+    shared: Arc<QueueShared<W>>,
 }
 
-struct QueueShared {
+impl<W: Wanted> Clone for SyncQueue<W> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+struct QueueShared<W: Wanted> {
     session: Session,
-    wanted: Arc<dyn Wanted>,
+    wanted: Arc<W>,
     life: Life,
     workers: usize,
-    state: Mutex<QueueState>,
+    state: Mutex<QueueState<W::Key>>,
     /// Notified when there is a key to write.
     more: Notify,
     /// Notified when a key was written.
     less: Notify,
 }
 
-#[derive(Default)]
-struct QueueState {
-    items: HashMap<Vec<u8>, Item>,
-    ready: VecDeque<Vec<u8>>,
-    later: BTreeSet<(Instant, Vec<u8>)>,
+struct QueueState<K> {
+    items: HashMap<K, Item>,
+    ready: VecDeque<K>,
+    later: BTreeSet<(Instant, K)>,
     /// Number of unwritten keys in each group.
     groups: HashMap<u32, usize>,
     /// Lost leases whose keys have not been searched yet.
     lost: Vec<LostKeys>,
-    looking: Option<Looking>,
+    looking: Option<Looking<K>>,
     /// Number of keys whose last attempt failed.
     failing: usize,
     last_failure: Option<(String, SystemTime)>,
@@ -92,12 +103,30 @@ struct QueueState {
     failed: u64,
 }
 
+impl<K> Default for QueueState<K> {
+    fn default() -> Self {
+        Self {
+            items: HashMap::new(),
+            ready: VecDeque::new(),
+            later: BTreeSet::new(),
+            groups: HashMap::new(),
+            lost: Vec::new(),
+            looking: None,
+            failing: 0,
+            last_failure: None,
+            written: 0,
+            deleted: 0,
+            failed: 0,
+        }
+    }
+}
+
 /// Scan over all keys for those of lost leases.
 #[derive(Clone)]
-struct Looking {
+struct Looking<K> {
     lost: Arc<[LostKeys]>,
     /// Last key of the previous batch.
-    last: Option<Vec<u8>>,
+    last: Option<K>,
 }
 
 struct Item {
@@ -114,13 +143,13 @@ enum Outcome {
     Deleted,
 }
 
-impl SyncQueue {
+impl<W: Wanted> SyncQueue<W> {
     /// Group of the keys that lost their lease.
     pub const LOST: u32 = u32::MAX;
 
     /// Creates a queue that writes nothing until [`SyncQueue::run`].
     #[must_use]
-    pub fn new(session: Session, wanted: Arc<dyn Wanted>, life: Life, workers: usize) -> Self {
+    pub fn new(session: Session, wanted: Arc<W>, life: Life, workers: usize) -> Self {
         let (more, less) = (Notify::new(), Notify::new());
         Self { shared: Arc::new(QueueShared { session, wanted, life, workers: workers.max(1), state: Mutex::default(), more, less }) }
     }
@@ -143,7 +172,7 @@ impl SyncQueue {
     }
 
     /// Adds a key to write. Waits while the queue is full.
-    pub async fn add(&self, key: &[u8], group: u32) {
+    pub async fn add(&self, key: W::Key, group: u32) {
         loop {
             let less = self.shared.less.notified();
             if self.shared.state().items.len() < WAITING_MAX {
@@ -155,7 +184,7 @@ impl SyncQueue {
     }
 
     /// Adds a key without waiting, for callers with their own limit.
-    pub fn add_now(&self, key: &[u8], group: u32) {
+    pub fn add_now(&self, key: W::Key, group: u32) {
         if self.shared.state().add(key, group) {
             self.shared.more.notify_one();
         }
@@ -252,16 +281,17 @@ impl SyncQueue {
         }
     }
 
-    async fn write(&self, key: Vec<u8>) -> (Vec<u8>, Result<Outcome, KvstoreError>) {
-        let session = &self.shared.session;
-        let result = match self.shared.wanted.value(&key) {
-            Some(value) => session.update(&key, &value, self.shared.life).await.map(|_| Outcome::Put),
-            None => session.delete(&key).await.map(|_| Outcome::Deleted),
+    async fn write(&self, key: W::Key) -> (W::Key, Result<Outcome, KvstoreError>) {
+        let QueueShared { session, wanted, .. } = &*self.shared;
+        let etcd_key = wanted.etcd_key(&key);
+        let result = match wanted.value(&key) {
+            Some(value) => session.update(&etcd_key, &value, self.shared.life).await.map(|_| Outcome::Put),
+            None => session.delete(&etcd_key).await.map(|_| Outcome::Deleted),
         };
         (key, result)
     }
 
-    fn done(&self, key: &[u8], result: Result<Outcome, KvstoreError>) {
+    fn done(&self, key: &W::Key, result: Result<Outcome, KvstoreError>) {
         let mut state = self.shared.state();
         let failed_before = state.failing > 0;
         match result {
@@ -272,7 +302,7 @@ impl SyncQueue {
                 }
                 state.succeeded(key);
                 if failed_before && state.failing == 0 {
-                    tracing::info!(key = printable(key), "writing to etcd works again");
+                    tracing::info!(key = printable(&self.shared.wanted.etcd_key(key)), "writing to etcd works again");
                 }
             }
             Err(error) => {
@@ -294,10 +324,13 @@ impl SyncQueue {
     /// do not wait for them.
     fn look_for_lost(&self) -> bool {
         let Some(Looking { lost, last }) = self.shared.state().next_look() else { return false };
-        let keys = self.shared.wanted.keys_behind(last.as_deref(), LOOKED_AT_ONCE);
+        let keys = self.shared.wanted.keys_behind(last.as_ref(), LOOKED_AT_ONCE);
         let mut state = self.shared.state();
-        for key in keys.iter().filter(|key| lost.iter().any(|lost| lost.had(key))) {
-            state.add(key, Self::LOST);
+        for key in &keys {
+            let etcd_key = self.shared.wanted.etcd_key(key);
+            if lost.iter().any(|lost| lost.had(&etcd_key)) {
+                state.add(key.clone(), Self::LOST);
+            }
         }
         state.looking = keys.into_iter().next_back().map(|last| Looking { lost, last: Some(last) });
         let more = state.looking.is_some() || !state.lost.is_empty();
@@ -309,13 +342,13 @@ impl SyncQueue {
     }
 }
 
-impl QueueShared {
-    fn state(&self) -> MutexGuard<'_, QueueState> {
+impl<W: Wanted> QueueShared<W> {
+    fn state(&self) -> MutexGuard<'_, QueueState<W::Key>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl QueueState {
+impl<K: Clone + Ord + Hash> QueueState<K> {
     /// Reschedules the keys that an earlier run was writing.
     fn begin(&mut self) {
         for (key, item) in self.items.iter_mut().filter(|(_, item)| item.running) {
@@ -326,7 +359,7 @@ impl QueueState {
 
     /// Returns the lost leases to search for and the last scanned key; `None` if there are none, or
     /// if the queue is full.
-    fn next_look(&mut self) -> Option<Looking> {
+    fn next_look(&mut self) -> Option<Looking<K>> {
         if self.items.len() >= WAITING_MAX {
             return None;
         }
@@ -337,21 +370,21 @@ impl QueueState {
     }
 
     /// Adds a key. Returns whether there is something new to write.
-    fn add(&mut self, key: &[u8], group: u32) -> bool {
-        if let Some(item) = self.items.get_mut(key) {
+    fn add(&mut self, key: K, group: u32) -> bool {
+        if let Some(item) = self.items.get_mut(&key) {
             item.again |= item.running;
             return false;
         }
         self.items.insert(
-            key.to_vec(),
+            key.clone(),
             Item { group, since: Instant::now(), backoff: Backoff::new(RETRY_MIN, RETRY_MAX), running: false, again: false },
         );
-        self.ready.push_back(key.to_vec());
+        self.ready.push_back(key);
         *self.groups.entry(group).or_default() += 1;
         true
     }
 
-    fn take(&mut self, now: Instant) -> Option<Vec<u8>> {
+    fn take(&mut self, now: Instant) -> Option<K> {
         let key = match self.ready.pop_front() {
             Some(key) => key,
             None if self.later.first().is_some_and(|(time, _)| *time <= now) => self.later.pop_first()?.1,
@@ -363,13 +396,13 @@ impl QueueState {
         Some(key)
     }
 
-    fn succeeded(&mut self, key: &[u8]) {
+    fn succeeded(&mut self, key: &K) {
         let Some(item) = self.items.get_mut(key) else { return };
         self.failing -= usize::from(item.backoff.failures() > 0);
         if item.again {
             item.backoff.reset();
             (item.running, item.again, item.since) = (false, false, Instant::now());
-            self.ready.push_back(key.to_vec());
+            self.ready.push_back(key.clone());
         } else if let Some(item) = self.items.remove(key)
             && let Some(count) = self.groups.get_mut(&item.group)
         {
@@ -380,12 +413,12 @@ impl QueueState {
         }
     }
 
-    fn put_off(&mut self, key: &[u8], now: Instant) {
+    fn put_off(&mut self, key: &K, now: Instant) {
         let Some(item) = self.items.get_mut(key) else { return };
         self.failing += usize::from(item.backoff.failures() == 0);
         let wait = item.backoff.next_wait();
         item.running = false;
-        self.later.insert((now + wait, key.to_vec()));
+        self.later.insert((now + wait, key.clone()));
     }
 }
 

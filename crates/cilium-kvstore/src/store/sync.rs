@@ -38,7 +38,7 @@ pub struct SyncStoreOptions {
 pub struct SyncStore {
     options: SyncStoreOptions,
     values: Arc<Values>,
-    queue: SyncQueue,
+    queue: SyncQueue<Values>,
     asked_for_canary: AtomicBool,
     synced: watch::Receiver<bool>,
     canary: CanaryWriter,
@@ -58,14 +58,20 @@ struct Values {
 }
 
 impl Wanted for Values {
-    fn value(&self, key: &[u8]) -> Option<Arc<[u8]>> {
+    type Key = Vec<u8>;
+
+    fn etcd_key(&self, key: &Vec<u8>) -> Vec<u8> {
+        key.clone()
+    }
+
+    fn value(&self, key: &Vec<u8>) -> Option<Arc<[u8]>> {
         self.by_key().get(key).cloned()
     }
 
-    fn keys_behind(&self, last: Option<&[u8]>, count: usize) -> Vec<Vec<u8>> {
+    fn keys_behind(&self, last: Option<&Vec<u8>>, count: usize) -> Vec<Vec<u8>> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
         let by_key = self.by_key();
-        let keys = by_key.range::<[u8], _>((begin, Bound::Unbounded)).map(|(key, _)| key);
+        let keys = by_key.range::<Vec<u8>, _>((begin, Bound::Unbounded)).map(|(key, _)| key);
         keys.filter(|key| !key.starts_with(SYNCED_PREFIX.as_bytes())).take(count).cloned().collect()
     }
 }
@@ -81,7 +87,7 @@ impl SyncStore {
     #[must_use]
     pub fn start(session: &Session, options: SyncStoreOptions) -> Self {
         let values = Arc::new(Values::default());
-        let queue = SyncQueue::new(session.clone(), Arc::clone(&values) as Arc<dyn Wanted>, options.life, options.workers);
+        let queue = SyncQueue::new(session.clone(), Arc::clone(&values), options.life, options.workers);
         let canary = canary_key(&options);
         let stop = CancellationToken::new();
         queue.on_lease_lost(&options.prefix, SyncQueue::add_lost);
@@ -91,8 +97,8 @@ impl SyncStore {
         queue.on_lease_lost(&canary, move |queue, _| {
             let (after, told) = (queue.clone(), told.clone());
             queue.session().spawn(ended.clone(), async move {
-                after.settled(SyncQueue::LOST).await;
-                after.add_now(&told, LATER);
+                after.settled(SyncQueue::<Values>::LOST).await;
+                after.add_now(told, LATER);
             });
         });
         let running = queue.clone();
@@ -111,14 +117,14 @@ impl SyncStore {
         }
         drop(values);
         let group = if self.asked_for_canary.load(Ordering::SeqCst) { LATER } else { INITIAL };
-        self.queue.add_now(&key, group);
+        self.queue.add_now(key, group);
     }
 
     /// Removes a key below the prefix. Has no effect on an unknown key.
     pub fn delete(&self, name: &[u8]) {
         let key = self.key(name);
         if self.values.by_key().remove(&key).is_some() {
-            self.queue.add_now(&key, LATER);
+            self.queue.add_now(key, LATER);
         }
     }
 
@@ -133,7 +139,7 @@ impl SyncStore {
         self.canary.session.spawn(self.canary.stop.clone(), async move {
             queue.settled(INITIAL).await;
             values.by_key().insert(key.clone(), value);
-            queue.add_now(&key, INITIAL);
+            queue.add_now(key, INITIAL);
             queue.settled(INITIAL).await;
             told.send_replace(true);
         });

@@ -15,18 +15,24 @@ impl Numbered {
 }
 
 impl Wanted for Numbered {
-    fn value(&self, key: &[u8]) -> Option<Arc<[u8]>> {
-        Some(key.into())
+    type Key = Vec<u8>;
+
+    fn etcd_key(&self, key: &Vec<u8>) -> Vec<u8> {
+        key.clone()
     }
 
-    fn keys_behind(&self, last: Option<&[u8]>, count: usize) -> Vec<Vec<u8>> {
+    fn value(&self, key: &Vec<u8>) -> Option<Arc<[u8]>> {
+        Some(key.as_slice().into())
+    }
+
+    fn keys_behind(&self, last: Option<&Vec<u8>>, count: usize) -> Vec<Vec<u8>> {
         let keys = (0..self.0).map(Self::key);
-        keys.skip_while(|key| last.is_some_and(|last| key.as_slice() <= last)).take(count).collect()
+        keys.skip_while(|key| last.is_some_and(|last| key <= last)).take(count).collect()
     }
 }
 
 /// Returns a queue over an endpoint without a server: each attempt fails after 20 ms.
-fn queue(keys: usize) -> SyncQueue {
+fn queue(keys: usize) -> SyncQueue<Numbered> {
     let file = EtcdConfig::new("http://127.0.0.1:1");
     let client = ClientOptions { request_timeout: Duration::from_millis(20), ..ClientOptions::default() };
     let session = Session::start(file, SessionOptions { client, ..SessionOptions::default() }, CancellationToken::new());
@@ -36,12 +42,12 @@ fn queue(keys: usize) -> SyncQueue {
 #[tokio::test]
 async fn what_was_being_written_when_a_run_was_dropped_is_written_by_the_next_one() {
     let queue = queue(1);
-    queue.add_now(b"a", 1);
+    queue.add_now(b"a".to_vec(), 1);
     {
         let mut run = std::pin::pin!(queue.run());
         assert!(futures_util::poll!(&mut run).is_pending());
         assert!(queue.shared.state().items[&b"a"[..]].running);
-        queue.add_now(b"a", 1);
+        queue.add_now(b"a".to_vec(), 1);
     }
     assert_eq!(queue.counts().failed, 0, "the first run came to no end of its try");
     let second = async {
@@ -64,15 +70,15 @@ async fn keys_of_lost_leases_are_found_piece_by_piece_as_far_as_there_is_room() 
     let queue = queue(count);
     let all: Vec<Vec<u8>> = (0..count).map(Numbered::key).collect();
     queue.add_lost(&LostKeys::of(all.iter().map(Vec::as_slice)));
-    assert_eq!(queue.pending(SyncQueue::LOST), 1, "nothing is found yet, and nothing may be taken for written");
+    assert_eq!(queue.pending(SyncQueue::<Numbered>::LOST), 1, "nothing is found yet, and nothing may be taken for written");
     assert!(queue.look_for_lost());
     assert_eq!(queue.counts().waiting, LOOKED_AT_ONCE);
     while queue.look_for_lost() {}
     assert_eq!(queue.counts().waiting, WAITING_MAX, "there is no room for more");
-    assert_eq!(queue.pending(SyncQueue::LOST), WAITING_MAX + 1);
+    assert_eq!(queue.pending(SyncQueue::<Numbered>::LOST), WAITING_MAX + 1);
     let now = Instant::now();
     let (mut written, mut looks) = (0, 0);
-    while queue.pending(SyncQueue::LOST) > 0 {
+    while queue.pending(SyncQueue::<Numbered>::LOST) > 0 {
         let taken = queue.shared.state().take(now);
         taken.iter().for_each(|key| queue.shared.state().succeeded(key));
         written += usize::from(taken.is_some());
@@ -84,29 +90,29 @@ async fn keys_of_lost_leases_are_found_piece_by_piece_as_far_as_there_is_room() 
 
 #[tokio::test]
 async fn a_key_waits_once_is_written_again_if_it_changed_meanwhile_and_counts_until_it_succeeded() {
-    let mut state = QueueState::default();
+    let mut state = QueueState::<&str>::default();
     let now = Instant::now();
-    assert!(state.add(b"a", 1));
-    assert!(!state.add(b"a", 1), "it waits already");
-    assert!(state.add(b"b", 1));
-    assert_eq!(state.take(now).as_deref(), Some(&b"a"[..]));
-    assert!(!state.add(b"a", 1), "it changed while it was written");
-    state.succeeded(b"a");
+    assert!(state.add("a", 1));
+    assert!(!state.add("a", 1), "it waits already");
+    assert!(state.add("b", 1));
+    assert_eq!(state.take(now), Some("a"));
+    assert!(!state.add("a", 1), "it changed while it was written");
+    state.succeeded(&"a");
     assert_eq!(state.groups.get(&1), Some(&2));
-    assert_eq!(state.take(now).as_deref(), Some(&b"b"[..]));
-    state.put_off(b"b", now);
-    assert_eq!(state.take(now).as_deref(), Some(&b"a"[..]));
-    state.succeeded(b"a");
+    assert_eq!(state.take(now), Some("b"));
+    state.put_off(&"b", now);
+    assert_eq!(state.take(now), Some("a"));
+    state.succeeded(&"a");
     assert_eq!(state.groups.get(&1), Some(&1));
     assert_eq!(state.take(now), None, "b waits before it is tried again");
-    assert_eq!(state.take(now + RETRY_MIN).as_deref(), Some(&b"b"[..]));
-    state.put_off(b"b", now);
+    assert_eq!(state.take(now + RETRY_MIN), Some("b"));
+    state.put_off(&"b", now);
     assert_eq!(state.later.first().unwrap().0, now + 2 * RETRY_MIN);
     for _ in 0..40 {
         state.later.clear();
-        state.put_off(b"b", now);
+        state.put_off(&"b", now);
     }
     assert_eq!(state.later.first().unwrap().0, now + RETRY_MAX);
-    state.succeeded(b"b");
+    state.succeeded(&"b");
     assert!(state.groups.is_empty() && state.items.is_empty());
 }
