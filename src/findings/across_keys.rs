@@ -1,4 +1,4 @@
-//! Findings across keys: what a survey saw, as text for people.
+//! Texts of findings across keys, from the results of a survey.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,12 +9,15 @@ use crate::handle;
 use crate::handle::{Reading, Survey};
 use crate::model::{ClusterName, EntryKey, FindingObject, Kind, ObjectPrefix};
 
-/// What else may be behind pod CIDRs that overlap: ranges that no pod has an address from (cilium/cilium#46179).
+/// What else may be behind pod CIDRs that overlap: ranges that no pod has an address from
+/// (cilium/cilium#46179).
 const MADE_UP: &str =
     "with ENI, Azure or multi-pool IPAM, some versions of Cilium announce wrong pod CIDRs (cilium/cilium#46179): upgrade them";
 
-/// A finding across keys. `None` where what it rests on is just being read, as a list that is not complete says nothing of what is absent, and
-/// where it is over since the survey.
+/// Returns a finding across keys with its text.
+///
+/// Returns `None` if the finding was resolved since the survey, or if it depends on data that is
+/// still being read: an incomplete list does not show that a key is missing.
 pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading, unread: &UnreadNodes) -> Option<FindingObject> {
     let told = match finding {
         handle::Finding::DanglingHostIp(cluster, ip) => dangling_host(finding, cluster, *ip, reading, unread)?,
@@ -62,7 +65,8 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
     Some(FindingObject { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..told })
 }
 
-/// The host may be a node of any cluster, so that nothing is said while the nodes of one are being read for the first time.
+/// Returns the finding about a host that is no node. The host may be a node of any cluster, so
+/// there is no finding while the nodes of a cluster are read for the first time.
 fn dangling_host(
     finding: &handle::Finding,
     cluster: &ClusterName,
@@ -128,13 +132,13 @@ fn text_of(prefix: ObjectPrefix) -> String {
     if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() }
 }
 
-/// Those of some possible findings that there are.
+/// Returns those of the possible findings that exist, with their texts.
 pub(crate) fn about(findings: &[handle::Finding], survey: &Survey, reading: &Reading) -> Vec<FindingObject> {
     let unread = UnreadNodes::of(reading);
     findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| told(finding, survey, reading, &unread)).collect()
 }
 
-/// A key of a service or endpoint slice, taken apart.
+/// Returns the namespace and the name in the key of a service or endpoint slice.
 pub(crate) fn namespace_and_name(key: &EntryKey) -> Option<(&str, &str)> {
     key.name.split_once('/')
 }

@@ -1,4 +1,5 @@
-//! What is wrong with clusters as a whole, by name. There are few clusters, so this is read from their state when it is asked for.
+//! Findings about single clusters. There are few clusters, so the findings are derived from their
+//! state for each request.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,17 +12,20 @@ use crate::dto::text::rfc3339;
 use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, ClusterStatus, FindingObject, Kind, MissingConfigState, Phase, RevisionRollback};
 
-/// How long a cluster may be in a phase on its way to what is read: agents go on without it after a minute (`clustermesh-sync-timeout`).
+/// Maximum time that a cluster may be in a phase before it lists. Agents wait a minute for a
+/// cluster (`clustermesh-sync-timeout`).
 pub(super) const PHASE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How long it may list: a million keys over a slow line take some minutes.
+/// Maximum time that a cluster may list: a million keys over a slow line need some minutes.
 pub(super) const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// How long it is told that an etcd went back, since it did last: it is over at once, and who is called for it comes within the hour. Several
-/// etcds behind one address do it again with each connection.
+/// Time for which a revision that went back is reported.
+///
+/// The state itself is over at once; an operator reacts within an hour. If several etcds are behind
+/// one address, it happens again with each connection.
 const WENT_BACK_TOLD: Duration = Duration::from_secs(3_600);
 
-/// All of them.
+/// Returns the findings about all clusters.
 pub(super) fn of_clusters(reading: &Reading) -> Vec<FindingObject> {
     let clusters: Vec<ClusterReading> = reading.cluster_names().iter().filter_map(|name| reading.cluster(name)).collect();
     let mut found: Vec<FindingObject> = clusters.iter().flat_map(|cluster| of_cluster(cluster, reading)).collect();
@@ -64,7 +68,8 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<FindingObject>
     found
 }
 
-/// What stands between us and a cluster: its file, the way there, what it lets be read, and what it does not go on from.
+/// Returns the finding about the connection to a cluster: its client file, its endpoints, its
+/// access rights, or a phase that lasts too long.
 fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let error = || status.last_error.as_deref().unwrap_or("there is no error message");
     if let Some(error) = &status.file_error {
@@ -80,7 +85,7 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject
     if let Some(state) = &status.missing_config {
         return missing_config(name, status, state);
     }
-    // what has a finding of its own is not told twice
+    // these states have their own findings
     let is_told = status.too_large.is_some() || status.refused.iter().any(|refused| refused.kind == Kind::Cluster);
     if is_told || matches!(status.phase, Phase::Live | Phase::SourceLost) {
         return None;
@@ -113,8 +118,11 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject
     Some(FindingObject { since: since(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
 }
 
-/// Reports whose etcd the file of a cluster leads to. At once if there is evidence that it is another cluster's, or the user may not read the config. A
-/// cluster that had a config is given a minute: a KVStoreMesh that starts anew writes the configs of its clusters one after another.
+/// Returns the finding about an etcd without the cluster's config.
+///
+/// It is reported at once if the etcd probably belongs to another cluster, or if the user may not
+/// read the config. Otherwise it is reported after a minute, because a KVStoreMesh that restarts
+/// writes the configs of its clusters one after another.
 fn missing_config(name: &ClusterName, status: &ClusterStatus, state: &MissingConfigState) -> Option<FindingObject> {
     let MissingConfigState { since: missing_since, missing } = state;
     let is_certain = !status.config_deleted && (missing.denied || !missing.others.is_empty());
@@ -127,14 +135,14 @@ fn missing_config(name: &ClusterName, status: &ClusterStatus, state: &MissingCon
     Some(FindingObject { since: since(*missing_since), ..finding })
 }
 
-/// The first of its certificates that ends.
+/// Returns the finding about the cluster's certificate that expires first.
 fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let what = format!("the client certificate or the CA for {name}");
     let advice = format!("renew it and replace the file that the client file of {name} names: the next connection uses it");
     expiring((name.as_str(), &what), [name], status.certificate_expiry?, &advice)
 }
 
-/// What a cluster says of itself and how much it says.
+/// Returns the findings about a cluster's config, its size and its revisions.
 fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<FindingObject> {
     let mut found = Vec::new();
     let is_told = status.missing_config.as_ref().is_some_and(|state| missing_config(name, status, state).is_some());
@@ -166,7 +174,7 @@ fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<FindingObject
     found
 }
 
-/// Values of a cluster that could not be used.
+/// Returns the finding about rejected values of a cluster.
 fn rejected(name: &ClusterName, reading: &Reading) -> Option<FindingObject> {
     let (count, first) = reading.rejected_of(name);
     let key = first?.to_string();
@@ -180,11 +188,12 @@ fn rejected(name: &ClusterName, reading: &Reading) -> Option<FindingObject> {
     Some(FindingObject { count, key: Some(key), ..finding("rejectedValues", name.as_str(), [name], detail, advice) })
 }
 
-/// Ids that several clusters claim: their identities mean different labels under the same numbers.
+/// Returns the findings about ids that several clusters have. The identities of such clusters have
+/// the same numbers with different labels.
 fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = FindingObject> {
     let mut by_id: BTreeMap<u32, Vec<ClusterName>> = BTreeMap::new();
     for cluster in clusters {
-        // of two that claim one id the second is refused, and keeps the one that it had
+        // if two clusters claim an id, the second is refused and keeps its earlier id
         let claimed = cluster.status.as_ref().and_then(|status| status.claimed_id);
         let id = claimed.or(cluster.record.config.as_ref().map(|config| config.id));
         if let Some(id) = id.map(|id| id.0).filter(|id| *id > 0) {
@@ -197,7 +206,7 @@ fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = FindingObj
     })
 }
 
-/// A moment of the monotonic clock on the wall clock, for people.
+/// Converts a time of the monotonic clock to wall-clock time as text.
 fn since(at: Instant) -> Option<String> {
     SystemTime::now().checked_sub(at.elapsed()).map(rfc3339)
 }

@@ -1,4 +1,4 @@
-//! Certificates that end soon.
+//! Certificates that expire soon.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,11 +6,12 @@ use super::finding;
 use crate::dto::text::rfc3339;
 use crate::model::{FindingObject, Severity};
 
-/// How long before a certificate ends it is told, and when that is urgent: as most who renew by hand are told.
+/// Times before the expiry of a certificate at which it is reported, and at which the finding
+/// becomes critical. Certificate authorities usually send reminders at these times.
 const TOLD: Duration = Duration::from_secs(30 * 86_400);
 const URGENT: Duration = Duration::from_secs(7 * 86_400);
 
-/// That a certificate ends, where it does within the month.
+/// Returns the finding about a certificate that expires within 30 days.
 pub(super) fn expiring(
     (subject, what): (&str, &str),
     clusters: impl IntoIterator<Item = impl ToString>,

@@ -1,9 +1,10 @@
-//! The kinds of findings, how bad each is, and how many are told.
+//! Severity and advice of each kind of finding, and the limits on published findings.
 
 use crate::model::{FindingObject, Severity};
 
-/// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
-/// `info`: something that passes by itself, or that nobody need do anything about today.
+/// Each kind with its severity. `critical`: something is not served, or not for long; `warning`:
+/// something is served that is probably not meant; `info`: something that passes by itself, or that
+/// nobody need do anything about today.
 pub(crate) const KINDS: [(&str, Severity); 33] = [
     ("certificateExpiring", Severity::Warning),
     ("clusterConfigLost", Severity::Warning),
@@ -40,14 +41,19 @@ pub(crate) const KINDS: [(&str, Severity); 33] = [
     ("writerSilent", Severity::Warning),
 ];
 
-/// How many findings are told at once: some nine of each cluster of the largest mesh (511) are 4,600, the rest is for what shows across keys. Two clusters
-/// with the same addresses may have a million of that sort: whoever wants them all lists them.
+/// Maximum number of findings in the change stream.
+///
+/// Nine for each cluster of the largest mesh (511) are 4,600. The others are for findings across
+/// keys. Two clusters with the same addresses may have a million of these: `/v1/problems` lists
+/// all.
 pub(crate) const TOLD_COUNT_MAX: usize = 8_192;
 
-/// How many bytes their texts have: a finding has some 0.5 KB, so that only texts with very long keys come near.
+/// Maximum bytes of the texts of all findings in the change stream. A finding has about 0.5 KB, so
+/// only texts with very long keys reach this limit.
 pub(crate) const TOLD_BYTES_MAX: usize = 16 << 20;
 
-/// A finding of a kind about a subject, of clusters; `detail` says what is wrong and `advice` what to do.
+/// A finding of a kind about a subject, of clusters; `detail` says what is wrong and `advice` what
+/// to do.
 pub(crate) fn finding(
     kind: &'static str,
     subject: &str,

@@ -1,4 +1,5 @@
-//! The task that detects findings each second, and passes changes to the change stream and the poster.
+//! The task that detects findings each second, and passes changes to the change stream and the
+//! poster.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -1,4 +1,4 @@
-//! What is wrong with this process: its directory, its store and its own files.
+//! Findings about this process: its config directory, its store and its own files.
 
 use super::FindingSources;
 use super::expiry::expiring;
@@ -8,7 +8,7 @@ use crate::handle::PersistState;
 use crate::model::{ClusterName, FindingObject};
 use crate::server::TLS_CERTIFICATE;
 
-/// All of it.
+/// Returns the findings about this process.
 pub(super) fn of_process(sources: &FindingSources) -> Vec<FindingObject> {
     const NOBODY: [&str; 0] = [];
     let (handle, files) = (&sources.handle, &sources.files);
@@ -46,7 +46,7 @@ pub(super) fn of_process(sources: &FindingSources) -> Vec<FindingObject> {
         let advice = "meshkeep reads the missing data from the remote clusters again, and the next start resolves the finding; check the disk of --data-dir, and remove the files that were set aside when you no longer need them";
         found.push(finding("storeLosses", "", NOBODY, detail, advice));
     }
-    // that another one writes is nothing wrong
+    // it is not an error if another meshkeep is the leader
     if let Some(error) = handle.reflection().and_then(|reflection| reflection.error) {
         let detail = format!("the etcd of reflect --to cannot be written: {error}; its keys are no longer updated");
         let advice = "check that it runs and has space, and that the user of the client file may read and write below cilium/: meshkeep tries again until it succeeds";

@@ -1,9 +1,9 @@
 //! Publishes findings to the change stream (`kind=problem`).
 //!
-//! [`FindingPublisher`] compares the current findings with those that it published last, and returns
-//! one change for each finding that is new, differs or is over. The comparison runs at intervals
-//! (`lookout`), so changes that only time makes, such as a certificate that is about to expire, are
-//! published too, and a finding that begins and ends between two comparisons is not.
+//! [`FindingPublisher`] compares the current findings with those that it published last, and
+//! returns one change for each finding that is new, differs or is over. The comparison runs at
+//! intervals (`lookout`), so changes that only time makes, such as a certificate that is about to
+//! expire, are published too, and a finding that begins and ends between two comparisons is not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,8 +80,8 @@ impl FindingPublisher {
         &self.told
     }
 
-    /// Returns up to [`CHANGES_MAX`] changes that lead from the published findings to `found`, those
-    /// that end a finding first, and counts them as published.
+    /// Returns up to [`CHANGES_MAX`] changes that lead from the published findings to `found`,
+    /// those that end a finding first, and counts them as published.
     pub(crate) fn changes(&mut self, found: FindingSet) -> Vec<FindingChange> {
         let gone: Vec<EntryKey> = self.told.keys().filter(|key| !found.by_key.contains_key(key)).take(CHANGES_MAX).cloned().collect();
         let mut changes: Vec<FindingChange> = gone.into_iter().map(|key| (key, None)).collect();

@@ -1,7 +1,8 @@
 //! Keeps a [`Survey`] of findings across keys up to date.
 //!
-//! One task scans everything once the store is loaded, and applies changes from then on. It works in
-//! slices of some milliseconds on the blocking threads, one at a time, and so uses at most one core.
+//! One task scans everything once the store is loaded, and applies changes from then on. It works
+//! in slices of some milliseconds on the blocking threads, one at a time, and so uses at most one
+//! core.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ const FIRST_WAIT_MAX: Duration = Duration::from_secs(2);
 /// while thousands of keys change at once.
 const CHANGES_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Interval between two scans of changes if no request waits. At 5,000 changes/s a scan has some 500
-/// changes, which share copied nodes.
+/// Interval between two scans of changes if no request waits. At 5,000 changes/s a scan has some
+/// 500 changes, which share copied nodes.
 const SPACING: Duration = Duration::from_millis(100);
 
 /// Maximum pause after a long scan. While a million keys arrive, other work gets half of the core.
@@ -70,8 +71,8 @@ impl Surveyor {
         self.newest.borrow().clone()
     }
 
-    /// Returns a survey that covers everything that a reading has. If that takes too long, returns the
-    /// newest one.
+    /// Returns a survey that covers everything that a reading has. If that takes too long, returns
+    /// the newest one.
     pub(crate) async fn survey(&self, reading: &Reading) -> Surveyed {
         let wanted = reading.position().sequence;
         let mut newest = self.newest.clone();

@@ -1,20 +1,20 @@
-//! The clusters whose nodes were never read, so that an address may be of a node that is not known.
+//! Clusters whose nodes were never read. An unknown address may belong to one of their nodes.
 
 use super::clusters::{LISTING_TIME_MAX, PHASE_TIME_MAX};
 use crate::handle::{Origin, Reading};
 use crate::model::{ClusterName, ClusterStatus, Kind, Phase};
 
-/// The clusters whose nodes were never read. Made once for all findings of a reading.
+/// Clusters whose nodes were never read. Computed once for all findings of a snapshot.
 #[derive(Debug)]
 pub(crate) struct UnreadNodes {
-    /// Their names.
     pub(super) clusters: Vec<ClusterName>,
-    /// Whether one of them is on its way to be read and not late, so that its nodes are expected soon.
+    /// Set if one of the clusters is being read and is not late, so that its nodes are expected
+    /// soon.
     pub(super) is_arriving: bool,
 }
 
 impl UnreadNodes {
-    /// Those of a reading.
+    /// Returns the clusters of a snapshot whose nodes were never read.
     pub(crate) fn of(reading: &Reading) -> Self {
         let mut clusters = reading.cluster_names();
         clusters.retain(|name| reading.source(name, Kind::Node).origin == Origin::NeverRead);
@@ -24,7 +24,8 @@ impl UnreadNodes {
     }
 }
 
-/// Whether a cluster is on its way to be read. One that takes longer than usual has a finding of its own.
+/// Returns whether a cluster is being read. A cluster that needs longer than usual has its own
+/// finding.
 fn is_arriving(status: &ClusterStatus) -> bool {
     let limit = match status.phase {
         Phase::Connecting | Phase::ReadingConfig | Phase::WaitingForCanary => PHASE_TIME_MAX,

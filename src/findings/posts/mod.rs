@@ -1,9 +1,10 @@
-//! `--on-problem`: a `POST` of each finding that appears or ends.
+//! Webhook of `--on-problem`: a `POST` for each finding that appears or is resolved.
 //!
 //! There is no queue. The current findings are compared with those that the receiver has accepted
 //! ([`Outstanding`]), and the differences are posted one at a time. A slow or unavailable receiver
-//! costs no more memory than the findings themselves, and gets the current findings once it answers;
-//! a finding that began and ended meanwhile is not posted. Nothing waits for a receiver.
+//! costs no more memory than the findings themselves, and gets the current findings once it
+//! answers; a finding that appeared and was resolved meanwhile is not posted. Nothing waits for a
+//! receiver.
 
 mod outstanding;
 
@@ -24,29 +25,30 @@ use crate::dto::problems::Finding;
 use crate::dto::text::rfc3339;
 use crate::model::{Backoff, EntryKey, Object, SecretUrl};
 
-/// Maximum time to connect.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Maximum time of a request, connecting included. A later answer does not count, and the finding is
-/// posted again.
+/// Maximum time of a request, connecting included. A later answer does not count, and the finding
+/// is posted again.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The pause between two posts: ten a second, so that whatever breaks at once is no flood.
+/// Pause between two posts: ten per second, so that many simultaneous findings do not flood the
+/// receiver.
 const PACE: Duration = Duration::from_millis(100);
 
-/// The first wait after a post that failed; each further one doubles it.
+/// Wait after the first failed post. Each further failure doubles it.
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
 
-/// The longest wait: a receiver that is back is told within a minute.
+/// Maximum wait after a failure: a receiver that is available again gets the findings within a
+/// minute.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
-/// The longest wait that a receiver may ask for by `Retry-After`.
+/// Maximum wait that a receiver may request with `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
-/// What is there, by the key that the change stream has for it.
+/// Current findings by their keys in the change stream.
 type Standing = BTreeMap<EntryKey, Arc<Object>>;
 
-/// What is to be posted, and what became of it. Cheap to clone.
+/// Findings to post, and counters of the results. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Posts(Arc<Board>);
 
@@ -60,14 +62,14 @@ struct Board {
 }
 
 impl Posts {
-    /// These are all that there are now. Copies them only where somebody posts them.
+    /// Sets the current findings. Copies them only if a sender runs.
     pub(super) fn show(&self, standing: &Standing) {
         if self.0.standing.receiver_count() > 0 {
             self.0.standing.send_replace(Arc::new(standing.clone()));
         }
     }
 
-    /// How many posts ended in each way, by name, and how many wait.
+    /// Returns the number of posts by result, and the number of findings that wait.
     pub(crate) fn counts(&self) -> ([(&'static str, u64); 3], u64) {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Board { taken, failed, refused, waiting, .. } = &*self.0;
@@ -75,7 +77,7 @@ impl Posts {
     }
 }
 
-/// What is sent.
+/// JSON body of a post.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
@@ -85,7 +87,7 @@ struct Body<'a> {
     meshkeep: Sender<'a>,
 }
 
-/// Who sends it: another start has told nothing of what an earlier one told.
+/// Identification of the sender. After a restart all findings are posted again.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Sender<'a> {
@@ -93,25 +95,25 @@ struct Sender<'a> {
     started_at: &'a str,
 }
 
-/// What became of a post.
+/// Result of a post.
 enum Delivery {
     Taken,
-    /// It will never be taken: why.
+    /// The receiver will never accept the finding, for this reason.
     Refused(String),
-    /// It may be, later: why not now, and when the receiver says.
+    /// The post may succeed later: the reason, and the wait that the receiver requests.
     Failed(String, Option<Duration>),
 }
 
-/// Why nothing can be posted to the URL of `--on-problem`.
+/// Error: the URL of `--on-problem` cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use --on-problem {shown}: {reason}")]
 pub struct OnProblemError {
-    /// The part of the URL that may be shown.
+    /// URL without its secret parts.
     shown: String,
     reason: String,
 }
 
-/// A client for one receiver.
+/// HTTP client for one receiver.
 #[derive(Debug)]
 pub(crate) struct Poster {
     client: Client,
@@ -120,17 +122,19 @@ pub(crate) struct Poster {
 }
 
 impl Poster {
-    /// Sends nothing yet.
+    /// Creates the client without connecting.
     ///
     /// # Errors
-    /// [`OnProblemError`], without what of the URL is secret.
+    /// [`OnProblemError`], without the secret parts of the URL.
     pub(crate) fn new(url: &SecretUrl) -> Result<Self, OnProblemError> {
         let shown = url.shown();
         let refused = |reason: String| OnProblemError { shown: shown.clone(), reason };
         let parsed = Url::parse(url.whole()).map_err(|error| refused(format!("it is not a URL ({error})")))?;
-        // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
+        // reqwest needs a provider for plain HTTP too; the call fails only if one is installed
+        // already
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        // no connection is kept: there are minutes between two posts, and one that the receiver closed meanwhile would cost one
+        // no connection is kept open: there are minutes between two posts, and a post over a
+        // connection that the receiver has closed would fail
         let mut builder = Client::builder().connect_timeout(CONNECT_TIME_MAX).timeout(ANSWER_TIME_MAX).pool_max_idle_per_host(0);
         builder = builder.redirect(Policy::none()).no_proxy();
         if parsed.scheme() == "https" {
@@ -143,7 +147,7 @@ impl Poster {
         Ok(Self { client, url: parsed, shown })
     }
 
-    /// Posts what appears and goes, until it is dropped.
+    /// Posts findings that appear or are resolved, until it is dropped.
     pub(crate) async fn run(self, posts: Posts, uptime: Duration) {
         let started_at = rfc3339(SystemTime::now().checked_sub(uptime).unwrap_or(SystemTime::UNIX_EPOCH));
         let (board, mut standing) = (&posts.0, posts.0.standing.subscribe());
@@ -202,7 +206,8 @@ impl Poster {
     }
 }
 
-/// What an answer means: a receiver that refuses one finding will refuse it again, but for those that ask for time (RFC 9110 §15.5.9, RFC 6585 §4).
+/// Returns the result that a response stands for. A receiver that refuses a finding would refuse it
+/// again, except with the statuses that ask for a later attempt (RFC 9110 §15.5.9, RFC 6585 §4).
 fn outcome(response: &Response) -> Delivery {
     let status = response.status();
     if status.is_success() {
@@ -216,7 +221,7 @@ fn outcome(response: &Response) -> Delivery {
     Delivery::Refused(format!("it answers {status}"))
 }
 
-/// Why nothing was answered, without the URL.
+/// Returns the text of a client error and its causes, without the URL.
 fn reason(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();

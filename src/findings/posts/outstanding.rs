@@ -1,4 +1,4 @@
-//! What a receiver has not heard yet: the difference between what is there and what it took. Pure.
+//! Findings that the receiver has accepted, and the difference to the current ones. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,28 +7,29 @@ use super::Standing;
 use crate::findings::{TOLD_BYTES_MAX, TOLD_COUNT_MAX};
 use crate::model::{EntryKey, Object, Severity};
 
-/// One thing to post.
+/// Finding to post.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) key: EntryKey,
-    /// As it is, or as it was last.
+    /// The current finding, or its last state if it was resolved.
     pub(super) object: Arc<Object>,
-    /// Whether it appeared; else it went.
+    /// Set if the finding appeared; otherwise it was resolved.
     pub(super) is_there: bool,
 }
 
-/// What the receiver took for there, and what it did not take. As many findings as the change stream tells at most, in number and bytes, however
-/// the receiver answers.
+/// Findings that the receiver has accepted and that are not resolved for it, and failed posts. It
+/// has at most as many findings and bytes as the change stream, however the receiver answers.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     told: Standing,
     told_bytes: usize,
-    /// How often each change was tried in vain: only of changes that are still due.
+    /// Number of failed attempts of each pending post.
     tries: BTreeMap<EntryKey, u32>,
 }
 
 impl Outstanding {
-    /// What to post next: what was tried least, so that one that the receiver chokes on holds up no other; then what went, then the worst.
+    /// Returns the next post: the one with the fewest failed attempts, so that a finding that the
+    /// receiver cannot process does not block others; then resolved findings, then the most severe.
     pub(super) fn next(&mut self, now: &Standing) -> Option<Change> {
         let told = &self.told;
         self.tries.retain(|key, _| told.contains_key(key) != now.contains_key(key));
@@ -42,14 +43,14 @@ impl Outstanding {
         Some(Change { key: key.clone(), object: Arc::clone(object), is_there })
     }
 
-    /// How many changes are due.
+    /// Returns the number of pending posts.
     pub(super) fn count(&self, now: &Standing) -> u64 {
         let gone = self.told.keys().filter(|key| !now.contains_key(key)).count();
         let appeared = now.keys().filter(|key| !self.told.contains_key(key)).count();
         (gone + appeared) as u64
     }
 
-    /// The receiver knows of it now.
+    /// Records that the receiver has accepted a post.
     pub(super) fn settle(&mut self, change: Change) {
         let Change { key, object, is_there } = change;
         self.tries.remove(&key);
@@ -62,7 +63,7 @@ impl Outstanding {
         }
     }
 
-    /// It does not know of it yet.
+    /// Records a failed attempt.
     pub(super) fn fail(&mut self, change: Change) {
         let tries = self.tries.entry(change.key).or_default();
         *tries = tries.saturating_add(1);
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!((outstanding.next(&standing([("staleFile", "a"), ("sourceLost", "c")])), outstanding.tries.len()), (None, 0));
     }
 
-    /// A receiver that takes all that appears and never that something went.
+    /// A receiver that accepts new findings but never that one was resolved.
     #[test]
     fn what_is_held_is_bounded_however_the_receiver_answers() {
         let mut outstanding = Outstanding::default();
@@ -134,7 +135,7 @@ mod tests {
         for (key, object) in &early {
             outstanding.fail(Change { key: key.clone(), object: Arc::clone(object), is_there: false });
         }
-        // what was never tried would come first, were there room for it
+        // a new finding would come first if there were capacity
         let gone = outstanding.next(&late).unwrap();
         assert!(!gone.is_there);
         outstanding.settle(gone);
