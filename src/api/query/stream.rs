@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{parse_address, parse_cidr, parse_clusters, parse_exact_name, parse_kind, parse_labels, parse_scope};
+use super::filters::Filters;
 use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
 use crate::handle::Filter;
@@ -48,7 +48,7 @@ pub(crate) trait StreamQuery {
 macro_rules! stream_query {
     ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$meta])*
-        #[derive(Debug, Deserialize, IntoParams)]
+        #[derive(Debug, Clone, Deserialize, IntoParams)]
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
         #[into_params(parameter_in = Query)]
         pub(crate) struct $name {
@@ -108,20 +108,11 @@ macro_rules! stream_query {
             }
 
             fn filter(&self) -> Result<Filter, Problem> {
-                Ok(Filter {
-                    kinds: self.kind.iter().map(|name| parse_kind(name)).collect::<Result<_, _>>()?,
-                    clusters: parse_clusters(&self.cluster)?,
-                    namespace: parse_exact_name("namespace", self.namespace.as_deref())?,
-                    name: parse_exact_name("name", self.name.as_deref())?,
-                    labels: parse_labels(self.label_selector.as_deref(), &self.label)?,
-                    shared: self.shared,
-                    ip: parse_address("ip", self.ip.as_deref())?,
-                    scope: parse_scope(self.scope.as_deref())?,
-                    cidr: parse_cidr(self.cidr.as_deref())?,
-                    identity: self.identity,
-                    hosts: self.node.as_deref().map(parse_host).transpose()?,
-                    pod: parse_exact_name("pod", self.pod.as_deref())?,
-                })
+                let Self { kind, cluster, label_selector, label, namespace, name, shared, ip, scope, cidr, identity, node, pod, .. } =
+                    self.clone();
+                let filters =
+                    Filters { kind, cluster, label_selector, label, namespace, name, shared, ip, scope, cidr, identity, node, pod };
+                filters.parse(None)
             }
         }
     };
@@ -154,11 +145,4 @@ stream_query! {
         #[param(minimum = 1, maximum = 10000)]
         limit: Option<u32>,
     }
-}
-
-/// Parses the host of ipcache entries. Only an address: a stream filters each object by itself,
-/// without a node lookup.
-fn parse_host(node: &str) -> Result<Vec<(Option<crate::model::ClusterName>, std::net::IpAddr)>, Problem> {
-    let node_name = "is not a host address: a stream cannot follow a node's name, use one of its addresses";
-    node.parse().map(|ip: std::net::IpAddr| vec![(None, ip.to_canonical())]).map_err(|_| Problem::bad_parameter("node", node_name))
 }
