@@ -390,7 +390,10 @@ mod tests {
     fn service(backends: u32) -> (Arc<[u8]>, Service) {
         let address = |number: u32| std::net::IpAddr::from(std::net::Ipv4Addr::from(0x0a00_0000 + number));
         let port = |number: u32| format!(r#""{}":{{"http":{{"Protocol":"TCP","Port":80}}}}"#, address(number));
-        let value = format!(r#"{{"backends":{{{}}}}}"#, (0..backends).map(port).collect::<Vec<_>>().join(","));
+        let value = format!(
+            r#"{{"cluster":"paris","namespace":"shop","name":"cart","backends":{{{}}}}}"#,
+            (0..backends).map(port).collect::<Vec<_>>().join(",")
+        );
         let backend = |number| Backend { ip: address(number), ports: Arc::default(), hostname: String::new(), zone: None };
         (value.into_bytes().into(), Service { backends: (0..backends).map(backend).collect(), ..Service::default() })
     }

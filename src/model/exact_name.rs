@@ -34,7 +34,7 @@ mod tests {
         }
         for text in ["car*", "*", "ca?t", "c[a]rt", "{cart,till}", "^cart", "cart$", "cart|till", "car\\w"] {
             let refused = check_exact_name(text).map_err(|error| error.to_string()).unwrap_err();
-            assert!(refused.contains("names are exact"), "{refused}");
+            assert!(refused.contains("names must be exact"), "{refused}");
         }
     }
 }
