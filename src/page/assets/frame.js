@@ -82,7 +82,7 @@ function linkWords() {
   const now = Date.now();
   if (link.state === "lost") {
     const wait = Math.max(0, Math.ceil((link.until - now) / 1000));
-    return { state: "lost", text: `lost at ${clock(link.since)}: again ${wait > 1 ? `in ${wait} s` : "now"}` };
+    return { state: "lost", text: `lost at ${clock(link.since)}: reconnecting ${wait > 1 ? `in ${wait} s` : "now"}` };
   }
   if (link.state === "loading" || (link.state !== "following" && status && !status.loaded)) return { state: "busy", text: "meshkeep is loading its store" };
   if (link.state === "following") return { state: "following", text: `following, ${age((now - heardAt) / 1000)} ago` };

@@ -82,7 +82,7 @@ function Certificate({ expiry }) {
 }
 
 function note(object) {
-  const retry = object.nextRetrySeconds > 0 ? `, again in ${age(object.nextRetrySeconds)}` : "";
+  const retry = object.nextRetrySeconds > 0 ? `, next attempt in ${age(object.nextRetrySeconds)}` : "";
   if (object.phase === "live") return object.origin === "live" ? "" : "not completely confirmed yet";
   return object.lastError ? `${object.lastError}${retry}` : "";
 }
