@@ -175,7 +175,7 @@ fn several_files_are_one_cluster() {
     );
     assert_eq!(
         read(&[cluster, &workload("one", "10.0.0.2").replace("host", "ghost")]).unwrap_err(),
-        [r#"1.yaml:6: workloads[0].node: "ghost" is not one of the nodes"#]
+        [r#"1.yaml:6: workloads[0].node: no node has the name "ghost""#]
     );
 }
 

@@ -110,7 +110,7 @@ async fn what_fails_says_what_to_do() {
     assert_eq!(said(&["get", "node", "paris/nope"]).0, Some(1));
     for pattern in [&["get", "svc", "car*"][..], &["get", "svc", "paris/shop/car*"], &["get", "svc", "--filter", "name=car*"]] {
         let (code, text) = said(pattern);
-        assert!(code == Some(2) && text.contains("names are exact"), "{pattern:?}: {text}");
+        assert!(code == Some(2) && text.contains("names must be exact"), "{pattern:?}: {text}");
     }
     // reported before any connection: nothing listens there
     for position in ["v9.00000000deadbeef.1", "nonsense"] {

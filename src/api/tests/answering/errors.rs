@@ -99,7 +99,7 @@ async fn a_pattern_for_a_name_is_refused_by_every_list_and_stream() {
         for name in names {
             let (status, code, detail) = summary(&fixture.get(&format!("/v1/{list}?{name}=car*")).await);
             assert_eq!((status, code.as_str()), (400, "badParameter"), "{list} {name}");
-            assert!(detail.starts_with(&format!("{name}: ")) && detail.contains("names are exact"), "{detail}");
+            assert!(detail.starts_with(&format!("{name}: ")) && detail.contains("names must be exact"), "{detail}");
         }
     }
 }

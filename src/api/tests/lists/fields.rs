@@ -78,7 +78,7 @@ async fn an_unknown_field_is_refused_with_the_nearest_name() {
     assert_eq!(told, "fields: the field has no member \"first\"");
     assert!(detail(&fixture, "/v1/nodes?fields=name,").await.starts_with("fields: these items have no field \"\""));
     assert_eq!(detail(&fixture, "/v1/nodes?fields=name&fields=labels").await, "fields: is repeated: use it once");
-    assert!(detail(&fixture, "/v1/nodes/paris/paris-worker-1?fields=name").await.starts_with("fields: is not known here"));
+    assert!(detail(&fixture, "/v1/nodes/paris/paris-worker-1?fields=name").await.starts_with("fields: is not a parameter of this path"));
 }
 
 #[tokio::test]
