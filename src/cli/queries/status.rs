@@ -220,7 +220,7 @@ mod tests {
             "endpointSlices": 0, "identities": 0, "ipcache": 0, "rejected": 0}))
         .unwrap();
         let some = StatusCounts { entries: 22, nodes: 4, services: 1, ipcache: 44, service_exports: 1, rejected: 2, ..none.clone() };
-        assert_eq!(counts_line(&some), "holds 22 keys: 4 nodes, 1 service, 44 ipcache entries, 1 service export, 2 rejected values\n");
-        assert_eq!(counts_line(&none), "holds 1 key\n");
+        assert_eq!(counts_line(&some), "22 keys: 4 nodes, 1 service, 44 ipcache entries, 1 service export, 2 rejected values\n");
+        assert_eq!(counts_line(&none), "1 key\n");
     }
 }

@@ -274,7 +274,7 @@ mod tests {
             ("readme", b"Put one file for each cluster here: see the manual.\n", None),
             ("ca.crt", b"", None),
             ("etcd.config", b"endpoint: [x]\n", None),
-            ("fukui", &utf16, Some("it is UTF-16, and the bytes")),
+            ("fukui", &utf16, Some("it is UTF-16 and does not contain")),
             ("gifu", b"ZW5kcG9p\nbnRzOgotIGE=\n", Some("it is base64, perhaps encoded twice")),
             ("mito", b"{\"endpoints\": [\"https://mito:2379\"]}", Some("it is JSON or YAML with its keys in quotes")),
             ("saga", b"\xff\xfe\x00binary", None),

@@ -80,8 +80,8 @@ mod tests {
                 },
                 "is not for a.test but for b.test",
             ),
-            (CertificateError::ExpiredContext { time: at(2), not_after: at(1) }, "ended at 1970-01-01T00:00:01Z"),
-            (CertificateError::NotValidYetContext { time: at(1), not_before: at(2) }, "valid from 1970-01-01T00:00:02Z on"),
+            (CertificateError::ExpiredContext { time: at(2), not_after: at(1) }, "expired at 1970-01-01T00:00:01Z"),
+            (CertificateError::NotValidYetContext { time: at(1), not_before: at(2) }, "not valid before 1970-01-01T00:00:02Z"),
             (CertificateError::InvalidPurpose, "serverAuth"),
             (CertificateError::BadEncoding, "cannot be used"),
         ] {
