@@ -1,6 +1,5 @@
 //! Addresses that a cluster must not publish because they mean something else to each reader, such
-//! as loopback or link-local addresses.
-//! Pure functions, used by `check`.
+//! as loopback or link-local addresses. Pure functions, used by `check`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -17,7 +16,7 @@ const METADATA: [Ipv6Addr; 2] = [
 
 /// Returns the reason why `ip` cannot be published, or `None` if it can. An IPv4-mapped IPv6
 /// address is checked as the IPv4 address.
-pub(super) fn refusal(ip: IpAddr) -> Option<&'static str> {
+pub(super) fn refusal_reason(ip: IpAddr) -> Option<&'static str> {
     match ip.to_canonical() {
         ip if ip.is_multicast() => Some("is a multicast address, which does not belong to one machine"),
         ip if ip.is_loopback() => Some("is a loopback address: each client would connect to itself"),
@@ -35,9 +34,9 @@ pub(super) fn refusal(ip: IpAddr) -> Option<&'static str> {
 
 /// Returns the reason why `net` cannot be published, or `None` if it can. Checks the first and the
 /// last address of the prefix only.
-pub(super) fn prefix_refusal(net: IpNet) -> Option<String> {
+pub(super) fn prefix_refusal_reason(net: IpNet) -> Option<String> {
     let both = [net.network(), net.broadcast()];
-    both.into_iter().find_map(|ip| refusal(ip).map(|reason| format!("{net} cannot be a pod CIDR: {ip} {reason}")))
+    both.into_iter().find_map(|ip| refusal_reason(ip).map(|reason| format!("{net} cannot be a pod CIDR: {ip} {reason}")))
 }
 
 #[cfg(test)]
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_mean_something_else_to_each_reader_are_refused() {
+    fn addresses_with_a_special_meaning_are_refused() {
         for (text, expected) in [
             ("127.0.0.1", Some("is a loopback address")),
             ("127.255.0.9", Some("is a loopback address")),
@@ -77,8 +76,11 @@ mod tests {
             ("2001:db8::1", None),
             ("::ffff:10.0.0.1", None),
         ] {
-            let told = refusal(text.parse().unwrap());
-            assert!(told.map_or(expected.is_none(), |told| expected.is_some_and(|start| told.starts_with(start))), "{text}: {told:?}");
+            let reason = refusal_reason(text.parse().unwrap());
+            assert!(
+                reason.map_or(expected.is_none(), |reason| expected.is_some_and(|start| reason.starts_with(start))),
+                "{text}: {reason:?}"
+            );
         }
     }
 
@@ -93,8 +95,11 @@ mod tests {
             ("10.0.0.0/8", None),
             ("fd00:7::/64", None),
         ] {
-            let told = prefix_refusal(text.parse().unwrap());
-            assert!(told.as_deref().map_or(expected.is_none(), |told| expected.is_some_and(|start| told.starts_with(start))), "{told:?}");
+            let reason = prefix_refusal_reason(text.parse().unwrap());
+            assert!(
+                reason.as_deref().map_or(expected.is_none(), |reason| expected.is_some_and(|start| reason.starts_with(start))),
+                "{reason:?}"
+            );
         }
     }
 }

@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::fault::FileError;
 use super::files::read_files;
-use super::follow::{ChangeRules, FollowError, FollowReport, Follower, keep_metrics};
-use super::plan::{Plan, Resource};
-use super::publish::{PublishError, Publisher};
+use super::follow::{ChangeRules, FileFollower, FollowError, FollowReport, keep_metrics};
+use super::plan::{ClusterPlan, Resource};
+use super::publish::{PlanPublisher, PublishError};
 use super::retire::retire;
 use crate::client_file::{ClientFile, ClientFileError};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
@@ -23,7 +23,7 @@ use crate::model::{ClusterId, ClusterName, redacted_path};
 use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
 use crate::wire::time_text;
-use cilium_kvstore::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use cilium_kvstore::allocator::{Allocator, AllocatorOptions, CollectionLimits, EtcdBackend, StaleIds};
 use cilium_kvstore::{ClientOptions, EtcdConfig, KvLocker, KvstoreError, Life, Session, SessionOptions};
 
 /// Prefix of the identities in a cluster's own etcd (docs/develop/protocol.md §1.2).
@@ -152,7 +152,7 @@ impl From<FollowError> for AnnounceError {
 
 struct Announcer {
     session: Session,
-    plans: watch::Receiver<Arc<Plan>>,
+    plans: watch::Receiver<Arc<ClusterPlan>>,
 }
 
 /// Announces the cluster until `stop` is cancelled. The announced keys stay until their leases
@@ -162,7 +162,7 @@ struct Announcer {
 /// [`AnnounceError`]. A failed request to the etcd does not end the announcer: it logs the failure
 /// and tries again.
 pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Result<(), AnnounceError> {
-    let starting = Follower::start(&options.files, options.rules, Arc::clone(&options.apply_now));
+    let starting = FileFollower::start(&options.files, options.rules, Arc::clone(&options.apply_now));
     let Some(follower) = stop.run_until_cancelled(starting).await else { return Ok(()) };
     let follower = follower?;
     let (plans, reports) = (follower.plans(), follower.reports());
@@ -185,7 +185,7 @@ pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Res
 }
 
 /// Logs what was announced when the announcer ends, and which changes were still held back.
-fn summarize(plan: &Plan, report: &FollowReport) {
+fn summarize(plan: &ClusterPlan, report: &FollowReport) {
     let (cluster, nodes, workloads, services) = (&plan.cluster, plan.nodes.len(), plan.workloads.len(), plan.services.len());
     if report.held.is_empty() && report.faults.is_empty() {
         tracing::info!(%cluster, nodes, workloads, services, "stopped announcing cluster {cluster}: its keys stay until their leases expire");
@@ -250,7 +250,7 @@ impl Announcer {
         let options =
             AllocatorOptions { range: plan.range(), master_key_protection: true, events: Some(sender), ..AllocatorOptions::default() };
         let allocator = Allocator::start(backend, options).unwrap_or_else(|error| unreachable!("no mask is set: {error}"));
-        let publisher = Publisher::new(self.session.clone(), allocator.clone());
+        let publisher = PlanPublisher::new(self.session.clone(), allocator.clone());
         let lost = async {
             while let Some(event) = events.recv().await {
                 publisher.forget(&event);
@@ -269,9 +269,9 @@ impl Announcer {
     async fn announce_under(
         &self,
         mut lock: KvLocker,
-        publisher: &Publisher,
+        publisher: &PlanPublisher,
         allocator: &Allocator<EtcdBackend>,
-        plan: &Plan,
+        plan: &ClusterPlan,
         stop: &CancellationToken,
     ) -> Result<(), AnnounceError> {
         loop {
@@ -338,12 +338,12 @@ impl Announcer {
         if let Some(found) = found.filter(|found| *found != id) {
             return Err(AnnounceError::OtherId { cluster, found, id });
         }
-        self.session.update_if_locked(holder.as_bytes(), name_of_this().as_bytes(), Life::Leased, lock).await?;
+        self.session.update_if_locked(holder.as_bytes(), process_name().as_bytes(), Life::Leased, lock).await?;
         Ok(())
     }
 
     /// Runs everything that needs the lock.
-    async fn work(&self, publisher: &Publisher, allocator: &Allocator<EtcdBackend>, plan: &Plan) {
+    async fn work(&self, publisher: &PlanPublisher, allocator: &Allocator<EtcdBackend>, plan: &ClusterPlan) {
         tokio::join!(
             self.watch(publisher, plan, Some(Resource::Nodes)),
             self.watch(publisher, plan, Some(Resource::Ips)),
@@ -351,13 +351,13 @@ impl Announcer {
             self.watch(publisher, plan, None),
             self.watch_config(publisher, plan),
             self.passes(publisher),
-            self.beats(publisher),
-            self.collections(allocator, plan)
+            self.keep_heartbeat(publisher),
+            self.collect_identities(allocator, plan)
         );
     }
 
     /// Runs a pass after each change of the plan or of the etcd, and one every [`PASS_INTERVAL`].
-    async fn passes(&self, publisher: &Publisher) {
+    async fn passes(&self, publisher: &PlanPublisher) {
         let mut plans = self.plans.clone();
         let (mut failures, mut announced, mut told) = (0, false, String::new());
         loop {
@@ -397,12 +397,12 @@ impl Announcer {
         }
     }
 
-    async fn beats(&self, publisher: &Publisher) {
+    async fn keep_heartbeat(&self, publisher: &PlanPublisher) {
         let mut ticks = interval(HEARTBEAT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            match timeout(HEARTBEAT_MAX, publisher.beat()).await {
+            match timeout(HEARTBEAT_MAX, publisher.write_heartbeat()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "cannot write the heartbeat: clients disconnect after two minutes without one"),
                 Err(_) => tracing::warn!("the heartbeat was not written in time: clients disconnect after two minutes without one"),
@@ -412,28 +412,28 @@ impl Announcer {
 
     /// Watches the keys of a resource, or the canaries for `None`, for changes that other clients
     /// make.
-    async fn watch(&self, publisher: &Publisher, plan: &Plan, resource: Option<Resource>) {
+    async fn watch(&self, publisher: &PlanPublisher, plan: &ClusterPlan, resource: Option<Resource>) {
         let prefix =
             resource.map_or_else(|| synced_prefix(&plan.cluster), |resource| watched_prefix(resource.kind(), &plan.cluster, false));
         let mut watcher = self.session.list_and_watch(prefix.as_bytes(), EVENTS_MAX);
         while let Some(event) = watcher.next().await {
-            publisher.judge(plan, resource, &event);
+            publisher.compare_event(plan, resource, &event);
         }
     }
 
-    async fn watch_config(&self, publisher: &Publisher, plan: &Plan) {
+    async fn watch_config(&self, publisher: &PlanPublisher, plan: &ClusterPlan) {
         let key = cluster_config_key(&plan.cluster);
         let mut watcher = self.session.list_and_watch(key.as_bytes(), EVENTS_MAX);
         while let Some(event) = watcher.next().await {
             // the watched prefix also matches clusters whose names start with this one
             if event.key == key.as_bytes() {
-                publisher.judge(plan, None, &event);
+                publisher.compare_event(plan, None, &event);
             }
         }
     }
 
-    async fn collections(&self, allocator: &Allocator<EtcdBackend>, plan: &Plan) {
-        let what = Collected { range: plan.range(), deletes_per_minute: COLLECTION_RATE };
+    async fn collect_identities(&self, allocator: &Allocator<EtcdBackend>, plan: &ClusterPlan) {
+        let what = CollectionLimits { range: plan.range(), deletes_per_minute: COLLECTION_RATE };
         let mut ticks = interval(COLLECTION_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stale = StaleIds::new();
@@ -457,7 +457,7 @@ fn retry_after(failures: u32) -> Duration {
 }
 
 /// Returns the name of this process for the holder key: host, process id and start time.
-fn name_of_this() -> String {
+fn process_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
     let host = if host.is_empty() { "a host without a name" } else { host };

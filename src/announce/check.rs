@@ -1,6 +1,6 @@
 //! Validation of the files. Applies every rule that a reader of the cluster applies
 //! (docs/develop/protocol.md §2 and §3.11) and resolves references between nodes, workloads and
-//! services. The result is a [`Plan`].
+//! services. The result is a [`ClusterPlan`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::addresses::{prefix_refusal, refusal};
-use super::fault::{FAULTS_MAX, FileError, ReadFile};
-use super::locate::Way;
-use super::plan::{Plan, Workload};
-use super::yaml::{BackendsYaml, ClusterYaml, LabelsYaml, NodeYaml, Number, PortYaml, ServiceYaml, WorkloadYaml};
+use super::addresses::{prefix_refusal_reason, refusal_reason};
+use super::fault::{FAULTS_MAX, FileError, ParsedFile};
+use super::plan::{ClusterPlan, Workload};
+use super::yaml::{BackendsYaml, ClusterYaml, LabelsYaml, NodeYaml, PortYaml, ServiceYaml, WholeNumber, WorkloadYaml};
+use super::yaml_path::YamlPath;
 use crate::model::{
     Backend, CLUSTER_LABEL, ClusterId, ClusterName, Frontend, LabelSet, MaxConnectedClusters, Node, NodeAddress, Port, Service,
 };
@@ -35,8 +35,8 @@ const CLUSTER_NAME_DEFAULT: &str = "default";
 /// Maximum length of a Kubernetes name (RFC 1123), in bytes.
 const NAME_LENGTH_MAX: usize = 253;
 
-/// Validated part of the files so far.
-struct Checked<'a> {
+/// Plan of the files that were validated so far.
+struct PlanBuilder<'a> {
     faults: &'a mut Vec<FileError>,
     cluster: ClusterName,
     nodes: BTreeMap<String, Node>,
@@ -47,26 +47,26 @@ struct Checked<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Place<'a> {
-    file: &'a ReadFile,
-    way: &'a Way,
+struct YamlLocation<'a> {
+    file: &'a ParsedFile,
+    path: &'a YamlPath,
 }
 
-impl Place<'_> {
+impl YamlLocation<'_> {
     /// Records a fault. Does nothing once [`FAULTS_MAX`] faults are recorded, because finding the
     /// line of a fault parses the whole file again.
     fn fault(self, faults: &mut Vec<FileError>, reason: impl AsRef<str>) {
         if faults.len() < FAULTS_MAX {
-            faults.push(self.file.fault(self.way, reason.as_ref()));
+            faults.push(self.file.fault(self.path, reason.as_ref()));
         }
     }
 }
 
 /// Returns the plan of the files, or `None` if no valid cluster is named. Appends errors to
 /// `faults`; with any of them the plan must not be used.
-pub(super) fn check(files: &[Arc<ReadFile>], faults: &mut Vec<FileError>) -> Option<Plan> {
+pub(super) fn check(files: &[Arc<ParsedFile>], faults: &mut Vec<FileError>) -> Option<ClusterPlan> {
     let (cluster, id, max) = cluster(files, faults)?;
-    let mut checked = Checked {
+    let mut builder = PlanBuilder {
         faults,
         cluster,
         nodes: BTreeMap::new(),
@@ -75,33 +75,34 @@ pub(super) fn check(files: &[Arc<ReadFile>], faults: &mut Vec<FileError>) -> Opt
         names: BTreeSet::new(),
         ips: BTreeMap::new(),
     };
-    let each = |list: &'static str, length: fn(&ReadFile) -> usize| {
-        files.iter().flat_map(move |file| (0..length(file)).map(move |index| (file, index, Way::to(list, index))))
+    let each = |list: &'static str, length: fn(&ParsedFile) -> usize| {
+        files.iter().flat_map(move |file| (0..length(file)).map(move |index| (file, index, YamlPath::element(list, index))))
     };
-    for (file, index, way) in each("nodes", |file| file.yaml.nodes.len()) {
-        checked.node(&file.yaml.nodes[index], id, Place { file, way: &way });
+    for (file, index, path) in each("nodes", |file| file.yaml.nodes.len()) {
+        builder.node(&file.yaml.nodes[index], id, YamlLocation { file, path: &path });
     }
-    for (file, index, way) in each("workloads", |file| file.yaml.workloads.len()) {
-        checked.workload(&file.yaml.workloads[index], Place { file, way: &way });
+    for (file, index, path) in each("workloads", |file| file.yaml.workloads.len()) {
+        builder.workload(&file.yaml.workloads[index], YamlLocation { file, path: &path });
     }
-    for (file, index, way) in each("services", |file| file.yaml.services.len()) {
-        checked.service(&file.yaml.services[index], id, Place { file, way: &way });
+    for (file, index, path) in each("services", |file| file.yaml.services.len()) {
+        builder.service(&file.yaml.services[index], id, YamlLocation { file, path: &path });
     }
-    let Checked { cluster, nodes, workloads, services, .. } = checked;
-    Some(Plan { cluster, id, max, nodes: nodes.into_values().collect(), workloads, services })
+    let PlanBuilder { cluster, nodes, workloads, services, .. } = builder;
+    Some(ClusterPlan { cluster, id, max, nodes: nodes.into_values().collect(), workloads, services })
 }
 
 /// Returns the cluster that all files agree on.
-fn cluster(files: &[Arc<ReadFile>], faults: &mut Vec<FileError>) -> Option<(ClusterName, ClusterId, MaxConnectedClusters)> {
-    let way = Way::member("cluster");
+fn cluster(files: &[Arc<ParsedFile>], faults: &mut Vec<FileError>) -> Option<(ClusterName, ClusterId, MaxConnectedClusters)> {
+    let path = YamlPath::member("cluster");
     let mut named = files.iter().filter_map(|file| Some((file, file.yaml.cluster.as_ref()?)));
     let Some((file, yaml)) = named.next() else {
-        faults.extend(files.first().map(|file| file.fault(&way, "is missing: one file must have {name: …, id: …}")));
+        faults.extend(files.first().map(|file| file.fault(&path, "is missing: one file must have {name: …, id: …}")));
         return None;
     };
     for (other, _) in named.filter(|(_, other)| *other != yaml).take(FAULTS_MAX) {
-        faults
-            .push(other.fault(&way, &format!("differs from the cluster in {}: all files must have the same cluster", file.path.display())));
+        faults.push(
+            other.fault(&path, &format!("differs from the cluster in {}: all files must have the same cluster", file.path.display())),
+        );
     }
     let ClusterYaml { name, id, max_connected_clusters } = yaml;
     let parsed = ClusterName::parse(name).map_err(|error| error.to_string());
@@ -109,43 +110,43 @@ fn cluster(files: &[Arc<ReadFile>], faults: &mut Vec<FileError>) -> Option<(Clus
         CLUSTER_NAME_DEFAULT => Err("Cilium treats the name \"default\" as no name".to_owned()),
         _ => Ok(parsed),
     });
-    let Number(size) = max_connected_clusters.unwrap_or(Number(255));
+    let WholeNumber(size) = max_connected_clusters.unwrap_or(WholeNumber(255));
     let max = u32::try_from(size).ok().and_then(MaxConnectedClusters::from_number);
     let max_fault = format!("is {size}, expected 255 or 511");
     match (parsed, max) {
         (Ok(name), Some(max)) => match u32::try_from(id.0).ok().filter(|id| (1..=max.id_max()).contains(id)) {
             Some(id) => return Some((name, ClusterId(id), max)),
             None => {
-                faults.push(file.fault(&way.with("id"), &format!("is {}, expected 1 to {}, the size of the mesh", id.0, max.id_max())));
+                faults.push(file.fault(&path.join("id"), &format!("is {}, expected 1 to {}, the size of the mesh", id.0, max.id_max())));
             }
         },
-        (Err(reason), _) => faults.push(file.fault(&way.with("name"), &reason)),
-        (_, None) => faults.push(file.fault(&way.with("maxConnectedClusters"), &max_fault)),
+        (Err(reason), _) => faults.push(file.fault(&path.join("name"), &reason)),
+        (_, None) => faults.push(file.fault(&path.join("maxConnectedClusters"), &max_fault)),
     }
     None
 }
 
-impl Checked<'_> {
-    fn node(&mut self, yaml: &NodeYaml, id: ClusterId, place: Place<'_>) {
-        let Place { file, way } = place;
-        self.name(&yaml.name, Place { file, way: &way.with("name") });
+impl PlanBuilder<'_> {
+    fn node(&mut self, yaml: &NodeYaml, id: ClusterId, location: YamlLocation<'_>) {
+        let YamlLocation { file, path } = location;
+        self.name(&yaml.name, YamlLocation { file, path: &path.join("name") });
         if yaml.addresses.is_empty() {
-            Place { file, way: &way.with("addresses") }.fault(self.faults, "is empty: a node needs at least one address");
+            YamlLocation { file, path: &path.join("addresses") }.fault(self.faults, "is empty: a node needs at least one address");
         }
         let mut addresses = Vec::new();
         for (index, address) in yaml.addresses.iter().enumerate() {
-            let way = way.with("addresses").at(index);
+            let path = path.join("addresses").index(index);
             if address.address_type.is_empty() {
-                Place { file, way: &way.with("type") }.fault(self.faults, "is empty: expected a type such as InternalIP");
+                YamlLocation { file, path: &path.join("type") }.fault(self.faults, "is empty: expected a type such as InternalIP");
             }
-            let ip = self.ip(&address.ip, Place { file, way: &way.with("ip") });
+            let ip = self.ip(&address.ip, YamlLocation { file, path: &path.join("ip") });
             addresses.extend(ip.map(|ip| NodeAddress { address_type: address.address_type.clone(), ip }));
         }
         let mut node = Node { name: yaml.name.clone(), cluster_id: id.0, addresses, ..Node::default() };
         for (index, text) in yaml.pod_cidrs.iter().enumerate() {
             let parsed = text.parse::<IpNet>();
-            if let Some(reason) = parsed.as_ref().ok().and_then(|net| prefix_refusal(*net)) {
-                Place { file, way: &way.with("podCIDRs").at(index) }.fault(self.faults, reason);
+            if let Some(reason) = parsed.as_ref().ok().and_then(|net| prefix_refusal_reason(*net)) {
+                YamlLocation { file, path: &path.join("podCIDRs").index(index) }.fault(self.faults, reason);
                 continue;
             }
             match parsed {
@@ -156,45 +157,45 @@ impl Checked<'_> {
                 },
                 Ok(net) => {
                     let reason = format!("{text} has bits set after its prefix length, expected {}", net.trunc());
-                    Place { file, way: &way.with("podCIDRs").at(index) }.fault(self.faults, reason);
+                    YamlLocation { file, path: &path.join("podCIDRs").index(index) }.fault(self.faults, reason);
                 }
                 Err(_) => {
                     let reason = format!("{text:?} is not a prefix such as 192.168.7.16/28");
-                    Place { file, way: &way.with("podCIDRs").at(index) }.fault(self.faults, reason);
+                    YamlLocation { file, path: &path.join("podCIDRs").index(index) }.fault(self.faults, reason);
                 }
             }
         }
         if self.nodes.insert(yaml.name.clone(), node).is_some() {
-            Place { file, way: &way.with("name") }.fault(self.faults, format!("another node has the name {:?} too", yaml.name));
+            YamlLocation { file, path: &path.join("name") }.fault(self.faults, format!("another node has the name {:?} too", yaml.name));
         }
     }
 
-    fn workload(&mut self, yaml: &WorkloadYaml, place: Place<'_>) {
-        let Place { file, way } = place;
-        self.unique("workload", &yaml.namespace, &yaml.name, place);
-        let mut labels = self.labels(&yaml.labels, Place { file, way: &way.with("labels") });
+    fn workload(&mut self, yaml: &WorkloadYaml, location: YamlLocation<'_>) {
+        let YamlLocation { file, path } = location;
+        self.check_unique_name("workload", &yaml.namespace, &yaml.name, location);
+        let mut labels = self.labels(&yaml.labels, YamlLocation { file, path: &path.join("labels") });
         labels.insert(CLUSTER_LABEL.into(), self.cluster.as_str().into());
         labels.insert(NAMESPACE_LABEL.into(), yaml.namespace.clone());
         if !yaml.service_account.is_empty() {
-            self.name(&yaml.service_account, Place { file, way: &way.with("serviceAccount") });
+            self.name(&yaml.service_account, YamlLocation { file, path: &path.join("serviceAccount") });
             labels.insert(SERVICE_ACCOUNT_LABEL.into(), yaml.service_account.clone());
         }
         if yaml.ips.is_empty() {
-            Place { file, way: &way.with("ips") }.fault(self.faults, "is empty: a workload needs at least one address");
+            YamlLocation { file, path: &path.join("ips") }.fault(self.faults, "is empty: a workload needs at least one address");
         }
         let mut ips = Vec::new();
         for (index, text) in yaml.ips.iter().enumerate() {
-            let way = way.with("ips").at(index);
-            let Some(ip) = self.ip(text, Place { file, way: &way }) else { continue };
+            let path = path.join("ips").index(index);
+            let Some(ip) = self.ip(text, YamlLocation { file, path: &path }) else { continue };
             let workload = format!("{}/{}", yaml.namespace, yaml.name);
             match self.ips.insert(ip, workload) {
-                Some(other) => Place { file, way: &way }.fault(self.faults, format!("{other} has the address {ip} too")),
+                Some(other) => YamlLocation { file, path: &path }.fault(self.faults, format!("{other} has the address {ip} too")),
                 None => ips.push(ip),
             }
         }
         let host_ip = match yaml.node.as_ref().map(|name| (name, self.nodes.get(name))) {
             Some((name, None)) => {
-                Place { file, way: &way.with("node") }.fault(self.faults, format!("no node has the name {name:?}"));
+                YamlLocation { file, path: &path.join("node") }.fault(self.faults, format!("no node has the name {name:?}"));
                 None
             }
             Some((_, Some(node))) => node.addresses.first().map(|address| address.ip),
@@ -211,14 +212,14 @@ impl Checked<'_> {
         });
     }
 
-    fn service(&mut self, yaml: &ServiceYaml, id: ClusterId, place: Place<'_>) {
-        let Place { file, way } = place;
-        self.unique("service", &yaml.namespace, &yaml.name, place);
-        let ports = self.ports(&yaml.ports, Place { file, way: &way.with("ports") });
+    fn service(&mut self, yaml: &ServiceYaml, id: ClusterId, location: YamlLocation<'_>) {
+        let YamlLocation { file, path } = location;
+        self.check_unique_name("service", &yaml.namespace, &yaml.name, location);
+        let ports = self.ports(&yaml.ports, YamlLocation { file, path: &path.join("ports") });
         let list = |ips: Vec<IpAddr>| ips.into_iter().collect::<BTreeSet<_>>();
-        let frontends = list(self.ips(&yaml.frontends, Place { file, way: &way.with("frontends") }));
-        let (backends, selector) = self.backends(&yaml.backends, Place { file, way: &way.with("backends") });
-        let labels = self.labels(&yaml.labels, Place { file, way: &way.with("labels") });
+        let frontends = list(self.ips(&yaml.frontends, YamlLocation { file, path: &path.join("frontends") }));
+        let (backends, selector) = self.backends(&yaml.backends, YamlLocation { file, path: &path.join("backends") });
+        let labels = self.labels(&yaml.labels, YamlLocation { file, path: &path.join("labels") });
         let ports: Arc<[Port]> = ports.into();
         let (namespace, name) = (yaml.namespace.clone(), yaml.name.clone());
         let backend = |ip| Backend { ip, ports: ports.clone(), hostname: String::new(), zone: None };
@@ -237,97 +238,97 @@ impl Checked<'_> {
 
     /// Returns the addresses behind a service, and its label selector if it has one. A selector
     /// matches workloads of any namespace, because a machine belongs to none.
-    fn backends(&mut self, yaml: &BackendsYaml, place: Place<'_>) -> (BTreeSet<IpAddr>, LabelSet) {
-        let Place { file, way } = place;
+    fn backends(&mut self, yaml: &BackendsYaml, location: YamlLocation<'_>) -> (BTreeSet<IpAddr>, LabelSet) {
+        let YamlLocation { file, path } = location;
         match (&yaml.labels, &yaml.ips) {
             (Some(labels), None) => {
-                let wanted = self.labels(labels, Place { file, way: &way.with("labels") });
+                let wanted = self.labels(labels, YamlLocation { file, path: &path.join("labels") });
                 if wanted.is_empty() {
-                    Place { file, way: &way.with("labels") }.fault(self.faults, "is empty: it would select every workload");
+                    YamlLocation { file, path: &path.join("labels") }.fault(self.faults, "is empty: it would select every workload");
                 }
                 let selected = |workload: &&Workload| wanted.iter().all(|(name, value)| workload.key.label(name) == Some(value.as_str()));
                 let ips = self.workloads.iter().filter(selected).flat_map(|workload| workload.ips.iter().copied()).collect();
                 (ips, wanted.into_iter().map(|(name, value)| (without_source(&name).to_owned(), value)).collect())
             }
-            (None, Some(ips)) => (self.ips(ips, Place { file, way: &way.with("ips") }).into_iter().collect(), LabelSet::new()),
+            (None, Some(ips)) => (self.ips(ips, YamlLocation { file, path: &path.join("ips") }).into_iter().collect(), LabelSet::new()),
             (Some(_), Some(_)) | (None, None) => {
-                place.fault(self.faults, "must have either labels or ips");
+                location.fault(self.faults, "must have either labels or ips");
                 (BTreeSet::new(), LabelSet::new())
             }
         }
     }
 
     /// Returns the ports of a service, sorted by name.
-    fn ports(&mut self, yaml: &[PortYaml], place: Place<'_>) -> Vec<Port> {
-        let Place { file, way } = place;
+    fn ports(&mut self, yaml: &[PortYaml], location: YamlLocation<'_>) -> Vec<Port> {
+        let YamlLocation { file, path } = location;
         if yaml.is_empty() {
-            place.fault(self.faults, "is empty: a service needs at least one port");
+            location.fault(self.faults, "is empty: a service needs at least one port");
         }
         let mut ports = BTreeMap::new();
         for (index, port) in yaml.iter().enumerate() {
-            let way = way.at(index);
+            let path = path.index(index);
             if !["TCP", "UDP", "SCTP"].contains(&port.protocol.as_str()) {
                 let reason = format!("is {:?}, expected TCP, UDP or SCTP", port.protocol);
-                Place { file, way: &way.with("protocol") }.fault(self.faults, reason);
+                YamlLocation { file, path: &path.join("protocol") }.fault(self.faults, reason);
             }
             let number = u16::try_from(port.port.0).ok().filter(|number| *number > 0).unwrap_or_else(|| {
-                Place { file, way: &way.with("port") }.fault(self.faults, format!("is {}, expected 1 to 65535", port.port.0));
+                YamlLocation { file, path: &path.join("port") }.fault(self.faults, format!("is {}, expected 1 to 65535", port.port.0));
                 0
             });
             let known = Port { name: port.name.clone(), protocol: port.protocol.clone(), port: number };
             if ports.insert(port.name.clone(), known).is_some() {
-                Place { file, way: &way }.fault(self.faults, format!("another port has the name {:?} too", port.name));
+                YamlLocation { file, path: &path }.fault(self.faults, format!("another port has the name {:?} too", port.name));
             }
         }
         ports.into_values().collect()
     }
 
-    fn unique(&mut self, what: &'static str, namespace: &str, name: &str, place: Place<'_>) {
-        let Place { file, way } = place;
-        self.name(namespace, Place { file, way: &way.with("namespace") });
-        self.name(name, Place { file, way: &way.with("name") });
+    fn check_unique_name(&mut self, what: &'static str, namespace: &str, name: &str, location: YamlLocation<'_>) {
+        let YamlLocation { file, path } = location;
+        self.name(namespace, YamlLocation { file, path: &path.join("namespace") });
+        self.name(name, YamlLocation { file, path: &path.join("name") });
         let full = format!("{namespace}/{name}");
         if !self.names.insert((what, full.clone())) {
-            Place { file, way: &way.with("name") }.fault(self.faults, format!("another {what} has the name {full} too"));
+            YamlLocation { file, path: &path.join("name") }.fault(self.faults, format!("another {what} has the name {full} too"));
         }
     }
 
     /// Checks a name that becomes a part of a key.
-    fn name(&mut self, name: &str, place: Place<'_>) {
+    fn name(&mut self, name: &str, location: YamlLocation<'_>) {
         let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
         let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
         let bytes = name.as_bytes();
         if !(bytes.len() <= NAME_LENGTH_MAX && bytes.iter().all(|byte| good(*byte)) && ends(bytes.first()) && ends(bytes.last())) {
-            place.fault(self.faults, format!("{name:?} is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'"));
+            location.fault(self.faults, format!("{name:?} is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'"));
         }
     }
 
-    fn ip(&mut self, text: &str, place: Place<'_>) -> Option<IpAddr> {
+    fn ip(&mut self, text: &str, location: YamlLocation<'_>) -> Option<IpAddr> {
         match text.parse::<IpAddr>() {
-            Ok(ip) => match refusal(ip) {
+            Ok(ip) => match refusal_reason(ip) {
                 // the form that Cilium writes, also in keys
                 None => Some(ip.to_canonical()),
                 Some(reason) => {
-                    place.fault(self.faults, format!("{ip} {reason}"));
+                    location.fault(self.faults, format!("{ip} {reason}"));
                     None
                 }
             },
             Err(_) => {
-                place.fault(self.faults, format!("{text:?} is not an address"));
+                location.fault(self.faults, format!("{text:?} is not an address"));
                 None
             }
         }
     }
 
-    fn ips(&mut self, texts: &[String], place: Place<'_>) -> Vec<IpAddr> {
-        let Place { file, way } = place;
+    fn ips(&mut self, texts: &[String], location: YamlLocation<'_>) -> Vec<IpAddr> {
+        let YamlLocation { file, path } = location;
         let each = texts.iter().enumerate();
-        each.filter_map(|(index, text)| self.ip(text, Place { file, way: &way.at(index) })).collect()
+        each.filter_map(|(index, text)| self.ip(text, YamlLocation { file, path: &path.index(index) })).collect()
     }
 
     /// Returns the labels by `source:key`. Identities are stored without escaping, so labels with
     /// separators are refused.
-    fn labels(&mut self, yaml: &LabelsYaml, place: Place<'_>) -> BTreeMap<String, String> {
+    fn labels(&mut self, yaml: &LabelsYaml, location: YamlLocation<'_>) -> BTreeMap<String, String> {
         let (mut labels, mut keys) = (BTreeMap::new(), BTreeSet::new());
         for (name, value) in &yaml.0 {
             let (source, key) = name.split_once(':').unwrap_or((SOURCE_K8S, name));
@@ -348,7 +349,7 @@ impl Checked<'_> {
                     continue;
                 }
             };
-            place.fault(self.faults, fault);
+            location.fault(self.faults, fault);
         }
         labels
     }

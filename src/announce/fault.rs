@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::locate::Way;
 use super::yaml::FileYaml;
+use super::yaml_path::YamlPath;
 
 /// Maximum number of reported errors. The author of a file corrects the first ones and runs again.
 pub(super) const FAULTS_MAX: usize = 20;
@@ -22,13 +22,13 @@ pub struct FileError {
 
 /// An input file that could be parsed.
 #[derive(Debug)]
-pub(super) struct ReadFile {
+pub(super) struct ParsedFile {
     pub(super) path: PathBuf,
     pub(super) text: String,
     pub(super) yaml: FileYaml,
 }
 
-impl ReadFile {
+impl ParsedFile {
     /// Returns the content of a deleted file, which is empty.
     pub(super) fn missing(path: PathBuf) -> Self {
         Self { path, text: String::new(), yaml: FileYaml::default() }
@@ -38,8 +38,8 @@ impl ReadFile {
         self.yaml.nodes.is_empty() && self.yaml.workloads.is_empty() && self.yaml.services.is_empty()
     }
 
-    /// Returns an error at the position that `way` leads to.
-    pub(super) fn fault(&self, way: &Way, reason: &str) -> FileError {
-        FileError { path: self.path.clone(), line: Some(way.line(&self.text)), reason: format!("{way}: {reason}") }
+    /// Returns an error at the position that `path` leads to.
+    pub(super) fn fault(&self, path: &YamlPath, reason: &str) -> FileError {
+        FileError { path: self.path.clone(), line: Some(path.line(&self.text)), reason: format!("{path}: {reason}") }
     }
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::check;
-use super::fault::{FAULTS_MAX, FileError, ReadFile};
-use super::plan::Plan;
+use super::fault::{FAULTS_MAX, FileError, ParsedFile};
+use super::plan::ClusterPlan;
 use crate::files::read_bounded;
 use crate::yaml::{self, Limits};
 
@@ -25,7 +25,7 @@ const FILES_MAX: usize = 1_024;
 ///
 /// # Errors
 /// The first [`FileError`]s, up to twenty; at least one.
-pub fn read_files(paths: &[PathBuf]) -> Result<Plan, Vec<FileError>> {
+pub fn read_files(paths: &[PathBuf]) -> Result<ClusterPlan, Vec<FileError>> {
     check_count(paths)?;
     check_files(paths.iter().map(|path| read(path).map(Arc::new)))
 }
@@ -38,7 +38,7 @@ pub(super) fn check_count(paths: &[PathBuf]) -> Result<(), Vec<FileError>> {
 }
 
 /// Returns the plan of files that were read, or the first twenty errors in them.
-pub(super) fn check_files(files: impl IntoIterator<Item = Result<Arc<ReadFile>, FileError>>) -> Result<Plan, Vec<FileError>> {
+pub(super) fn check_files(files: impl IntoIterator<Item = Result<Arc<ParsedFile>, FileError>>) -> Result<ClusterPlan, Vec<FileError>> {
     let (mut read, mut faults) = (Vec::new(), Vec::new());
     for file in files {
         match file {
@@ -56,7 +56,7 @@ pub(super) fn check_files(files: impl IntoIterator<Item = Result<Arc<ReadFile>, 
     Err(faults)
 }
 
-pub(super) fn read(path: &Path) -> Result<ReadFile, FileError> {
+pub(super) fn read(path: &Path) -> Result<ParsedFile, FileError> {
     let fault = |line, reason| FileError { path: path.to_owned(), line, reason };
     let bytes = read_bounded(path, FILE_BYTES_MAX).map_err(|error| match error.kind() {
         io::ErrorKind::FileTooLarge => fault(None, format!("is larger than {FILE_BYTES_MAX} bytes")),
@@ -65,12 +65,12 @@ pub(super) fn read(path: &Path) -> Result<ReadFile, FileError> {
     let text = String::from_utf8(bytes).map_err(|_| fault(None, "cannot be read: the file is not UTF-8".to_owned()))?;
     yaml::check(&text, &LIMITS).map_err(|error| fault(usize::try_from(error.line()).ok(), error.reason()))?;
     match serde_yaml_ng::from_str(&text) {
-        Ok(yaml) => Ok(ReadFile { path: path.to_owned(), text, yaml }),
+        Ok(yaml) => Ok(ParsedFile { path: path.to_owned(), text, yaml }),
         Err(error) => {
             let line = error.location().map(|location| location.line());
-            let told = error.to_string();
+            let message = error.to_string();
             // `FileError` shows the line already
-            let reason = told.rsplit_once(" at line ").map_or(told.as_str(), |(reason, _)| reason).to_owned();
+            let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(reason, _)| reason).to_owned();
             Err(fault(line, reason))
         }
     }

@@ -2,8 +2,8 @@
 //! clustermesh-apiserver publishes a cluster from Kubernetes (docs/operate/announce.md;
 //! docs/develop/protocol.md §3.11).
 //!
-//! The files are validated and turned into a pure `Plan`, the keys and values of the
-//! cluster. The `publish` module keeps an etcd equal to the plan. The rules:
+//! The files are validated and converted to a `ClusterPlan`, the keys and values of the cluster.
+//! The `publish` module keeps an etcd equal to the plan. The rules:
 //! - A file with errors changes nothing; each error is logged with its line and reason.
 //! - A change is applied once its file is stable. A change that withdraws many machines is held
 //!   back for a minute.
@@ -18,13 +18,13 @@ mod dry_run;
 mod fault;
 mod files;
 mod follow;
-mod locate;
 mod plan;
 mod publish;
 mod retire;
 #[cfg(test)]
 mod tests;
 mod yaml;
+mod yaml_path;
 
 pub use announcer::{AnnounceError, AnnounceOptions, announce, withdraw};
 pub use dry_run::dry_run;

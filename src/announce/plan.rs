@@ -11,7 +11,7 @@ use cilium_kvstore::allocator::{AllocatorKey, IdRange};
 
 /// The validated contents of all files: one cluster with its nodes, workloads and services.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct ClusterPlan {
     /// Name of the cluster.
     pub cluster: ClusterName,
     /// Id of the cluster.
@@ -65,9 +65,9 @@ impl Resource {
 }
 
 /// Desired values by key.
-pub type Desired = BTreeMap<String, Vec<u8>>;
+pub type DesiredKeys = BTreeMap<String, Vec<u8>>;
 
-impl Plan {
+impl ClusterPlan {
     /// Returns the sets of labels that need an identity.
     #[must_use]
     pub fn identities(&self) -> BTreeSet<AllocatorKey> {
@@ -105,7 +105,7 @@ impl Plan {
     /// Returns the desired keys of a resource. Leaves out workloads whose identity has no number in
     /// `numbers`.
     #[must_use]
-    pub fn keys(&self, resource: Resource, numbers: &BTreeMap<AllocatorKey, u32>) -> Desired {
+    pub fn keys(&self, resource: Resource, numbers: &BTreeMap<AllocatorKey, u32>) -> DesiredKeys {
         match resource {
             Resource::Nodes => self.nodes.iter().map(|node| self.entry(Kind::Node, &node.name, node_value(node, &self.cluster))).collect(),
             Resource::Identities => {
@@ -123,8 +123,8 @@ impl Plan {
         }
     }
 
-    fn ips(&self, numbers: &BTreeMap<AllocatorKey, u32>) -> Desired {
-        let mut desired = Desired::new();
+    fn ips(&self, numbers: &BTreeMap<AllocatorKey, u32>) -> DesiredKeys {
+        let mut desired = DesiredKeys::new();
         for workload in &self.workloads {
             let Some(number) = numbers.get(&workload.key) else { continue };
             for ip in &workload.ips {

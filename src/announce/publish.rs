@@ -9,11 +9,11 @@ use futures_util::StreamExt;
 use futures_util::stream::iter;
 use tokio::sync::Notify;
 
-use super::plan::{Desired, Plan, Resource};
+use super::plan::{ClusterPlan, DesiredKeys, Resource};
 use crate::model::IdentityScope;
 use crate::wire::keys::{HEARTBEAT, watched_prefix};
 use crate::wire::{ip_identity, time_text};
-use cilium_kvstore::allocator::{AllocateError, Allocator, AllocatorKey, EtcdBackend, Event, EventKind as IdEventKind};
+use cilium_kvstore::allocator::{AllocateError, Allocator, AllocatorEvent, AllocatorEventKind, AllocatorKey, EtcdBackend};
 use cilium_kvstore::{Condition, EventKind, KeyValue, KeyValueEvent, KvstoreError, Life, Session, Write};
 
 /// Maximum number of concurrent writes. etcd syncs its log once for all writes that wait, and more
@@ -40,37 +40,37 @@ pub(super) enum PublishError {
     IdentitiesGone,
 }
 
-pub(super) struct Publisher {
+pub(super) struct PlanPublisher {
     session: Session,
     allocator: Allocator<EtcdBackend>,
-    held: Mutex<BTreeMap<AllocatorKey, u32>>,
+    numbers: Mutex<BTreeMap<AllocatorKey, u32>>,
     /// Expected values by key, from the last pass. `None` accepts any value.
     wanted: Mutex<BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
     /// Notified when the etcd may differ from the plan.
     pub(super) due: Arc<Notify>,
 }
 
-impl Publisher {
+impl PlanPublisher {
     pub(super) fn new(session: Session, allocator: Allocator<EtcdBackend>) -> Self {
         let due = Arc::new(Notify::new());
         let observer = Arc::clone(&due);
         session.on_lease_lost(b"cilium/", move |_| observer.notify_one());
-        Self { session, allocator, held: Mutex::default(), wanted: Mutex::default(), due }
+        Self { session, allocator, numbers: Mutex::default(), wanted: Mutex::default(), due }
     }
 
     /// Runs one pass: writes everything that differs from the plan and deletes what the plan does
     /// not have. A reader always finds what a key refers to: identities are written before
     /// addresses, all entries before the canaries, and the canaries before the cluster config.
-    pub(super) async fn pass(&self, plan: &Plan) -> Result<(), PublishError> {
-        self.beat().await?;
-        let shortfall = self.identify(plan).await;
+    pub(super) async fn pass(&self, plan: &ClusterPlan) -> Result<(), PublishError> {
+        self.write_heartbeat().await?;
+        let shortfall = self.allocate_identities(plan).await;
         self.restore_identities(plan).await?;
-        let numbers = self.held().clone();
+        let numbers = self.numbers().clone();
         let mut desired = Vec::new();
         for resource in [Resource::Nodes, Resource::Ips, Resource::Services] {
             desired.push((resource, plan.keys(resource, &numbers)));
         }
-        self.want(plan, &desired);
+        self.set_wanted(plan, &desired);
         let mut surplus = Vec::new();
         for (resource, keys) in desired {
             surplus.extend(self.write(plan, resource, keys).await?);
@@ -81,29 +81,29 @@ impl Publisher {
         }
         self.release(plan).await;
         for resource in Resource::ALL {
-            self.mark(&plan.canary(resource)).await?;
+            self.write_canary(&plan.canary(resource)).await?;
         }
         let (key, value) = plan.config();
         self.session.update_if_different(key.as_bytes(), &value, Life::Leased).await?;
         shortfall.map_or(Ok(()), Err)
     }
 
-    pub(super) async fn beat(&self) -> Result<(), KvstoreError> {
+    pub(super) async fn write_heartbeat(&self) -> Result<(), KvstoreError> {
         self.session.update(HEARTBEAT.as_bytes(), time_text(SystemTime::now()).as_bytes(), Life::Leased).await?;
         Ok(())
     }
 
     /// Allocates a number for each set of labels that has none yet. Each set is used once,
     /// regardless of the number of its workloads.
-    async fn identify(&self, plan: &Plan) -> Option<PublishError> {
-        let missing: Vec<_> = plan.identities().into_iter().filter(|key| !self.held().contains_key(key)).collect();
+    async fn allocate_identities(&self, plan: &ClusterPlan) -> Option<PublishError> {
+        let missing: Vec<_> = plan.identities().into_iter().filter(|key| !self.numbers().contains_key(key)).collect();
         let allocations = iter(missing).map(|key| async move { (self.allocator.allocate(&key).await, key) });
         let mut allocations = std::pin::pin!(allocations.buffer_unordered(WRITES_MAX));
         let (mut count, mut first) = (0, None);
         while let Some((result, key)) = allocations.next().await {
             match result.map(|allocation| u32::try_from(allocation.id.number())) {
                 Ok(Ok(number)) => {
-                    self.held().insert(key, number);
+                    self.numbers().insert(key, number);
                 }
                 // the range of a cluster has at most 32 bits
                 Ok(Err(_)) => unreachable!("a number of the range of a cluster has 32 bits"),
@@ -119,7 +119,7 @@ impl Publisher {
     /// Waits until the identities in use exist. After a wipe of the etcd the allocator writes them
     /// again, but on its own schedule. A reader that finds the canaries first would treat the
     /// missing identities as deleted.
-    async fn restore_identities(&self, plan: &Plan) -> Result<(), PublishError> {
+    async fn restore_identities(&self, plan: &ClusterPlan) -> Result<(), PublishError> {
         let prefix = watched_prefix(Resource::Identities.kind(), &plan.cluster, false);
         let found = self.session.list_prefix(prefix.as_bytes()).await?;
         let there: BTreeMap<&[u8], &[u8]> = found.iter().map(|found| (&*found.key, &*found.value)).collect();
@@ -127,16 +127,16 @@ impl Publisher {
             let entry = format!("{prefix}{number}");
             there.get(entry.as_bytes()).is_some_and(|labels| *labels == key.as_str().as_bytes())
         };
-        let all = self.held().iter().all(is_there);
-        if all || self.allocator.look_at_all().await { Ok(()) } else { Err(PublishError::IdentitiesGone) }
+        let all = self.numbers().iter().all(is_there);
+        if all || self.allocator.check_all().await { Ok(()) } else { Err(PublishError::IdentitiesGone) }
     }
 
     /// Releases identities that the plan no longer needs.
-    async fn release(&self, plan: &Plan) {
+    async fn release(&self, plan: &ClusterPlan) {
         let needed = plan.identities();
-        let surplus: Vec<_> = self.held().keys().filter(|key| !needed.contains(*key)).cloned().collect();
+        let surplus: Vec<_> = self.numbers().keys().filter(|key| !needed.contains(*key)).cloned().collect();
         for key in surplus {
-            self.held().remove(&key);
+            self.numbers().remove(&key);
             if let Err(error) = self.allocator.release(&key).await {
                 tracing::warn!(%key, %error, "cannot release an identity");
             }
@@ -144,7 +144,7 @@ impl Publisher {
     }
 
     /// Writes the keys that differ and returns those that should not exist.
-    async fn write(&self, plan: &Plan, resource: Resource, mut desired: Desired) -> Result<Vec<KeyValue>, PublishError> {
+    async fn write(&self, plan: &ClusterPlan, resource: Resource, mut desired: DesiredKeys) -> Result<Vec<KeyValue>, PublishError> {
         let prefix = watched_prefix(resource.kind(), &plan.cluster, false);
         let (mut surplus, mut foreign) = (Vec::new(), BTreeSet::new());
         for found in self.session.list_prefix(prefix.as_bytes()).await? {
@@ -177,7 +177,7 @@ impl Publisher {
 
     /// Writes a canary unless it exists on this session's lease. Its value is never read, so it is
     /// never refreshed.
-    async fn mark(&self, canary: &str) -> Result<(), KvstoreError> {
+    async fn write_canary(&self, canary: &str) -> Result<(), KvstoreError> {
         let found = self.session.get(canary.as_bytes()).await?;
         if found.is_none_or(|found| self.session.lease_of(&found.key) != Some(found.lease)) {
             self.session.update(canary.as_bytes(), time_text(SystemTime::now()).as_bytes(), Life::Leased).await?;
@@ -185,7 +185,7 @@ impl Publisher {
         Ok(())
     }
 
-    fn want(&self, plan: &Plan, desired: &[(Resource, Desired)]) {
+    fn set_wanted(&self, plan: &ClusterPlan, desired: &[(Resource, DesiredKeys)]) {
         let entries = desired.iter().flat_map(|(_, keys)| keys).map(|(key, value)| (key.clone().into_bytes(), Some(value.clone())));
         let canaries = Resource::ALL.into_iter().map(|resource| (plan.canary(resource).into_bytes(), None));
         let (config, value) = plan.config();
@@ -195,7 +195,7 @@ impl Publisher {
 
     /// Compares a change of the etcd with the expected values and requests a pass if it differs.
     /// Keys of other clusters have no expected value.
-    pub(super) fn judge(&self, plan: &Plan, resource: Option<Resource>, event: &KeyValueEvent) {
+    pub(super) fn compare_event(&self, plan: &ClusterPlan, resource: Option<Resource>, event: &KeyValueEvent) {
         let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         let right = match (event.kind, wanted.get(&event.key)) {
             (EventKind::ListDone | EventKind::Relisting | EventKind::Relisted, _) => true,
@@ -211,21 +211,21 @@ impl Publisher {
 
     /// Forgets the number of an identity that another process took over: the next pass allocates a
     /// new one.
-    pub(super) fn forget(&self, event: &Event) {
-        if event.kind == IdEventKind::Lost {
-            self.held().remove(&event.key);
+    pub(super) fn forget(&self, event: &AllocatorEvent) {
+        if event.kind == AllocatorEventKind::Lost {
+            self.numbers().remove(&event.key);
             self.due.notify_one();
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<AllocatorKey, u32>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn numbers(&self) -> MutexGuard<'_, BTreeMap<AllocatorKey, u32>> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns whether an entry belongs to the cluster. Keys of addresses do not contain a cluster's
 /// name, so their identity decides.
-pub(super) fn is_own(plan: &Plan, resource: Resource, value: &[u8]) -> bool {
+pub(super) fn is_own(plan: &ClusterPlan, resource: Resource, value: &[u8]) -> bool {
     match resource {
         Resource::Nodes | Resource::Identities | Resource::Services => true,
         Resource::Ips => ip_identity(value).is_some_and(|id| {

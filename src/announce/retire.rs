@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::plan::{Plan, Resource};
+use super::plan::{ClusterPlan, Resource};
 use super::publish::is_own;
 use crate::model::CLUSTER_LABEL;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
@@ -18,7 +18,7 @@ const REFERENCES: &str = "cilium/state/identities/v1/value/";
 
 /// Deletes all keys of the cluster. Keys that do not name a cluster are recognised by their
 /// identity.
-pub(super) async fn retire(session: &Session, plan: &Plan, grace: Duration) -> Result<(), KvstoreError> {
+pub(super) async fn retire(session: &Session, plan: &ClusterPlan, grace: Duration) -> Result<(), KvstoreError> {
     session.delete(cluster_config_key(&plan.cluster).as_bytes()).await?;
     tracing::info!(cluster = %plan.cluster, ?grace, "the config of cluster {} is withdrawn: waiting for clients to notice", plan.cluster);
     sleep(grace).await;
@@ -49,7 +49,7 @@ pub(super) async fn retire(session: &Session, plan: &Plan, grace: Duration) -> R
 }
 
 /// Returns whether an identity has a number of the cluster's range and the cluster's label.
-fn is_own_identity(plan: &Plan, number: &[u8], labels: &[u8]) -> bool {
+fn is_own_identity(plan: &ClusterPlan, number: &[u8], labels: &[u8]) -> bool {
     let id = str::from_utf8(number).ok().and_then(Id::parse);
     let key = AllocatorKey::from_text(&String::from_utf8_lossy(labels));
     id.is_some_and(|id| plan.range().contains(id)) && key.label(CLUSTER_LABEL) == Some(plan.cluster.as_str())

@@ -6,7 +6,7 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::files::read_files;
-use super::plan::{Plan, Resource};
+use super::plan::{ClusterPlan, Resource};
 use crate::model::{ClusterId, ClusterName, EntryKey, Kind};
 use crate::wire::{Context, decode};
 use cilium_kvstore::allocator::AllocatorKey;
@@ -48,7 +48,7 @@ services:
 ";
 
 /// Reads files with these texts, named `0.yaml` and so on. Errors have the form `<file>:<line>: …`.
-fn read(texts: &[&str]) -> Result<Plan, Vec<String>> {
+fn read(texts: &[&str]) -> Result<ClusterPlan, Vec<String>> {
     let place = TempDir::new().unwrap();
     let paths: Vec<_> = (0..texts.len()).map(|number| place.path().join(format!("{number}.yaml"))).collect();
     for (path, text) in paths.iter().zip(texts) {
@@ -67,7 +67,7 @@ fn numbers() -> BTreeMap<AllocatorKey, u32> {
 }
 
 #[test]
-fn the_example_is_published_as_the_protocol_has_it() {
+fn the_example_is_published_as_in_the_protocol() {
     let plan = read(&[EXAMPLE]).unwrap();
     let all: Vec<(String, String)> = Resource::ALL
         .into_iter()
@@ -133,7 +133,7 @@ fn the_example_is_published_as_the_protocol_has_it() {
 }
 
 #[test]
-fn a_reader_accepts_all_that_is_published() {
+fn readers_accept_every_published_value() {
     let plan = read(&[EXAMPLE]).unwrap();
     let cluster = ClusterName::parse("vms").unwrap();
     let context = Context { cluster: &cluster, cluster_id: ClusterId(77), max_connected_clusters: plan.max };
@@ -152,7 +152,7 @@ fn a_reader_accepts_all_that_is_published() {
 }
 
 #[test]
-fn a_workload_without_a_number_is_left_out_and_the_rest_is_not() {
+fn only_workloads_without_a_number_are_left_out() {
     let plan = read(&[EXAMPLE]).unwrap();
     let some = [(AllocatorKey::from_text(PRINTER), 5_046_274)].into();
     assert_eq!(plan.keys(Resource::Ips, &some).into_keys().collect::<Vec<_>>(), ["cilium/state/ip/v1/default/192.168.9.1"]);
@@ -187,7 +187,7 @@ fn fault(text: &str) -> String {
 }
 
 #[test]
-fn what_is_wrong_is_told_by_file_line_and_reason() {
+fn errors_name_file_line_and_reason() {
     for (from, to, expected) in [
         (
             "labels: {app: billing-db}\n  serviceAccount",
@@ -279,13 +279,13 @@ fn what_is_wrong_is_told_by_file_line_and_reason() {
     ] {
         let wrong = EXAMPLE.replacen(from, to, 1);
         assert_ne!(wrong, EXAMPLE, "{from}");
-        let told = fault(&wrong);
-        assert!(told == expected || told.starts_with("0.yaml:") && expected.contains("did not find"), "\n{told}\n{expected}");
+        let reason = fault(&wrong);
+        assert!(reason == expected || reason.starts_with("0.yaml:") && expected.contains("did not find"), "\n{reason}\n{expected}");
     }
 }
 
 #[test]
-fn files_that_cannot_be_read_are_named_and_the_first_faults_are_enough() {
+fn unreadable_files_are_named_and_the_number_of_errors_is_limited() {
     let missing = read_files(&["/nowhere/at/all.yaml".into()]).unwrap_err();
     assert_eq!(missing[0].to_string(), "/nowhere/at/all.yaml: cannot be read: No such file or directory (os error 2)");
     let endless = read_files(&["/dev/zero".into()]).unwrap_err();
@@ -300,7 +300,7 @@ fn files_that_cannot_be_read_are_named_and_the_first_faults_are_enough() {
 
 /// Checks that the line is not searched for every error: that would read 2 MB 20,000 times.
 #[test]
-fn a_file_with_a_fault_in_every_element_is_told_of_at_once() {
+fn a_file_with_many_errors_is_reported_quickly() {
     let workload = |number: u32| {
         format!("- {{namespace: Legacy, name: w{number}, labels: {{app: a}}, ips: [10.0.{}.{}]}}\n", number >> 8, number & 255)
     };

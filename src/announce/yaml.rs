@@ -22,31 +22,31 @@ pub(super) struct FileYaml {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct ClusterYaml {
     pub(super) name: String,
-    pub(super) id: Number,
-    pub(super) max_connected_clusters: Option<Number>,
+    pub(super) id: WholeNumber,
+    pub(super) max_connected_clusters: Option<WholeNumber>,
 }
 
 /// A whole number. Its range is checked later, together with its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Number(pub(super) u64);
+pub(super) struct WholeNumber(pub(super) u64);
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de> Deserialize<'de> for WholeNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Whole;
+        struct WholeNumberVisitor;
 
-        impl Visitor<'_> for Whole {
-            type Value = Number;
+        impl Visitor<'_> for WholeNumberVisitor {
+            type Value = WholeNumber;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a whole number above zero")
             }
 
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Number, E> {
-                Ok(Number(number))
+            fn visit_u64<E: Error>(self, number: u64) -> Result<WholeNumber, E> {
+                Ok(WholeNumber(number))
             }
         }
 
-        deserializer.deserialize_u64(Whole)
+        deserializer.deserialize_u64(WholeNumberVisitor)
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) struct PortYaml {
     pub(super) name: String,
     #[serde(default = "tcp")]
     pub(super) protocol: String,
-    pub(super) port: Number,
+    pub(super) port: WholeNumber,
 }
 
 fn tcp() -> String {
@@ -127,9 +127,9 @@ pub(super) struct LabelsYaml(pub(super) BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for LabelsYaml {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Labels;
+        struct LabelsVisitor;
 
-        impl<'de> Visitor<'de> for Labels {
+        impl<'de> Visitor<'de> for LabelsVisitor {
             type Value = LabelsYaml;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,6 +148,6 @@ impl<'de> Deserialize<'de> for LabelsYaml {
             }
         }
 
-        deserializer.deserialize_map(Labels)
+        deserializer.deserialize_map(LabelsVisitor)
     }
 }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_is_nearly_one_is_told_from_one_that_is_known_and_one_that_is_something_else() {
+    fn misspelt_keys_differ_from_known_and_unrelated_ones() {
         for (key, meant) in [
             ("trusted_ca_file", Some("trusted-ca-file")),
             ("trustedCAFile", Some("trusted-ca-file")),
@@ -94,7 +94,7 @@ mod tests {
             ("user", Some("username")),
             ("pasword", Some("password")),
             ("dial-timout", Some("dial-timeout")),
-            // keys that etcd's client knows, in any case
+            // keys that etcd's client knows, ignoring the case
             ("TRUSTED-CA-FILE", None),
             ("Endpoints", None),
             ("MaxCallRecvMsgSize", None),

@@ -1,11 +1,11 @@
-//! The life of one remote cluster: connects, reads its cluster config, waits for canaries, mirrors
-//! its kinds, and retries with back-off after a failure (docs/develop/protocol.md §3.3; Cilium's
+//! The task of one remote cluster: connects, reads the cluster config, waits for canaries, mirrors
+//! all kinds, and retries with back-off after a failure (docs/develop/protocol.md §3.3; Cilium's
 //! `pkg/clustermesh/common/remote_cluster.go`).
 //!
 //! [`Mesh`](super::Mesh) runs a [`ClusterTask`] for each client file. The task keeps the resync
 //! state of its kinds, which outlives connections.
 
-mod attempt;
+mod connection;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use rand::seq::SliceRandom;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use self::attempt::Attempt;
+use self::connection::ClusterConnection;
 use super::bounds::ClusterBounds;
-use super::failure::AttemptError;
-use super::ids::ClusterIds;
+use super::connection_error::ConnectionError;
+use super::ids::ReservedClusterIds;
 use super::resync::Resync;
-use super::scope::{KindMemory, Surroundings};
+use super::scope::{ClusterContext, KindState};
 use super::timing::{FILES_INTERVAL, STABLE_CONNECTION};
 use crate::client_file::ClientFile;
 use crate::commit::DecodedBudget;
@@ -45,7 +45,7 @@ pub struct MeshOptions {
     pub bounds: ClusterBounds,
     /// Memory for large decoded values.
     pub decoded: DecodedBudget,
-    /// Intervals and limits in the life of each cluster.
+    /// Intervals and limits of each cluster's task.
     pub timing: super::Timing,
 }
 
@@ -54,26 +54,26 @@ pub struct MeshOptions {
 pub(super) struct ClusterTask {
     pub(super) name: ClusterName,
     pub(super) options: MeshOptions,
-    pub(super) ids: Arc<ClusterIds>,
+    pub(super) ids: Arc<ReservedClusterIds>,
     /// Content of the cluster's client file, updated when the file changes.
     pub(super) content: watch::Receiver<Arc<[u8]>>,
-    pub(super) surroundings: Surroundings,
+    pub(super) context: ClusterContext,
 }
 
-/// Reason why an attempt ended.
-enum End {
-    Failed(AttemptError),
+/// Reason why a connection, or the attempt to open one, ended.
+enum ConnectionEnd {
+    Failed(ConnectionError),
     /// `--cache-ttl` has passed without a connection.
-    AwayTooLong,
+    CacheTtlExpired,
     /// The client file changed. It was deleted if `is_open` is false.
     FileChanged {
         is_open: bool,
     },
 }
 
-/// State of a cluster that cannot be read.
+/// Time for which a cluster has been unreachable.
 #[derive(Debug)]
-struct Away {
+struct Outage {
     /// End of the last connection, or the start of the task.
     since: Instant,
     /// Services, service exports and endpoint slices were removed (`--cache-ttl`).
@@ -82,89 +82,89 @@ struct Away {
 
 /// State of a cluster's task that outlives connections.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct ClusterState {
     /// Record of the cluster that is stored or about to be stored.
     pub(super) record: ClusterRecord,
     /// State of each kind, in the order of [`Kind::ALL`].
-    pub(super) kinds: [KindMemory; Kind::ALL.len()],
+    pub(super) kinds: [KindState; Kind::ALL.len()],
     /// Endpoints that were not tried since the last shuffle.
-    untried: Vec<Endpoint>,
+    untried_endpoints: Vec<Endpoint>,
 }
 
 impl ClusterTask {
     /// Runs until the task is dropped, the cluster's file is deleted or the committer ends.
     pub(super) async fn run(self) {
-        let reporter = self.surroundings.reporter.clone();
-        let commands = self.surroundings.commands.clone();
+        let reporter = self.context.reporter.clone();
+        let commands = self.context.commands.clone();
         tokio::select! {
-            () = self.live() => {}
+            () = self.run_connections() => {}
             // ends with the committer, which ends everything
-            () = reporter.tell_phases(commands) => {}
+            () = reporter.publish_phases(commands) => {}
         }
     }
 
-    async fn live(self) {
+    async fn run_connections(self) {
         let mut file_changes = self.content.clone();
-        let mut memory = self.remember();
+        let mut state = self.load_state();
         let mut backoff = self.options.timing.backoff();
         let limits = self.options.timing.silence_limits();
-        self.surroundings.reporter.change(|status| {
-            status.config.clone_from(&memory.record.config);
+        self.context.reporter.change(|status| {
+            status.config.clone_from(&state.record.config);
             status.writer.limits = limits;
         });
-        let mut away = Away { since: Instant::now(), revoked: false };
+        let mut outage = Outage { since: Instant::now(), revoked: false };
         loop {
             let content = Arc::clone(&file_changes.borrow_and_update());
             let started = Instant::now();
             let end = tokio::select! {
-                error = self.attempt(&content, &mut memory) => End::Failed(error),
-                () = self.away_too_long(&away) => End::AwayTooLong,
-                changed = file_changes.changed() => End::FileChanged { is_open: changed.is_ok() },
+                error = self.connect(&content, &mut state) => ConnectionEnd::Failed(error),
+                () = self.cache_ttl_expired(&outage) => ConnectionEnd::CacheTtlExpired,
+                changed = file_changes.changed() => ConnectionEnd::FileChanged { is_open: changed.is_ok() },
             };
-            if self.surroundings.reporter.is_connected() {
-                away = Away { since: Instant::now(), revoked: false };
+            if self.context.reporter.is_connected() {
+                outage = Outage { since: Instant::now(), revoked: false };
             }
-            self.surroundings.reporter.disconnected();
+            self.context.reporter.disconnected();
             let error = match end {
-                End::Failed(AttemptError::Stopping) | End::FileChanged { is_open: false } => return,
-                End::Failed(error) => error,
-                End::AwayTooLong => {
-                    away.revoked = true;
-                    self.revoke(&mut memory).await;
+                ConnectionEnd::Failed(ConnectionError::Stopping) | ConnectionEnd::FileChanged { is_open: false } => return,
+                ConnectionEnd::Failed(error) => error,
+                ConnectionEnd::CacheTtlExpired => {
+                    outage.revoked = true;
+                    self.revoke(&mut state).await;
                     continue;
                 }
-                End::FileChanged { is_open: true } => {
+                ConnectionEnd::FileChanged { is_open: true } => {
                     tracing::info!(cluster = %self.name, "the client file of cluster {} changed: reconnecting", self.name);
-                    self.surroundings.reporter.forget_missing_config();
-                    memory.untried.clear();
+                    self.context.reporter.forget_missing_config();
+                    state.untried_endpoints.clear();
                     backoff.reset();
                     continue;
                 }
             };
-            if started.elapsed() > STABLE_CONNECTION || self.surroundings.reporter.was_live() {
+            if started.elapsed() > STABLE_CONNECTION || self.context.reporter.was_live() {
                 backoff.reset();
             }
             let mut wait = backoff.next_wait_with_jitter(rand::random());
-            if error.is_too_much() {
-                self.surroundings.reporter.too_large(&error);
+            if error.exceeds_size() {
+                self.context.reporter.too_large(&error);
                 wait = self.options.timing.cluster.too_large_wait;
             }
-            if error.is_going_back() {
-                self.surroundings.reporter.went_back(&error);
+            if error.went_back() {
+                self.context.reporter.went_back(&error);
             }
-            if matches!(error, AttemptError::ConfigMissing) {
+            if matches!(error, ConnectionError::ConfigMissing) {
                 // not a failure of the connection: retry soon, because the address may lead to
                 // another etcd by then
                 backoff.reset();
                 wait = self.options.timing.cluster.backoff_min;
             } else {
-                self.surroundings.reporter.failure(&error.to_string(), wait);
+                self.context.reporter.failure(&error.to_string(), wait);
             }
             tokio::select! {
                 () = sleep(wait) => {}
-                () = self.away_too_long(&away) => {
-                    away.revoked = true;
-                    self.revoke(&mut memory).await;
+                () = self.cache_ttl_expired(&outage) => {
+                    outage.revoked = true;
+                    self.revoke(&mut state).await;
                 }
                 // a closed channel means that this task is about to be ended, which the next round
                 // handles
@@ -177,66 +177,66 @@ impl ClusterTask {
     ///
     /// Never returns if no TTL is set, if its entries were already removed, or if the cluster is
     /// connected by then (Cilium's `ttlChecker`, `pkg/clustermesh/common/remote_cluster.go`).
-    async fn away_too_long(&self, away: &Away) {
-        let Some(ttl) = self.options.timing.cache_ttl.filter(|_| !away.revoked) else { return std::future::pending().await };
-        sleep(ttl.saturating_sub(away.since.elapsed())).await;
-        if self.surroundings.reporter.is_connected() {
+    async fn cache_ttl_expired(&self, outage: &Outage) {
+        let Some(ttl) = self.options.timing.cache_ttl.filter(|_| !outage.revoked) else { return std::future::pending().await };
+        sleep(ttl.saturating_sub(outage.since.elapsed())).await;
+        if self.context.reporter.is_connected() {
             std::future::pending().await
         }
     }
 
     /// Removes the kinds that agents route traffic by.
-    async fn revoke(&self, memory: &mut Memory) {
+    async fn revoke(&self, state: &mut ClusterState) {
         tracing::warn!(
             cluster = %self.name,
             "cluster {} could not be read for --cache-ttl: removing its services, service exports and endpoint slices",
             self.name
         );
-        self.surroundings.reporter.change(|status| status.revocation_count += 1);
-        for (kind, memory) in Kind::ALL.into_iter().zip(&mut memory.kinds) {
+        self.context.reporter.change(|status| status.revocation_count += 1);
+        for (kind, state) in Kind::ALL.into_iter().zip(&mut state.kinds) {
             if kind.is_revocable() {
-                memory.revoke(&Scope { cluster: self.name.clone(), kind });
-                self.surroundings.reporter.holds(kind, 0);
+                state.revoke(&Scope { cluster: self.name.clone(), kind });
+                self.context.reporter.set_held_count(kind, 0);
                 // an error means that the committer has ended, and the process ends with it
-                let _ = memory.deliver(&self.surroundings.commands).await;
+                let _ = state.deliver(&self.context.commands).await;
             }
         }
     }
 
-    fn remember(&self) -> Memory {
-        let published = self.surroundings.mirror.current();
+    fn load_state(&self) -> ClusterState {
+        let published = self.context.mirror.current();
         let scope = |kind| Scope { cluster: self.name.clone(), kind };
         for kind in Kind::ALL {
-            self.surroundings.reporter.holds(kind, published.view.held_count(&scope(kind)));
+            self.context.reporter.set_held_count(kind, published.view.held_count(&scope(kind)));
         }
-        Memory {
+        ClusterState {
             record: published.view.cluster(&self.name).cloned().unwrap_or_default(),
-            kinds: Kind::ALL.map(|kind| KindMemory::new(Resync::new(scope(kind), published.view.cursor(&scope(kind)).cloned()))),
-            untried: Vec::new(),
+            kinds: Kind::ALL.map(|kind| KindState::new(Resync::new(scope(kind), published.view.cursor(&scope(kind)).cloned()))),
+            untried_endpoints: Vec::new(),
         }
     }
 
     /// Runs one connection, from reading the client file to the error that ends it.
-    async fn attempt(&self, content: &Arc<[u8]>, memory: &mut Memory) -> AttemptError {
+    async fn connect(&self, content: &Arc<[u8]>, state: &mut ClusterState) -> ConnectionError {
         let bytes = Arc::clone(content);
         let file = match tokio::task::spawn_blocking(move || ClientFile::parse(&bytes)).await {
             Ok(file) => file,
-            Err(error) => return AttemptError::Cluster(format!("cannot read the client file of cluster {}: {error}", self.name)),
+            Err(error) => return ConnectionError::Cluster(format!("cannot read the client file of cluster {}: {error}", self.name)),
         };
         let warnings = file.as_ref().ok().and_then(ClientFile::warnings);
-        self.surroundings.reporter.file_is(file.as_ref().err().map(ToString::to_string), warnings);
+        self.context.reporter.set_file_state(file.as_ref().err().map(ToString::to_string), warnings);
         let file = match file {
             Ok(file) => file.config,
-            Err(error) => return AttemptError::Cluster(format!("cannot use the client file of cluster {}: {error}", self.name)),
+            Err(error) => return ConnectionError::Cluster(format!("cannot use the client file of cluster {}: {error}", self.name)),
         };
-        self.await_files(&file).await;
-        self.surroundings.reporter.connecting();
-        let endpoint = match memory.next_endpoint(&file) {
+        self.wait_for_files(&file).await;
+        self.context.reporter.connecting();
+        let endpoint = match state.next_endpoint(&file) {
             Some(endpoint) => endpoint,
-            None => return AttemptError::Cluster(format!("the client file of cluster {} has no endpoint", self.name)),
+            None => return ConnectionError::Cluster(format!("the client file of cluster {} has no endpoint", self.name)),
         };
-        let attempt = Attempt { task: self, file: &file, endpoint: &endpoint };
-        match attempt.run(memory).await {
+        let connection = ClusterConnection { task: self, file: &file, endpoint: &endpoint };
+        match connection.run(state).await {
             Ok(never) => match never {},
             Err(error) => error,
         }
@@ -244,28 +244,28 @@ impl ClusterTask {
 
     /// Waits for the certificates and keys that the file names (docs/develop/protocol.md §3.2), and
     /// reports the missing ones.
-    async fn await_files(&self, file: &EtcdConfig) {
+    async fn wait_for_files(&self, file: &EtcdConfig) {
         loop {
             let missing = file.missing_files();
             if missing.is_empty() {
                 return;
             }
             let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
-            self.surroundings.reporter.waiting(Phase::WaitingForFiles, &format!("waiting for {}", names.join(", ")));
+            self.context.reporter.waiting(Phase::WaitingForFiles, &format!("waiting for {}", names.join(", ")));
             sleep(FILES_INTERVAL).await;
         }
     }
 }
 
-impl Memory {
+impl ClusterState {
     /// Returns the next endpoint in random order; no endpoint comes twice before all were tried.
     /// Replicas are separate etcds, so each connection uses exactly one.
     fn next_endpoint(&mut self, file: &EtcdConfig) -> Option<Endpoint> {
-        if self.untried.is_empty() {
-            self.untried = file.endpoints().to_vec();
-            self.untried.shuffle(&mut rand::rng());
+        if self.untried_endpoints.is_empty() {
+            self.untried_endpoints = file.endpoints().to_vec();
+            self.untried_endpoints.shuffle(&mut rand::rng());
         }
-        self.untried.pop()
+        self.untried_endpoints.pop()
     }
 
     /// Resets the state of all kinds after the cluster was removed from the mirror.

@@ -30,20 +30,20 @@ use tokio::task::JoinError;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use self::diff::Announced;
+use self::diff::AnnouncedFiles;
 pub(super) use self::scan::read_cluster_file;
-use self::scan::{DirectoryIdentity, FileReading, Glance, Reading, read_directory};
+use self::scan::{DirectoryIdentity, DirectoryMetadata, DirectoryScan, ScannedFile, read_directory};
 use crate::file_watch::DirectoryWatch;
 use crate::instruments::{LogLimiter, LogPermit, ReminderSchedule};
 use crate::model::{ClusterName, DirectoryState};
 
 /// Interval between two checks of the metadata: half of the 2 s in which a change must take effect.
-/// The other half is for settling.
-const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
+/// The other half is for the wait until two scans are equal.
+const METADATA_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of readings that wait for two equal ones. With the usual 100 ms between them this
-/// takes 0.6 s, within the limit of 2 s.
-const SETTLE_READINGS_MAX: u32 = 6;
+/// Maximum number of scans that wait for two equal ones. With the usual 100 ms between them this
+/// needs 0.6 s, within the limit of 2 s.
+const STABLE_SCANS_MAX: u32 = 6;
 
 /// Recently logged files that cannot be used, with the reason.
 static UNUSABLE: LogLimiter = LogLimiter::new();
@@ -97,19 +97,19 @@ pub struct DirectoryOptions {
 /// Watches the directory and sends its changes, until `stop` is cancelled or the receiver is
 /// dropped.
 pub async fn watch_directory(options: DirectoryOptions, events: mpsc::Sender<DirectoryEvent>, stop: CancellationToken) {
-    let mut directory = Directory::new(options);
+    let mut directory = DirectoryWatcher::new(options);
     let work = async {
-        let mut announced = Announced::nothing(directory.options.path.clone());
+        let mut announced = AnnouncedFiles::empty(directory.options.path.clone());
         loop {
-            let reading = directory.read_settled().await?;
-            let (changes, now) = announced.advance(&reading.files);
-            let told = directory.report(now).map(DirectoryEvent::Read);
-            for change in changes.into_iter().chain(told) {
+            let reading = directory.read_stable().await?;
+            let (changes, now) = announced.apply_scan(&reading.files);
+            let state = directory.report(now).map(DirectoryEvent::Read);
+            for change in changes.into_iter().chain(state) {
                 if events.send(change).await.is_err() {
                     return Ok::<(), JoinError>(());
                 }
             }
-            directory.wait_for_change(reading.glance).await?;
+            directory.wait_for_change(reading.metadata).await?;
         }
     };
     if let Some(Err(error)) = stop.run_until_cancelled(work).await {
@@ -119,50 +119,50 @@ pub async fn watch_directory(options: DirectoryOptions, events: mpsc::Sender<Dir
 }
 
 /// Cluster files by name: the content, or the reason why the file cannot be used.
-pub type ClusterFiles = BTreeMap<String, Result<Arc<[u8]>, String>>;
+pub type ClusterFileContents = BTreeMap<String, Result<Arc<[u8]>, String>>;
 
 /// Reads the cluster files of a directory. Blocks.
 ///
 /// # Errors
 /// The reason why the directory cannot be read.
-pub fn read_cluster_files(directory: &Path, own_cluster: Option<&ClusterName>) -> Result<ClusterFiles, String> {
+pub fn read_cluster_files(directory: &Path, own_cluster: Option<&ClusterName>) -> Result<ClusterFileContents, String> {
     let content = |file| match file {
-        FileReading::Cluster(file) => Ok(file.content),
-        FileReading::Unreadable { reason, .. } | FileReading::InvalidName { reason } | FileReading::Skipped { reason } => Err(reason),
+        ScannedFile::Cluster(file) => Ok(file.content),
+        ScannedFile::Unreadable { reason, .. } | ScannedFile::InvalidName { reason } | ScannedFile::Skipped { reason } => Err(reason),
     };
     Ok(read_directory(directory, own_cluster).files?.into_iter().map(|(name, file)| (name, content(file))).collect())
 }
 
 /// The directory, with the watch on it and the last reported state.
-struct Directory {
+struct DirectoryWatcher {
     options: DirectoryOptions,
-    watch: Option<Watch>,
+    watch: Option<ActiveWatch>,
     changed: Arc<Notify>,
     /// ReminderSchedule for unusable files by name, and for the directory as the empty name.
     reminders: ReminderSchedule<String>,
     /// Last reported state.
-    told: DirectoryState,
+    last_reported: DirectoryState,
 }
 
 /// Watch on the directory that existed at the path when the watch was set up.
-struct Watch {
+struct ActiveWatch {
     identity: DirectoryIdentity,
     /// `None` if the watch could not be set up. Changes are then found by the checks of the
     /// metadata alone.
     _watch: Option<DirectoryWatch>,
 }
 
-impl Directory {
+impl DirectoryWatcher {
     fn new(options: DirectoryOptions) -> Self {
         let reminders = ReminderSchedule::new(options.remind_interval);
-        Self { changed: Arc::clone(&options.rescan), reminders, options, watch: None, told: DirectoryState::default() }
+        Self { changed: Arc::clone(&options.rescan), reminders, options, watch: None, last_reported: DirectoryState::default() }
     }
 
     /// Reads the directory until two readings in a row are equal. A file that is being written, or
     /// replaced by a delete and a create, then does not count as changed or removed.
-    async fn read_settled(&mut self) -> Result<Reading, JoinError> {
+    async fn read_stable(&mut self) -> Result<DirectoryScan, JoinError> {
         let mut reading = self.read().await?;
-        for _ in 1..SETTLE_READINGS_MAX {
+        for _ in 1..STABLE_SCANS_MAX {
             sleep(self.options.debounce).await;
             let again = self.read().await?;
             let settled = again.files == reading.files;
@@ -176,8 +176,8 @@ impl Directory {
 
     /// Reads the directory once. Checks first that the watch is on this directory, so that no
     /// change is missed in between.
-    async fn read(&mut self) -> Result<Reading, JoinError> {
-        let identity = self.glance().await?.identity();
+    async fn read(&mut self) -> Result<DirectoryScan, JoinError> {
+        let identity = self.metadata().await?.identity();
         if self.watch.as_ref().map(|watch| watch.identity) != identity {
             self.watch = identity.map(|identity| self.watch(identity));
         }
@@ -185,25 +185,25 @@ impl Directory {
         tokio::task::spawn_blocking(move || read_directory(&path, own_cluster.as_ref())).await
     }
 
-    async fn glance(&self) -> Result<Glance, JoinError> {
+    async fn metadata(&self) -> Result<DirectoryMetadata, JoinError> {
         let path = self.options.path.clone();
-        tokio::task::spawn_blocking(move || Glance::take(&path)).await
+        tokio::task::spawn_blocking(move || DirectoryMetadata::read(&path)).await
     }
 
-    fn watch(&self, identity: DirectoryIdentity) -> Watch {
+    fn watch(&self, identity: DirectoryIdentity) -> ActiveWatch {
         let watch = DirectoryWatch::begin(&self.options.path, Arc::clone(&self.changed));
         if let Err(error) = &watch {
             let path = self.options.path.display();
             tracing::warn!(%path, %error, "cannot watch the config directory: checking it every second instead");
         }
-        Watch { identity, _watch: watch.ok() }
+        ActiveWatch { identity, _watch: watch.ok() }
     }
 
     /// Returns when the directory was notified as changed, its metadata differs from `before`, or
     /// the slow pass is due.
-    async fn wait_for_change(&self, before: Glance) -> Result<(), JoinError> {
+    async fn wait_for_change(&self, before: DirectoryMetadata) -> Result<(), JoinError> {
         let rescan_at = Instant::now() + self.options.rescan_interval;
-        let mut ticks = interval_at(Instant::now() + GLANCE_INTERVAL, GLANCE_INTERVAL);
+        let mut ticks = interval_at(Instant::now() + METADATA_INTERVAL, METADATA_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let look = async {
             loop {
@@ -211,7 +211,7 @@ impl Directory {
                     () = self.changed.notified() => return Ok(()),
                     _ = ticks.tick() => {}
                 }
-                if self.glance().await? != before {
+                if self.metadata().await? != before {
                     return Ok(());
                 }
             }
@@ -219,7 +219,7 @@ impl Directory {
         timeout_at(rescan_at, look).await.unwrap_or(Ok(()))
     }
 
-    /// Logs again what still cannot be used. A pass runs at least once a minute.
+    /// Logs again files that still cannot be used, and the directory. Runs at least once a minute.
     fn remind(&mut self, now: &DirectoryState) {
         let path = self.options.path.display();
         let broken = now.invalid.keys().cloned().chain(now.error.is_some().then(String::new));
@@ -239,7 +239,7 @@ impl Directory {
     fn report(&mut self, now: DirectoryState) -> Option<DirectoryState> {
         self.remind(&now);
         let path = self.options.path.display();
-        let before = std::mem::replace(&mut self.told, now.clone());
+        let before = std::mem::replace(&mut self.last_reported, now.clone());
         match &now.error {
             Some(error) if before.error.as_ref() != Some(error) => {
                 tracing::warn!(%path, %error, "the config directory cannot be read: trying again, all clusters are kept");

@@ -9,28 +9,28 @@ use crate::model::{ClusterId, ClusterName};
 /// Cluster ids of the mesh and the clusters that hold them. The ids of stored clusters are reserved
 /// from the start, so a stored cluster wins over a new one.
 #[derive(Debug, Default)]
-pub(super) struct ClusterIds {
+pub(super) struct ReservedClusterIds {
     holders: Mutex<BTreeMap<ClusterId, ClusterName>>,
 }
 
 /// Another cluster holds the id.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cluster id {id} is already used by cluster {holder}: ids must be unique in the mesh")]
-pub(super) struct IdTaken {
+pub(super) struct IdInUse {
     id: ClusterId,
     holder: ClusterName,
 }
 
-impl ClusterIds {
+impl ReservedClusterIds {
     pub(super) fn new(stored: impl Iterator<Item = (ClusterId, ClusterName)>) -> Self {
         Self { holders: Mutex::new(stored.collect()) }
     }
 
     /// Reserves an id for a cluster and releases any other id that it held.
-    pub(super) fn reserve(&self, id: ClusterId, cluster: &ClusterName) -> Result<(), IdTaken> {
+    pub(super) fn reserve(&self, id: ClusterId, cluster: &ClusterName) -> Result<(), IdInUse> {
         let mut holders = self.lock();
         if let Some(holder) = holders.get(&id).filter(|holder| *holder != cluster) {
-            return Err(IdTaken { id, holder: holder.clone() });
+            return Err(IdInUse { id, holder: holder.clone() });
         }
         holders.retain(|_, holder| holder != cluster);
         holders.insert(id, cluster.clone());
@@ -51,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stored_holder_keeps_its_id_until_it_gives_it_up() {
+    fn a_stored_holder_keeps_its_id_until_it_releases_it() {
         let name = |text| ClusterName::parse(text).unwrap();
-        let ids = ClusterIds::new([(ClusterId(1), name("paris"))].into_iter());
-        assert_eq!(ids.reserve(ClusterId(1), &name("tokyo")), Err(IdTaken { id: ClusterId(1), holder: name("paris") }));
+        let ids = ReservedClusterIds::new([(ClusterId(1), name("paris"))].into_iter());
+        assert_eq!(ids.reserve(ClusterId(1), &name("tokyo")), Err(IdInUse { id: ClusterId(1), holder: name("paris") }));
         assert_eq!(ids.reserve(ClusterId(1), &name("paris")), Ok(()));
         assert_eq!(ids.reserve(ClusterId(2), &name("paris")), Ok(()));
         assert_eq!(ids.reserve(ClusterId(1), &name("tokyo")), Ok(()));

@@ -14,26 +14,26 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::DirectoryEvent;
-use super::bounds::Holdings;
+use super::bounds::SizeTracker;
 use super::cluster::{ClusterTask, MeshOptions};
-use super::gate::{Gates, start_wait};
-use super::ids::ClusterIds;
+use super::concurrency::{ListLimiter, start_wait};
+use super::ids::ReservedClusterIds;
 use super::reporter::Reporter;
-use super::scope::Surroundings;
+use super::scope::ClusterContext;
 use crate::commit::{CommandSender, Subscriber};
 use crate::instruments::ReminderSchedule;
 use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, DirectoryState, Kind, Phase, Scope};
 
 /// Status of every cluster, by name.
-pub type Board = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
+pub type StatusBoard = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
 
 /// Wait before a task that panicked is restarted: the longest wait of the back-off, because a panic
 /// is a bug that probably repeats.
 const PANIC_WAIT: Duration = Duration::from_secs(30);
 
-/// Number of checks for broken clusters in one reminder interval. The start and the end of a
-/// failure are then noticed within a minute.
-const LOOKS_PER_REMINDER: u32 = 10;
+/// Number of checks for broken clusters per reminder interval. The start and the end of a failure
+/// are then noticed within a minute.
+const CHECKS_PER_REMINDER: u32 = 10;
 
 /// The registry of remote clusters.
 #[derive(Debug)]
@@ -41,19 +41,19 @@ pub struct Mesh {
     options: MeshOptions,
     commands: CommandSender,
     mirror: Subscriber,
-    board: watch::Sender<Board>,
+    board: watch::Sender<StatusBoard>,
     directory: watch::Sender<DirectoryState>,
     /// State of the directory that is not published yet.
     read: Option<DirectoryState>,
-    ids: Arc<ClusterIds>,
-    gates: Gates,
-    members: BTreeMap<ClusterName, Member>,
+    ids: Arc<ReservedClusterIds>,
+    list_limiter: ListLimiter,
+    clusters: BTreeMap<ClusterName, ClusterHandle>,
     tasks: JoinSet<()>,
 }
 
 /// A cluster with a client file, and its task.
 #[derive(Debug)]
-struct Member {
+struct ClusterHandle {
     content: watch::Sender<Arc<[u8]>>,
     status: watch::Receiver<ClusterStatus>,
     reporter: Reporter,
@@ -68,14 +68,14 @@ impl Mesh {
         options: MeshOptions,
         commands: CommandSender,
         mirror: Subscriber,
-        board: watch::Sender<Board>,
+        board: watch::Sender<StatusBoard>,
         directory: watch::Sender<DirectoryState>,
     ) -> Self {
         let view = &mirror.current().view;
         let stored = view.cluster_names().into_iter().filter_map(|name| Some((view.cluster(&name)?.config.as_ref()?.id, name.clone())));
-        let ids = Arc::new(ClusterIds::new(stored));
-        let (gates, members, tasks) = (Gates::default(), BTreeMap::new(), JoinSet::new());
-        Self { options, commands, mirror, board, directory, read: None, ids, gates, members, tasks }
+        let ids = Arc::new(ReservedClusterIds::new(stored));
+        let (list_limiter, clusters, tasks) = (ListLimiter::default(), BTreeMap::new(), JoinSet::new());
+        Self { options, commands, mirror, board, directory, read: None, ids, list_limiter, clusters, tasks }
     }
 
     /// Runs until `stop` is cancelled or the directory's watcher ends. All cluster tasks have ended
@@ -83,21 +83,21 @@ impl Mesh {
     pub async fn run(mut self, mut events: mpsc::Receiver<DirectoryEvent>, stop: CancellationToken) {
         let remind_interval = self.options.timing.cluster.remind_interval;
         let mut reminders = ReminderSchedule::new(remind_interval);
-        let mut look = interval((remind_interval / LOOKS_PER_REMINDER).max(Duration::from_millis(1)));
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut check = interval((remind_interval / CHECKS_PER_REMINDER).max(Duration::from_millis(1)));
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 event = events.recv() => match event {
                     Some(event) => {
                         self.mirror.marks().directory_events.note(events.len() + 1);
-                        self.event(event).await;
-                        self.show_directory();
+                        self.handle_event(event).await;
+                        self.publish_directory();
                     }
                     None => break,
                 },
-                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
-                _ = look.tick() => self.remind(&mut reminders),
+                Some(ended) = self.tasks.join_next_with_id() => self.restart_ended(ended),
+                _ = check.tick() => self.remind(&mut reminders),
             }
         }
         self.tasks.shutdown().await;
@@ -105,24 +105,24 @@ impl Mesh {
 
     /// Logs every cluster that is still not live, at the reminder interval.
     fn remind(&self, reminders: &mut ReminderSchedule<ClusterName>) {
-        let is_broken = |member: &Member| member.status.borrow().phase != Phase::Live;
-        let broken = self.members.iter().filter(|(_, member)| is_broken(member)).map(|(cluster, _)| cluster.clone());
+        let is_broken = |handle: &ClusterHandle| handle.status.borrow().phase != Phase::Live;
+        let broken = self.clusters.iter().filter(|(_, handle)| is_broken(handle)).map(|(cluster, _)| cluster.clone());
         for (cluster, broken_for) in reminders.due(broken, Instant::now()) {
-            let Some(status) = self.members.get(&cluster).map(|member| member.status.borrow().clone()) else { continue };
+            let Some(status) = self.clusters.get(&cluster).map(|handle| handle.status.borrow().clone()) else { continue };
             let (phase, error, minutes) = (status.phase.api_name(), status.last_error.as_deref(), broken_for.as_secs() / 60);
             tracing::warn!(%cluster, phase, error, minutes, failures = status.failure_count, "cluster {cluster} is still not live: meshkeep serves its last known state");
         }
     }
 
-    async fn event(&mut self, event: DirectoryEvent) {
+    async fn handle_event(&mut self, event: DirectoryEvent) {
         match event {
-            DirectoryEvent::Upserted { cluster, path, content, .. } => match self.members.get(&cluster) {
-                Some(member) => {
-                    member.content.send_replace(content);
+            DirectoryEvent::Upserted { cluster, path, content, .. } => match self.clusters.get(&cluster) {
+                Some(handle) => {
+                    handle.content.send_replace(content);
                 }
                 None => {
                     tracing::info!(%cluster, path = %path.display(), "cluster {cluster} added");
-                    self.start(cluster, content, start_wait(self.members.len() + 1, rand::random()));
+                    self.start(cluster, content, start_wait(self.clusters.len() + 1, rand::random()));
                 }
             },
             DirectoryEvent::Removed { cluster } => self.remove(&cluster).await,
@@ -141,8 +141,8 @@ impl Mesh {
     /// Publishes the state of the directory once the board has all clusters, including the own one.
     /// A client that sees a readable directory treats a cluster that is not on the board as one
     /// without a file.
-    fn show_directory(&mut self) {
-        if self.options.local.as_ref().is_none_or(|own| self.members.contains_key(own))
+    fn publish_directory(&mut self) {
+        if self.options.local.as_ref().is_none_or(|own| self.clusters.contains_key(own))
             && let Some(state) = self.read.take()
         {
             self.directory.send_replace(state);
@@ -155,21 +155,21 @@ impl Mesh {
         let view = &self.mirror.current().view;
         let count = |kind| view.scope(&Scope { cluster: cluster.clone(), kind }).map_or(0, |state| u64::from(state.entry_count));
         let held = Kind::ALL.map(|kind| if kind == Kind::Node { count(kind) + count(Kind::NodeIp) } else { count(kind) });
-        let surroundings = Surroundings {
-            holdings: Holdings::new(self.options.bounds, held),
+        let context = ClusterContext {
+            size_tracker: SizeTracker::new(self.options.bounds, held),
             decoded: self.options.decoded.clone(),
             commands: self.commands.clone(),
             mirror: self.mirror.clone(),
             reporter: reporter.clone(),
             timing: self.options.timing.clone(),
-            gates: self.gates.clone(),
+            list_limiter: self.list_limiter.clone(),
         };
-        let task = ClusterTask { name: cluster.clone(), options: self.options.clone(), ids: Arc::clone(&self.ids), content, surroundings };
+        let task = ClusterTask { name: cluster.clone(), options: self.options.clone(), ids: Arc::clone(&self.ids), content, context };
         let abort = self.tasks.spawn(async move {
             tokio::time::sleep(wait).await;
             task.run().await;
         });
-        self.members.insert(cluster, Member { content: content_sender, status, reporter, task: abort.id(), abort });
+        self.clusters.insert(cluster, ClusterHandle { content: content_sender, status, reporter, task: abort.id(), abort });
         self.publish();
     }
 
@@ -177,13 +177,13 @@ impl Mesh {
     /// task must not send anything after the removal.
     async fn remove(&mut self, cluster: &ClusterName) {
         tracing::info!(%cluster, "cluster {cluster} removed: removing its entries");
-        if let Some(member) = self.members.remove(cluster) {
-            member.reporter.phase(Phase::Draining);
-            member.abort.abort();
+        if let Some(handle) = self.clusters.remove(cluster) {
+            handle.reporter.phase(Phase::Draining);
+            handle.abort.abort();
             while let Some(ended) = self.tasks.join_next_with_id().await {
                 let id = task_id(&ended);
-                self.ended(ended);
-                if id == member.task {
+                self.restart_ended(ended);
+                if id == handle.task {
                     break;
                 }
             }
@@ -197,21 +197,21 @@ impl Mesh {
     }
 
     /// Restarts a task that ended by itself.
-    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+    fn restart_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
         let id = task_id(&ended);
-        let Some(cluster) = self.members.iter().find(|(_, member)| member.task == id).map(|(cluster, _)| cluster.clone()) else { return };
-        let Some(member) = self.members.remove(&cluster) else { return };
+        let Some(cluster) = self.clusters.iter().find(|(_, handle)| handle.task == id).map(|(cluster, _)| cluster.clone()) else { return };
+        let Some(handle) = self.clusters.remove(&cluster) else { return };
         tracing::error!(%cluster, retry_in_s = PANIC_WAIT.as_secs(), "the task of cluster {cluster} panicked: restarting it (please report this)");
-        let content = Arc::clone(&member.content.borrow());
+        let content = Arc::clone(&handle.content.borrow());
         self.start(cluster.clone(), content, PANIC_WAIT);
-        if let Some(member) = self.members.get(&cluster) {
-            member.reporter.failure("the task of the cluster panicked: see the log", PANIC_WAIT);
-            debug_assert!(member.status.borrow().next_retry > Some(Instant::now()), "a restarted task waits");
+        if let Some(handle) = self.clusters.get(&cluster) {
+            handle.reporter.failure("the task of the cluster panicked: see the log", PANIC_WAIT);
+            debug_assert!(handle.status.borrow().next_retry > Some(Instant::now()), "a restarted task waits");
         }
     }
 
     fn publish(&self) {
-        let board = self.members.iter().map(|(cluster, member)| (cluster.clone(), member.status.clone())).collect();
+        let board = self.clusters.iter().map(|(cluster, handle)| (cluster.clone(), handle.status.clone())).collect();
         self.board.send_replace(Arc::new(board));
     }
 }

@@ -1,16 +1,16 @@
 //! Mirrors the remote clusters: finds them, connects to them and keeps the mirror equal to their
 //! etcds.
 //!
-//! The config directory says which clusters exist. [`Mesh`] runs one task per cluster, and each
-//! connection runs one task per kind, driven by the pure state machine in [`resync`]. The module
-//! sends commands to the committer and publishes a status for each cluster. Values are decoded by
-//! `wire`, and `kvstore` talks to etcd.
+//! The config directory determines which clusters exist. [`Mesh`] runs one task per cluster, and
+//! each connection runs one task per kind, driven by the pure state machine in [`resync`]. The
+//! module sends commands to the committer and publishes a status for each cluster. `wire` decodes
+//! the values, and `cilium_kvstore` is the etcd client.
 
 mod bounds;
 mod cluster;
+mod concurrency;
+mod connection_error;
 mod directory;
-mod failure;
-mod gate;
 mod ids;
 mod local;
 mod mesh;
@@ -23,7 +23,7 @@ mod unknown;
 
 pub use bounds::ClusterBounds;
 pub use cluster::MeshOptions;
-pub use directory::{ClusterFiles, DirectoryEvent, DirectoryOptions, read_cluster_files, watch_directory};
+pub use directory::{ClusterFileContents, DirectoryEvent, DirectoryOptions, read_cluster_files, watch_directory};
 pub use local::{LocalEtcd, watch_local_etcd};
 pub use mesh::Mesh;
 pub use owner::find_owner;

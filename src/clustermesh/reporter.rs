@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
-use self::phases::{LoggedPhases, awaited_canaries, loss_of, news_since, phase_of, predicate};
-use super::failure::AttemptError;
+use self::phases::{LoggedPhases, awaited_canaries, derive_phase, describe_loss, phase_to_announce, predicate};
+use super::connection_error::ConnectionError;
 use crate::commit::CommandSender;
 use crate::instruments::{LogLimiter, LogPermit};
 use crate::model::{
@@ -43,7 +43,7 @@ impl Reporter {
     /// Enters a phase and logs it.
     pub(super) fn phase(&self, phase: Phase) {
         if self.enter(phase) {
-            self.tell(phase, None);
+            self.log_phase(phase, None);
         }
     }
 
@@ -60,13 +60,13 @@ impl Reporter {
     }
 
     /// Logs a change of phase, with its cause if that is known.
-    fn tell(&self, phase: Phase, error: Option<&str>) {
+    fn log_phase(&self, phase: Phase, error: Option<&str>) {
         let (cluster, name) = (&self.cluster, phase.api_name());
         let mut text = predicate(phase).to_owned();
         if phase == Phase::Live {
             text.push_str(&format!(" after {:.1} s", self.logged().since().elapsed().as_secs_f64()));
         }
-        match (self.line_about(phase), error) {
+        match (self.due_phase_log(phase), error) {
             (Some(LogPermit { more }), Some(error)) => tracing::warn!(%cluster, phase = name, error, more, "cluster {cluster} {text}"),
             (Some(LogPermit { more }), None) => tracing::info!(%cluster, phase = name, more, "cluster {cluster} {text}"),
             (None, error) => tracing::debug!(%cluster, phase = name, error, "cluster {cluster} {text} again"),
@@ -75,7 +75,7 @@ impl Reporter {
 
     /// Returns a log line for a phase if one is due. The limit is needed because a remote can
     /// alternate between `live` and `sourceLost` as often as it likes.
-    fn line_about(&self, phase: Phase) -> Option<LogPermit> {
+    fn due_phase_log(&self, phase: Phase) -> Option<LogPermit> {
         self.logged().is_news(phase).then(|| PHASES.permit(&format!("{} {}", self.cluster, phase.api_name()))).flatten()
     }
 
@@ -85,17 +85,17 @@ impl Reporter {
 
     /// Sends the committer each phase with its cause, so that it becomes part of the change stream.
     /// Short phases may be skipped. Runs until the committer ends.
-    pub(super) async fn tell_phases(self, commands: CommandSender) {
+    pub(super) async fn publish_phases(self, commands: CommandSender) {
         let mut status = self.status.subscribe();
-        let mut told = None;
+        let mut announced = None;
         loop {
-            let news = news_since(told, &status.borrow_and_update());
+            let news = phase_to_announce(announced, &status.borrow_and_update());
             if let Some((phase, cause)) = news {
                 let command = Command::Phase { cluster: self.cluster.clone(), phase, cause };
                 if commands.send(command).await.is_err() {
                     return;
                 }
-                if told.is_none_or(|(before, _)| before != phase) {
+                if announced.is_none_or(|(before, _)| before != phase) {
                     // the time in the announced phase counts: each attempt to reach a cluster that
                     // is backing off enters a phase of its own
                     self.status.send_if_modified(|status| {
@@ -103,7 +103,7 @@ impl Reporter {
                         false
                     });
                 }
-                told = news;
+                announced = news;
             }
             if status.changed().await.is_err() {
                 return;
@@ -171,20 +171,20 @@ impl Reporter {
             Some(LogPermit { more }) => {
                 tracing::warn!(cluster = %self.cluster, phase, error, retry_in_ms, more, "an attempt to read cluster {} failed: {error}", self.cluster)
             }
-            None if entered => self.tell(Phase::BackingOff, Some(error)),
+            None if entered => self.log_phase(Phase::BackingOff, Some(error)),
             None => {
                 tracing::debug!(cluster = %self.cluster, phase, error, retry_in_ms, "an attempt to read cluster {} failed again: {error}", self.cluster)
             }
         }
     }
 
-    /// Records that the cluster has more than it may have. This stays until all kinds are read.
-    pub(super) fn too_large(&self, excess: &AttemptError) {
+    /// Records that the cluster exceeds its size limits. This stays until all kinds are read.
+    pub(super) fn too_large(&self, excess: &ConnectionError) {
         self.change(|status| status.too_large = Some(excess.to_string()));
     }
 
     /// Records that the etcd went back to an older revision during a connection, which has ended.
-    pub(super) fn went_back(&self, error: &AttemptError) {
+    pub(super) fn went_back(&self, error: &ConnectionError) {
         self.change(|status| {
             let count = status.revision_rollback.as_ref().map_or(0, |before| before.count) + 1;
             status.revision_rollback = Some(RevisionRollback { error: error.to_string(), last: Instant::now(), count });
@@ -192,19 +192,19 @@ impl Reporter {
     }
 
     /// Records the error in the cluster's file, if any, and its keys that are probably misspelt.
-    pub(super) fn file_is(&self, error: Option<String>, slips: Option<String>) {
-        if let Some(slips) = slips.as_ref().filter(|slips| self.status.borrow().misspelt_keys.as_ref() != Some(slips)) {
-            tracing::warn!(cluster = %self.cluster, "the client file of cluster {} has a key that is probably misspelt: {slips}", self.cluster);
+    pub(super) fn set_file_state(&self, error: Option<String>, misspelt: Option<String>) {
+        if let Some(misspelt) = misspelt.as_ref().filter(|misspelt| self.status.borrow().misspelt_keys.as_ref() != Some(misspelt)) {
+            tracing::warn!(cluster = %self.cluster, "the client file of cluster {} has a key that is probably misspelt: {misspelt}", self.cluster);
         }
         self.status.send_if_modified(|status| {
-            let changed = (&status.file_error, &status.misspelt_keys) != (&error, &slips);
-            (status.file_error, status.misspelt_keys) = (error, slips);
+            let changed = (&status.file_error, &status.misspelt_keys) != (&error, &misspelt);
+            (status.file_error, status.misspelt_keys) = (error, misspelt);
             changed
         });
     }
 
     /// Records whether the source leaves progress requests unanswered.
-    pub(super) fn progress_is(&self, unanswered: bool) {
+    pub(super) fn set_progress_unanswered(&self, unanswered: bool) {
         self.status.send_if_modified(|status| std::mem::replace(&mut status.progress_unanswered, unanswered) != unanswered);
     }
 
@@ -239,13 +239,13 @@ impl Reporter {
             Some(LogPermit { more }) => {
                 tracing::warn!(cluster = %self.cluster, phase = phase.api_name(), reason, more, "cluster {} waits: {reason}", self.cluster)
             }
-            None if entered => self.tell(phase, Some(reason)),
+            None if entered => self.log_phase(phase, Some(reason)),
             None => {}
         }
     }
 
     /// Records the state of one kind, and updates the phase.
-    pub(super) fn kind_is(&self, kind: Kind, synced: bool, awaiting_canary: bool) {
+    pub(super) fn set_kind_state(&self, kind: Kind, synced: bool, awaiting_canary: bool) {
         let changed = self.status.send_if_modified(|status| {
             let resource = status.resource_mut(kind);
             let changed = (resource.synced, resource.awaiting_canary) != (synced, awaiting_canary);
@@ -253,62 +253,62 @@ impl Reporter {
             changed
         });
         if changed {
-            self.mirroring();
+            self.update_phase();
         }
     }
 
     /// Records the number of held keys of a kind.
-    pub(super) fn holds(&self, kind: Kind, held_count: usize) {
-        self.mirrors(|status| std::mem::replace(&mut status.resource_mut(kind).held_count, held_count) != held_count);
+    pub(super) fn set_held_count(&self, kind: Kind, held_count: usize) {
+        self.change_source_state(|status| std::mem::replace(&mut status.resource_mut(kind).held_count, held_count) != held_count);
     }
 
     /// Records whether the cluster config (`None`) or the canary of a kind is missing from the
     /// source.
-    pub(super) fn sign(&self, kind: Option<Kind>, gone: bool) {
-        self.mirrors(|status| {
-            let sign = match kind {
+    pub(super) fn set_writer_key_missing(&self, kind: Option<Kind>, gone: bool) {
+        self.change_source_state(|status| {
+            let writer_key = match kind {
                 None => &mut status.config_deleted,
                 Some(kind) => &mut status.resource_mut(kind).canary_deleted,
             };
-            std::mem::replace(sign, gone) != gone
+            std::mem::replace(writer_key, gone) != gone
         });
     }
 
     /// Applies a change that may decide between `live` and `sourceLost`, and updates the phase if
     /// the cluster is in one of them.
-    fn mirrors(&self, change: impl FnOnce(&mut ClusterStatus) -> bool) {
+    fn change_source_state(&self, change: impl FnOnce(&mut ClusterStatus) -> bool) {
         let changed = self.status.send_if_modified(change);
         if changed && matches!(self.status.borrow().phase, Phase::Live | Phase::SourceLost) {
-            self.mirroring();
+            self.update_phase();
         }
     }
 
     /// Enters the phase that follows from the state of all kinds.
-    fn mirroring(&self) {
+    fn update_phase(&self) {
         let (before, phase, loss) = {
             let status = self.status.borrow();
-            let phase = phase_of(&status);
-            (status.phase, phase, (phase == Phase::SourceLost).then(|| loss_of(&status)))
+            let phase = derive_phase(&status);
+            (status.phase, phase, (phase == Phase::SourceLost).then(|| describe_loss(&status)))
         };
         if phase == Phase::WaitingForCanary {
             // the reason is set before the phase, because both are announced together
-            self.explain(|status| Some(awaited_canaries(&self.cluster, status)));
+            self.set_reason(|status| Some(awaited_canaries(&self.cluster, status)));
         } else if before == Phase::WaitingForCanary {
-            self.explain(|_| None);
+            self.set_reason(|_| None);
         }
         if self.enter(phase) {
-            self.tell(phase, loss.as_deref());
+            self.log_phase(phase, loss.as_deref());
         }
         match phase {
-            Phase::Live => self.explain(|_| None),
-            Phase::SourceLost => self.explain(|status| Some(loss_of(status))),
+            Phase::Live => self.set_reason(|_| None),
+            Phase::SourceLost => self.set_reason(|status| Some(describe_loss(status))),
             _ => return,
         }
         self.change(|status| (status.too_large, status.failed_in) = (None, None));
     }
 
     /// Sets the reason for the current phase, or clears it.
-    fn explain(&self, reason: impl FnOnce(&ClusterStatus) -> Option<String>) {
+    fn set_reason(&self, reason: impl FnOnce(&ClusterStatus) -> Option<String>) {
         self.change(|status| {
             status.last_error = reason(status);
             if status.last_error.is_some() {
@@ -318,7 +318,7 @@ impl Reporter {
     }
 
     /// Records the keys of a kind that are not entries: key, value and reason of each.
-    pub(super) fn refused<'a>(&self, kind: Kind, refused: impl IntoIterator<Item = (&'a [u8], &'a [u8], &'a str)>) {
+    pub(super) fn set_refused_keys<'a>(&self, kind: Kind, refused: impl IntoIterator<Item = (&'a [u8], &'a [u8], &'a str)>) {
         let now = SystemTime::now();
         let refused = refused.into_iter().map(|(key, value, reason)| RefusedKey::new(kind, key, value, reason, now));
         let refused: Vec<RefusedKey> = refused.collect();
@@ -361,7 +361,7 @@ impl Reporter {
     }
 
     /// Waits until every kind is read.
-    pub(super) async fn all_read(&self) {
+    pub(super) async fn wait_until_read(&self) {
         let mut status = self.status.subscribe();
         // the sender is a field of `self`, so the channel stays open
         let _ = status.wait_for(|status| matches!(status.phase, Phase::Live | Phase::SourceLost)).await;
@@ -383,21 +383,21 @@ mod tests {
     use crate::model::{ClusterConfig, MissingConfig};
 
     #[test]
-    fn each_phase_is_news_once_until_the_cluster_is_read_again() {
+    fn each_phase_is_logged_once_until_the_cluster_is_read_again() {
         use Phase::{BackingOff, Connecting, Listing, Live, SourceLost};
         let (reporter, _status) = Reporter::new(ClusterName::parse("paris").unwrap());
-        let way = [Connecting, BackingOff, Connecting, BackingOff, Connecting, Listing, Live, SourceLost, Live, BackingOff, Connecting];
-        let news = way.map(|phase| reporter.logged().is_news(phase));
+        let phases = [Connecting, BackingOff, Connecting, BackingOff, Connecting, Listing, Live, SourceLost, Live, BackingOff, Connecting];
+        let news = phases.map(|phase| reporter.logged().is_news(phase));
         assert_eq!(news, [true, true, false, false, false, true, true, true, true, true, true]);
     }
 
     #[test]
-    fn a_cluster_that_cannot_be_reached_is_news_once_and_again_with_another_error() {
+    fn an_unreachable_cluster_is_announced_once_per_error() {
         let (reporter, status) = Reporter::new(ClusterName::parse("out-of-reach").unwrap());
-        let mut told = None;
+        let mut announced = None;
         let mut count_news = || {
-            let news = news_since(told, &status.borrow());
-            told = news.or(told);
+            let news = phase_to_announce(announced, &status.borrow());
+            announced = news.or(announced);
             usize::from(news.is_some())
         };
         assert_eq!(count_news(), 1);
@@ -411,15 +411,15 @@ mod tests {
         assert_eq!(counts, [(0, 1), (0, 0), (0, 0), (0, 1), (0, 0)]);
         reporter.phase(Phase::Connecting);
         reporter.phase(Phase::ReadingConfig);
-        assert_eq!((count_news(), told.map(|(phase, _)| phase)), (1, Some(Phase::ReadingConfig)));
+        assert_eq!((count_news(), announced.map(|(phase, _)| phase)), (1, Some(Phase::ReadingConfig)));
     }
 
     #[tokio::test]
-    async fn the_time_in_a_phase_is_that_of_the_phase_that_is_told() {
+    async fn the_time_in_a_phase_starts_with_the_announced_phase() {
         let (reporter, status) = Reporter::new(ClusterName::parse("tried-again").unwrap());
         let (commands, _queue) = crate::commit::command_queue();
         let mut telling = tokio::task::JoinSet::new();
-        telling.spawn(reporter.clone().tell_phases(commands));
+        telling.spawn(reporter.clone().publish_phases(commands));
         let since = async || {
             for _ in 0..10 {
                 tokio::task::yield_now().await;
@@ -427,15 +427,15 @@ mod tests {
             status.borrow().phase_since
         };
         reporter.failure("refused", Duration::from_millis(1));
-        let began = since().await;
+        let started = since().await;
         for _ in 0..3 {
             reporter.phase(Phase::Connecting);
-            assert_eq!(since().await, began);
+            assert_eq!(since().await, started);
             reporter.failure("refused", Duration::from_millis(1));
-            assert_eq!(since().await, began);
+            assert_eq!(since().await, started);
         }
         reporter.phase(Phase::ReadingConfig);
-        assert!(since().await > began);
+        assert!(since().await > started);
     }
 
     #[test]
@@ -443,25 +443,25 @@ mod tests {
         let (reporter, status) = Reporter::new(ClusterName::parse("paris").unwrap());
         let reason = || status.borrow().last_error.clone();
         reporter.change(|status| status.config = Some(ClusterConfig { cached: true, ..ClusterConfig::default() }));
-        reporter.kind_is(Kind::Ip, false, true);
-        reporter.kind_is(Kind::Service, false, true);
+        reporter.set_kind_state(Kind::Ip, false, true);
+        reporter.set_kind_state(Kind::Service, false, true);
         assert_eq!(status.borrow().phase, Phase::WaitingForCanary);
         let both = reason().unwrap();
         for part in ["cilium/synced/paris/cilium/cache/ip/v1 (ipcache)", "cilium/synced/paris/cilium/cache/services/v1 (service)"] {
             assert!(both.contains(part), "{both}");
         }
-        reporter.kind_is(Kind::Ip, false, false);
+        reporter.set_kind_state(Kind::Ip, false, false);
         reporter.change(|status| status.config = None);
-        reporter.kind_is(Kind::Identity, true, false);
+        reporter.set_kind_state(Kind::Identity, true, false);
         let one =
             "waiting for the canary cilium/synced/paris/cilium/state/services/v1 (service): the writer has not finished its first sync";
         assert_eq!(reason().as_deref(), Some(one));
-        reporter.kind_is(Kind::Service, false, false);
+        reporter.set_kind_state(Kind::Service, false, false);
         assert_eq!((status.borrow().phase, reason()), (Phase::Listing, None));
     }
 
     #[test]
-    fn a_cluster_without_a_config_stays_in_its_phase_over_connections_until_one_fails_or_its_file_changes() {
+    fn a_cluster_without_a_config_stays_in_its_phase_over_connections() {
         let (reporter, status) = Reporter::new(ClusterName::parse("rome").unwrap());
         let missing = MissingConfig { others: vec![ClusterName::parse("paris").unwrap()], ..MissingConfig::default() };
         reporter.phase(Phase::ReadingConfig);
@@ -480,9 +480,9 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_loses_and_gains_all_the_time_has_a_line_for_each_phase_in_a_minute() {
+    fn an_alternating_source_logs_each_phase_once_a_minute() {
         let (reporter, _status) = Reporter::new(ClusterName::parse("back-and-forth").unwrap());
-        let lines = (0..2_000).flat_map(|_| [Phase::Live, Phase::SourceLost]).filter_map(|phase| reporter.line_about(phase));
+        let lines = (0..2_000).flat_map(|_| [Phase::Live, Phase::SourceLost]).filter_map(|phase| reporter.due_phase_log(phase));
         assert_eq!(lines.collect::<Vec<_>>(), [LogPermit { more: None }; 2]);
     }
 }

@@ -1,33 +1,34 @@
 //! The resync state machine: brings one kind of one cluster in the mirror to exactly what the
 //! source has.
 //!
-//! [`scope`](super::scope) feeds it what the source answers ([`Input`]), and performs the resulting
-//! [`Step`]: commands for the committer and the next request. The machine is pure: no IO, no clock,
-//! no await.
+//! [`scope`](super::scope) feeds it the answers of the source ([`Input`]), and performs the
+//! resulting [`ResyncStep`]: commands for the committer and the next request. The machine is pure:
+//! no IO, no clock, no await.
 //!
 //! It keeps these invariants (docs/develop/invariants.md). The cursor is cleared before a list and
 //! set after it (1). A stored revision is used only in the same history, which the sentinel check
 //! proves (2, docs/develop/measurements.md §2). Entries are removed only after a complete list. If
 //! the cluster writes canaries, the list must follow the canary. Otherwise it must be of the same
-//! history, or be followed by a quiet time (3). Entries that the source lost are held (4, `holds`).
+//! history, or be followed by a quiet time (3). Entries that the source lost are held (4,
+//! `held_keys`).
 //!
-//! When a list breaks off, an agent drops the identities that it brought
+//! When a list breaks off, an agent drops the identities that it has listed
 //! (docs/develop/protocol.md §3.6). Here they stay: they were at the source, and only a complete
-//! list proves that a key is not.
+//! list proves that a key is not there.
 
 mod changes;
-mod differing;
-mod holds;
+mod differential;
+mod held_keys;
 mod sentinel;
-mod unreadable;
+mod unreadable_keys;
 
 use std::time::{Duration, Instant};
 
 use self::changes::put_point;
-use self::holds::{History, Holds};
-pub use self::holds::{Sign, Signs};
+pub use self::held_keys::{DeleteEvidence, WriterKey};
+use self::held_keys::{HeldKeys, HistoryMatch};
 use self::sentinel::OTHER_HISTORY;
-pub use self::unreadable::Unreadable;
+pub use self::unreadable_keys::UnreadableKeys;
 use crate::model::{
     CanaryPoint, Change, ClusterId, Command, Cursor, DeletePoint, EntryKey, EtcdClusterId, MaxConnectedClusters, Revision, Scope,
 };
@@ -35,7 +36,7 @@ use cilium_kvstore::{ChangedKeys, Event, KeyValue, Page};
 
 /// Properties of the source that a connection knows before any kind is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceInfo {
     /// Id of the etcd cluster behind the connection.
     pub etcd_cluster_id: EtcdClusterId,
     /// True if the keys are in cache form.
@@ -74,7 +75,7 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// A connection was established.
-    Connected(Source),
+    Connected(SourceInfo),
     /// The canary exists or has changed.
     Canary(KeyValue),
     /// Answer to [`Request::ReadTogether`], with the server's revision.
@@ -95,7 +96,7 @@ pub enum Input {
         /// Keys of the mirror.
         held: Vec<EntryKey>,
         /// Evidence for the deletion of the keys that are not listed.
-        signs: Signs,
+        evidence: DeleteEvidence,
     },
     /// Page of the list.
     Page(Page),
@@ -106,7 +107,7 @@ pub enum Input {
         /// Keys that the list did not confirm.
         keys: Vec<EntryKey>,
         /// Evidence for the deletion of the keys that the list did not confirm.
-        signs: Signs,
+        evidence: DeleteEvidence,
     },
     /// Events, complete up to a revision.
     Events {
@@ -115,15 +116,15 @@ pub enum Input {
         /// Revision up to which the events are complete.
         revision: Revision,
         /// Evidence for the deletes among the events.
-        signs: Signs,
+        evidence: DeleteEvidence,
     },
-    /// Signs of a source with held keys, sent at intervals during a watch.
-    Vigil {
-        /// Current signs.
-        signs: Signs,
+    /// Evidence of a source with held keys, sent at intervals during a watch.
+    HoldCheck {
+        /// Current evidence.
+        evidence: DeleteEvidence,
         /// Current time.
         now: Instant,
-        /// Time beyond a third of a lease's TTL for which both signs must exist.
+        /// Time beyond a third of a lease's TTL for which both keys of the writer must exist.
         margin: Duration,
     },
     /// The held keys must be removed (`--cache-ttl`).
@@ -140,7 +141,7 @@ pub struct HistoryLost;
 
 /// Result of one input.
 #[derive(Debug, Default, PartialEq)]
-pub struct Step {
+pub struct ResyncStep {
     /// Commands for the committer, in order.
     pub commands: Vec<Command>,
     /// Next request to the source. `None` continues the current request.
@@ -150,84 +151,94 @@ pub struct Step {
 }
 
 #[derive(Debug)]
-enum State {
+enum ResyncState {
     /// No connection.
     Idle,
     /// The cluster writes canaries, and this connection has not seen the one of this kind.
     AwaitingCanary,
     /// Checks whether the source has the stored history. `new_canary` says that the canary differs
     /// from the stored one.
-    Checking { cursor: Cursor, question: Question, new_canary: bool },
+    Checking { cursor: Cursor, query: SentinelQuery, new_canary: bool },
     /// The source has the stored history: reads the changes since. `changed` waits for the keys
     /// that it is compared with.
     Differing { cursor: Cursor, compare_keys: bool, changed: Option<ChangedKeys> },
     /// Lists everything.
-    Listing { newest: Option<KeyValue>, revision: Option<Revision>, history: History },
+    Listing { newest: Option<KeyValue>, revision: Option<Revision>, history: HistoryMatch },
     /// The list is complete: settles the entries that it did not confirm. The cursor is set
     /// afterwards.
-    Comparing { cursor: Cursor, history: History },
+    Comparing { cursor: Cursor, history: HistoryMatch },
     /// Complete, and following the watch.
-    Watching { prune_owed: bool },
+    Watching { prune_pending: bool },
 }
 
-/// Questions of the sentinel check, in the order in which they are asked.
+/// Reads of the sentinel check, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Question {
+enum SentinelQuery {
     /// Current canary and newest put.
-    Now,
+    Current,
     /// Newest put at its revision.
-    PutThen,
+    NewestPut,
     /// Key of the newest delete at its revision: must be absent.
     Deleted,
     /// Key of the newest delete one revision before: must exist.
     BeforeDelete,
 }
 
-/// State machine of one kind of one cluster. It lives as long as the cluster's file, over many
+/// State machine of one kind of one cluster. It exists as long as the cluster's file, over many
 /// connections.
 #[derive(Debug)]
 pub struct Resync {
     scope: Scope,
     /// Cursor that is stored or about to be stored.
     cursor: Option<Cursor>,
-    source: Option<Source>,
+    source: Option<SourceInfo>,
     canary: Option<CanaryPoint>,
-    state: State,
-    holds: Holds,
-    unreadable: Unreadable,
+    state: ResyncState,
+    held_keys: HeldKeys,
+    unreadable: UnreadableKeys,
     /// True if the current comparison interrupts a watch, because the quiet time or a hold is over.
-    settling: bool,
+    interrupts_watch: bool,
     /// True if a list of another history has begun and none has completed since. An interrupted
     /// list does not bring back the stored history.
-    is_other: bool,
+    other_history: bool,
 }
 
 impl Resync {
     /// Creates the machine with the stored cursor.
     #[must_use]
     pub fn new(scope: Scope, cursor: Option<Cursor>) -> Self {
-        let is_other = cursor.as_ref().is_some_and(|cursor| cursor.etcd_cluster_id == OTHER_HISTORY);
-        let (holds, unreadable) = (Holds::default(), Unreadable::default());
-        Self { scope, cursor, source: None, canary: None, state: State::Idle, holds, unreadable, settling: false, is_other }
+        let other_history = cursor.as_ref().is_some_and(|cursor| cursor.etcd_cluster_id == OTHER_HISTORY);
+        let (held_keys, unreadable) = (HeldKeys::default(), UnreadableKeys::default());
+        Self {
+            scope,
+            cursor,
+            source: None,
+            canary: None,
+            state: ResyncState::Idle,
+            held_keys,
+            unreadable,
+            interrupts_watch: false,
+            other_history,
+        }
     }
 
     /// Resets the machine after the cluster was removed from the mirror.
     pub fn forget(&mut self) {
-        (self.cursor, self.is_other) = (None, false);
-        self.state = State::Idle;
-        self.holds.restart();
+        (self.cursor, self.other_history) = (None, false);
+        self.state = ResyncState::Idle;
+        self.held_keys.clear();
         self.unreadable.clear();
     }
 
     /// Returns the number of held keys (invariant 4), as far as the current connection knows them.
     #[must_use]
     pub fn held_count(&self) -> usize {
-        self.holds.len()
+        self.held_keys.len()
     }
 
     /// Returns the keys of the source that are not entries.
     #[must_use]
-    pub const fn unreadable(&self) -> &Unreadable {
+    pub const fn unreadable(&self) -> &UnreadableKeys {
         &self.unreadable
     }
 
@@ -236,9 +247,9 @@ impl Resync {
     #[must_use]
     pub fn is_synced(&self) -> bool {
         match self.state {
-            State::Watching { .. } => true,
-            State::Differing { .. } | State::Comparing { .. } => self.settling,
-            State::Idle | State::AwaitingCanary | State::Checking { .. } | State::Listing { .. } => false,
+            ResyncState::Watching { .. } => true,
+            ResyncState::Differing { .. } | ResyncState::Comparing { .. } => self.interrupts_watch,
+            ResyncState::Idle | ResyncState::AwaitingCanary | ResyncState::Checking { .. } | ResyncState::Listing { .. } => false,
         }
     }
 
@@ -251,84 +262,86 @@ impl Resync {
     /// Returns whether the machine waits for the canary.
     #[must_use]
     pub fn awaits_canary(&self) -> bool {
-        matches!(self.state, State::AwaitingCanary)
+        matches!(self.state, ResyncState::AwaitingCanary)
     }
 
     /// Returns whether a prune waits for a quiet time.
     #[must_use]
-    pub fn owes_prune(&self) -> bool {
-        matches!(self.state, State::Watching { prune_owed: true })
+    pub fn has_pending_prune(&self) -> bool {
+        matches!(self.state, ResyncState::Watching { prune_pending: true })
     }
 
     /// Handles one input.
-    pub fn step(&mut self, input: Input) -> Step {
+    pub fn step(&mut self, input: Input) -> ResyncStep {
         match input {
-            Input::Connected(source) => self.connected(source),
-            Input::Canary(canary) => self.canary_seen(canary),
-            Input::Together(found, revision) => self.answered_now(&found, revision),
-            Input::At(found) => self.answered_then(found),
-            Input::Changes { changed, held_count } => self.changes(changed, held_count),
-            Input::Keys { listed, held, signs } => self.keys(&listed, held, &signs),
-            Input::Page(page) => self.page(page),
+            Input::Connected(source) => self.start_connection(source),
+            Input::Canary(canary) => self.canary_changed(canary),
+            Input::Together(found, revision) => self.current_keys_read(&found, revision),
+            Input::At(found) => self.past_key_read(found),
+            Input::Changes { changed, held_count } => self.compare_counts(changed, held_count),
+            Input::Keys { listed, held, evidence } => self.compare_keys(&listed, held, &evidence),
+            Input::Page(page) => self.apply_page(page),
             Input::ListEnd => self.list_end(),
-            Input::Absent { keys, signs } => self.absent(keys, &signs),
-            Input::Events { events, revision, signs } => self.events(events, revision, &signs),
-            Input::Vigil { signs, now, margin } => self.vigil(&signs, now, margin),
+            Input::Absent { keys, evidence } => self.settle_absent(keys, &evidence),
+            Input::Events { events, revision, evidence } => self.apply_events(events, revision, &evidence),
+            Input::HoldCheck { evidence, now, margin } => self.check_hold(&evidence, now, margin),
             Input::Revoke => self.revoke(),
             Input::HistoryLost => self.history_lost(),
-            Input::Quiet => self.quiet(),
+            Input::Quiet => self.end_quiet_time(),
         }
     }
 
-    fn connected(&mut self, source: Source) -> Step {
+    fn start_connection(&mut self, source: SourceInfo) -> ResyncStep {
         let canaries = source.canaries;
         self.source = Some(source);
         self.canary = None;
-        self.settling = false;
-        self.holds.restart();
+        self.interrupts_watch = false;
+        self.held_keys.clear();
         if canaries {
-            self.state = State::AwaitingCanary;
-            return Step { request: Some(Request::AwaitCanary), ..Step::default() };
+            self.state = ResyncState::AwaitingCanary;
+            return ResyncStep { request: Some(Request::AwaitCanary), ..ResyncStep::default() };
         }
-        self.check()
+        self.check_sentinel()
     }
 
-    fn canary_seen(&mut self, canary: KeyValue) -> Step {
+    fn canary_changed(&mut self, canary: KeyValue) -> ResyncStep {
         let sentinel = CanaryPoint { revision: canary.mod_revision, value: canary.value.to_vec() };
         self.canary = Some(sentinel.clone());
         match &self.state {
-            State::AwaitingCanary => self.check(),
-            State::Watching { .. } => match &mut self.cursor {
+            ResyncState::AwaitingCanary => self.check_sentinel(),
+            ResyncState::Watching { .. } => match &mut self.cursor {
                 Some(cursor) if cursor.canary.as_ref() != Some(&sentinel) => {
                     cursor.canary = Some(sentinel);
                     let cursor = cursor.clone();
                     self.apply_puts(Vec::new(), Some(cursor))
                 }
-                _ => Step::default(),
+                _ => ResyncStep::default(),
             },
-            State::Idle | State::Checking { .. } | State::Differing { .. } | State::Listing { .. } | State::Comparing { .. } => {
-                Step::default()
-            }
+            ResyncState::Idle
+            | ResyncState::Checking { .. }
+            | ResyncState::Differing { .. }
+            | ResyncState::Listing { .. }
+            | ResyncState::Comparing { .. } => ResyncStep::default(),
         }
     }
 
     /// After a watch the missed changes are read. A list starts again.
-    fn history_lost(&mut self) -> Step {
+    fn history_lost(&mut self) -> ResyncStep {
         match &self.state {
-            State::Watching { prune_owed: false } => self.check(),
-            State::Watching { prune_owed: true }
-            | State::Idle
-            | State::AwaitingCanary
-            | State::Checking { .. }
-            | State::Differing { .. }
-            | State::Comparing { .. }
-            | State::Listing { .. } => self.list(History::Unknown),
+            ResyncState::Watching { prune_pending: false } => self.check_sentinel(),
+            ResyncState::Watching { prune_pending: true }
+            | ResyncState::Idle
+            | ResyncState::AwaitingCanary
+            | ResyncState::Checking { .. }
+            | ResyncState::Differing { .. }
+            | ResyncState::Comparing { .. }
+            | ResyncState::Listing { .. } => self.list(HistoryMatch::Unknown),
         }
     }
 
     /// Returns the last commands of a list or comparison. The cursor comes last, so that a start
     /// that finds the cursor also finds everything before it.
-    fn settled(&self, gone: Vec<Change>, cursor: Cursor) -> Vec<Command> {
+    fn completion_commands(&self, gone: Vec<Change>, cursor: Cursor) -> Vec<Command> {
         debug_assert!(cursor.etcd_cluster_id != OTHER_HISTORY, "the cursor behind a complete list is one of the connected etcd");
         let apply = |changes, cursor| Command::Apply { scope: self.scope.clone(), changes, cursor };
         let gone = (!gone.is_empty()).then(|| apply(gone, None));
@@ -336,35 +349,35 @@ impl Resync {
     }
 
     /// Decides for each absent key whether it is deleted or held.
-    fn found_gone(&mut self, gone: Vec<EntryKey>, signs: &Signs, history: History) -> Vec<Change> {
+    fn delete_or_hold_missing(&mut self, gone: Vec<EntryKey>, evidence: &DeleteEvidence, history: HistoryMatch) -> Vec<Change> {
         let cached = self.source.as_ref().is_some_and(|source| source.cached);
         gone.into_iter()
             .map(|key| {
                 // expired holds end here; keys that were deleted since the last event are judged as
                 // usual
-                let over = self.settling && self.holds.has(&key);
-                let hold = signs.hold(&key, cached && !over, history);
-                self.holds.gone(key, hold, true)
+                let over = self.interrupts_watch && self.held_keys.contains(&key);
+                let hold = evidence.hold(&key, cached && !over, history);
+                self.held_keys.delete_or_hold(key, hold, true)
             })
             .collect()
     }
 
-    fn list(&mut self, history: History) -> Step {
-        let history = if self.is_other && history == History::Unknown { History::Other } else { history };
-        self.is_other = history == History::Other;
+    fn list(&mut self, history: HistoryMatch) -> ResyncStep {
+        let history = if self.other_history && history == HistoryMatch::Unknown { HistoryMatch::Other } else { history };
+        self.other_history = history == HistoryMatch::Other;
         self.unreadable.clear();
-        self.state = State::Listing { newest: None, revision: None, history };
-        self.cursor = self.is_other.then(sentinel::mark_of_another);
+        self.state = ResyncState::Listing { newest: None, revision: None, history };
+        self.cursor = self.other_history.then(sentinel::other_history_cursor);
         let scope = self.scope.clone();
         let begin = Command::BeginList(scope.clone());
         let mark = self.cursor.clone().map(|mark| Command::Apply { scope, changes: Vec::new(), cursor: Some(mark) });
-        debug_assert!(self.is_other || self.cursor.is_none(), "no cursor is stored while a list is incomplete (invariant 1)");
+        debug_assert!(self.other_history || self.cursor.is_none(), "no cursor is stored while a list is incomplete (invariant 1)");
         let commands = [begin].into_iter().chain(mark).collect();
-        Step { commands, request: Some(Request::List), ..Step::default() }
+        ResyncStep { commands, request: Some(Request::List), ..ResyncStep::default() }
     }
 
-    fn page(&mut self, page: Page) -> Step {
-        let State::Listing { newest, revision, .. } = &mut self.state else { return Step::default() };
+    fn apply_page(&mut self, page: Page) -> ResyncStep {
+        let ResyncState::Listing { newest, revision, .. } = &mut self.state else { return ResyncStep::default() };
         *revision = Some(page.revision);
         for key_value in &page.key_values {
             if newest.as_ref().is_none_or(|newest| key_value.mod_revision > newest.mod_revision) {
@@ -374,11 +387,11 @@ impl Resync {
         self.apply_puts(page.key_values, None)
     }
 
-    /// Ends the list. The first cursor can be told apart from every real one and is never resumed
-    /// from. The real one follows when the unconfirmed entries are settled.
-    fn list_end(&mut self) -> Step {
-        let (State::Listing { newest, revision: Some(revision), history }, Some(source)) = (&self.state, &self.source) else {
-            return self.list(History::Unknown);
+    /// Ends the list. The first cursor differs from every real one and is never resumed from. The
+    /// real one follows when the unconfirmed entries are settled.
+    fn list_end(&mut self) -> ResyncStep {
+        let (ResyncState::Listing { newest, revision: Some(revision), history }, Some(source)) = (&self.state, &self.source) else {
+            return self.list(HistoryMatch::Unknown);
         };
         let (history, revision) = (*history, *revision);
         let cursor = Cursor {
@@ -390,13 +403,13 @@ impl Resync {
             last_delete: None,
             canary: self.canary.clone(),
         };
-        let may_prune = source.canaries || history == History::Same;
+        let may_prune = source.canaries || history == HistoryMatch::Same;
         let (first, request) = if may_prune {
-            self.state = State::Comparing { cursor: cursor.clone(), history };
-            let etcd_cluster_id = if history == History::Other { OTHER_HISTORY } else { cursor.etcd_cluster_id };
+            self.state = ResyncState::Comparing { cursor: cursor.clone(), history };
+            let etcd_cluster_id = if history == HistoryMatch::Other { OTHER_HISTORY } else { cursor.etcd_cluster_id };
             (Cursor { etcd_cluster_id, revision: Revision(0), last_put: None, ..cursor }, Request::Compare)
         } else {
-            self.state = State::Watching { prune_owed: true };
+            self.state = ResyncState::Watching { prune_pending: true };
             (Cursor { etcd_cluster_id: OTHER_HISTORY, ..cursor }, Request::Watch(revision))
         };
         debug_assert!(
@@ -405,22 +418,22 @@ impl Resync {
         );
         self.cursor = Some(first.clone());
         let complete = Command::Apply { scope: self.scope.clone(), changes: Vec::new(), cursor: Some(first) };
-        Step { commands: vec![complete], request: Some(request), ..Step::default() }
+        ResyncStep { commands: vec![complete], request: Some(request), ..ResyncStep::default() }
     }
 
-    fn absent(&mut self, keys: Vec<EntryKey>, signs: &Signs) -> Step {
-        let State::Comparing { cursor, history } = &self.state else { return Step::default() };
+    fn settle_absent(&mut self, keys: Vec<EntryKey>, evidence: &DeleteEvidence) -> ResyncStep {
+        let ResyncState::Comparing { cursor, history } = &self.state else { return ResyncStep::default() };
         let (cursor, history) = (cursor.clone(), *history);
-        let gone = self.found_gone(keys, signs, history);
-        (self.settling, self.is_other) = (false, false);
+        let gone = self.delete_or_hold_missing(keys, evidence, history);
+        (self.interrupts_watch, self.other_history) = (false, false);
         self.cursor = Some(cursor.clone());
-        self.state = State::Watching { prune_owed: false };
+        self.state = ResyncState::Watching { prune_pending: false };
         let request = Some(Request::Watch(cursor.revision));
-        Step { commands: self.settled(gone, cursor), request, ..Step::default() }
+        ResyncStep { commands: self.completion_commands(gone, cursor), request, ..ResyncStep::default() }
     }
 
-    fn events(&mut self, events: Vec<Event>, revision: Revision, signs: &Signs) -> Step {
-        let Some(cursor) = &mut self.cursor else { return Step::default() };
+    fn apply_events(&mut self, events: Vec<Event>, revision: Revision, evidence: &DeleteEvidence) -> ResyncStep {
+        let Some(cursor) = &mut self.cursor else { return ResyncStep::default() };
         cursor.revision = cursor.revision.max(revision);
         for event in &events {
             match event {
@@ -433,41 +446,41 @@ impl Resync {
             }
         }
         let cursor = cursor.clone();
-        self.apply(events, signs, Some(cursor))
+        self.apply(events, evidence, Some(cursor))
     }
 
     /// Ends the quiet time: entries that the list did not confirm are removed.
-    fn quiet(&mut self) -> Step {
+    fn end_quiet_time(&mut self) -> ResyncStep {
         match (&self.state, &self.cursor, &self.source) {
-            (State::Watching { prune_owed: true }, Some(cursor), Some(source)) => {
+            (ResyncState::Watching { prune_pending: true }, Some(cursor), Some(source)) => {
                 let cursor = Cursor { etcd_cluster_id: source.etcd_cluster_id, ..cursor.clone() };
-                self.state = State::Comparing { cursor, history: History::Other };
-                self.settling = true;
-                Step { request: Some(Request::Compare), ..Step::default() }
+                self.state = ResyncState::Comparing { cursor, history: HistoryMatch::Other };
+                self.interrupts_watch = true;
+                ResyncStep { request: Some(Request::Compare), ..ResyncStep::default() }
             }
-            _ => Step::default(),
+            _ => ResyncStep::default(),
         }
     }
 
     /// If the hold is over, lists the keys again and removes the absent ones.
-    fn vigil(&mut self, signs: &Signs, now: Instant, margin: Duration) -> Step {
+    fn check_hold(&mut self, evidence: &DeleteEvidence, now: Instant, margin: Duration) -> ResyncStep {
         match (&self.state, &self.cursor) {
-            (State::Watching { prune_owed: false }, Some(cursor)) if self.holds.is_over(signs, now, margin) => {
-                self.settling = true;
+            (ResyncState::Watching { prune_pending: false }, Some(cursor)) if self.held_keys.is_over(evidence, now, margin) => {
+                self.interrupts_watch = true;
                 let cursor = cursor.clone();
                 self.differ(cursor, true)
             }
-            _ => Step::default(),
+            _ => ResyncStep::default(),
         }
     }
 
-    fn revoke(&mut self) -> Step {
-        if !matches!(self.state, State::Watching { .. }) {
-            return Step::default();
+    fn revoke(&mut self) -> ResyncStep {
+        if !matches!(self.state, ResyncState::Watching { .. }) {
+            return ResyncStep::default();
         }
-        let changes = self.holds.take().into_iter().map(|key| Change::Delete { key }).collect();
+        let changes = self.held_keys.release_all().into_iter().map(|key| Change::Delete { key }).collect();
         let (scope, cursor) = (self.scope.clone(), self.cursor.clone());
-        Step { commands: vec![Command::Apply { scope, changes, cursor }], ..Step::default() }
+        ResyncStep { commands: vec![Command::Apply { scope, changes, cursor }], ..ResyncStep::default() }
     }
 }
 

@@ -1,12 +1,12 @@
-//! Intervals and limits in the life of a remote cluster, with their sources. Those that tests shorten
-//! are settings (`config`).
+//! Intervals and limits of a remote cluster's task, with their sources. Tests shorten some of them,
+//! which are settings (`config`).
 
 use std::time::Duration;
 
 use crate::config::ClusterTiming;
 use crate::model::{Backoff, SilenceLimits};
 
-/// Intervals and limits in the life of a remote cluster.
+/// Intervals and limits of a remote cluster's task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
     /// The settings.
@@ -31,8 +31,8 @@ impl Timing {
 /// and users wait for it.
 pub(super) const FILES_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Number of checks of a watch within [`ClusterTiming::watch_silence`]: one every 11 s by default, so
-/// that a silent watch is noticed soon after the limit.
+/// Number of checks of a watch within [`ClusterTiming::watch_silence`]: one every 11 s by default,
+/// so that a silent watch is noticed soon after the limit.
 pub(super) const SILENCE_CHECKS: u32 = 5;
 
 /// A connection that lasted this long resets the back-off.

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::failure::AttemptError;
+use super::connection_error::ConnectionError;
 use super::reporter::Reporter;
-use super::scope::Link;
+use super::scope::SourceConnection;
 use crate::model::UnknownPrefix;
 use crate::wire::keys;
 use cilium_kvstore::{Connection, KvstoreError, prefix_end};
@@ -22,13 +22,17 @@ const UNKNOWN_PREFIXES_MAX: usize = 16;
 
 /// Searches at once and then at each interval, for as long as the connection lasts. It covers both
 /// roots, as far as the user may read them.
-pub(super) async fn look_for_unknown_prefixes(link: &Link, reporter: &Reporter, interval: Duration) -> Result<Infallible, AttemptError> {
-    let mut roots = vec![link.source.cached, !link.source.cached];
+pub(super) async fn search_unknown_prefixes(
+    source: &SourceConnection,
+    reporter: &Reporter,
+    interval: Duration,
+) -> Result<Infallible, ConnectionError> {
+    let mut roots = vec![source.info.cached, !source.info.cached];
     while !roots.is_empty() {
         let mut found = Vec::new();
         let mut denied = Vec::new();
         for cached in &roots {
-            match search(&link.connection, *cached).await {
+            match search(&source.connection, *cached).await {
                 Ok(prefixes) => found.extend(prefixes),
                 // the search is an extra: a user without the permission is no reason to stop
                 // mirroring
@@ -89,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_s_prefix_covers_its_kind_and_nothing_known() {
+    fn the_prefix_of_a_key_covers_no_known_prefix() {
         let cases = [
             ("cilium/state/frobs/v1/paris/a", "cilium/state/frobs/v1/"),
             ("cilium/state/frobs/v2beta1/a", "cilium/state/frobs/v2beta1/"),

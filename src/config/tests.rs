@@ -214,5 +214,5 @@ fn each_effective_setting_has_its_value_and_origin() {
     assert_eq!(find("cache-ttl"), is("0", "default", ""));
     let command = Settings::augment_args(Command::new("serve"));
     let options = command.get_arguments().filter(|option| option.get_long().is_some_and(|long| long != "help"));
-    assert_eq!(effective.len(), options.count() - 1 + 6 + 1, "every option is told, kvstore-opt as six, and RUST_LOG");
+    assert_eq!(effective.len(), options.count() - 1 + 6 + 1, "every option is listed, kvstore-opt as six, and RUST_LOG");
 }

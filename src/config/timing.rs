@@ -30,7 +30,7 @@ pub struct TimingSettings {
     pub no_clusters_wait: Duration,
 }
 
-/// Intervals and limits in the life of a remote cluster.
+/// Intervals and limits of a remote cluster's task.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ClusterTiming {
     /// Maximum time that one connection waits for a cluster config: 3 minutes, Cilium's limit for
@@ -47,8 +47,8 @@ pub struct ClusterTiming {
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub legacy_quiet: Duration,
 
-    /// Time beyond a third of a lease's TTL for which both signs must exist before a hold ends
-    /// (docs/develop/invariants.md, 4). etcd revokes up to 1,000 leases per second
+    /// Time beyond a third of a lease's TTL for which the cluster config and the canary must exist
+    /// before a hold ends (docs/develop/invariants.md, 4). etcd revokes up to 1,000 leases per second
     /// (`lease/lessor.go`), and clients renew with a delay of a few round trips.
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub hold_margin: Duration,

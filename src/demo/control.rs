@@ -22,7 +22,7 @@ const CONNECTIONS_MAX: usize = 16;
 
 /// A change to a simulated cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum ClusterAction {
     /// Make its etcd unreachable.
     Break,
     /// Delete all data of its etcd.
@@ -33,11 +33,11 @@ pub(super) enum What {
 
 /// A command from the keyboard or from HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum DemoCommand {
     /// Change the cluster with this name.
-    Cluster(String, What),
+    Cluster(String, ClusterAction),
     /// Change the first cluster that the change applies to.
-    Next(What),
+    Next(ClusterAction),
     /// Kill the sidecar and start it again.
     Restart,
     /// Stop the demo.
@@ -45,7 +45,11 @@ pub(super) enum Ask {
 }
 
 /// Serves the control API in the background. Returns the bound address.
-pub(super) async fn serve(address: SocketAddr, orders: mpsc::Sender<Ask>, tasks: &mut JoinSet<()>) -> Result<SocketAddr, DemoError> {
+pub(super) async fn serve(
+    address: SocketAddr,
+    commands: mpsc::Sender<DemoCommand>,
+    tasks: &mut JoinSet<()>,
+) -> Result<SocketAddr, DemoError> {
     let failed = |cause| DemoError::Listen { address, cause };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
@@ -55,8 +59,8 @@ pub(super) async fn serve(address: SocketAddr, orders: mpsc::Sender<Ask>, tasks:
             tokio::select! {
                 accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
                     let Ok((stream, _)) = accepted else { continue };
-                    let orders = orders.clone();
-                    let answer = service_fn(move |request| answer(request, orders.clone()));
+                    let commands = commands.clone();
+                    let answer = service_fn(move |request| answer(request, commands.clone()));
                     connections.spawn(async move { drop(http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await) });
                 }
                 Some(_) = connections.join_next() => {}
@@ -66,14 +70,14 @@ pub(super) async fn serve(address: SocketAddr, orders: mpsc::Sender<Ask>, tasks:
     Ok(bound)
 }
 
-async fn answer(request: Request<Incoming>, orders: mpsc::Sender<Ask>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (status, text) = match order(request.method(), request.uri().path()) {
+async fn answer(request: Request<Incoming>, commands: mpsc::Sender<DemoCommand>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (status, text) = match parse_command(request.method(), request.uri().path()) {
         // requests from web pages of other sites are refused
         Some(_) if request.headers().contains_key(http::header::ORIGIN) => (StatusCode::FORBIDDEN, "not from a page".to_owned()),
-        Some(Ask::Cluster(name, _)) if !CLUSTERS.iter().any(|(known, _)| *known == name) => {
+        Some(DemoCommand::Cluster(name, _)) if !CLUSTERS.iter().any(|(known, _)| *known == name) => {
             (StatusCode::NOT_FOUND, format!("there is no cluster {name}, but {}", CLUSTERS.map(|(name, _)| name).join(", ")))
         }
-        Some(ask) if orders.send(ask.clone()).await.is_ok() => (StatusCode::ACCEPTED, "done".to_owned()),
+        Some(command) if commands.send(command.clone()).await.is_ok() => (StatusCode::ACCEPTED, "done".to_owned()),
         Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "the demo ends".to_owned()),
         None => (StatusCode::NOT_FOUND, "POST /demo/clusters/{name}/break, lose or heal".to_owned()),
     };
@@ -83,15 +87,15 @@ async fn answer(request: Request<Incoming>, orders: mpsc::Sender<Ask>) -> Result
     Ok(response)
 }
 
-fn order(method: &Method, path: &str) -> Option<Ask> {
-    let (name, what) = path.strip_prefix("/demo/clusters/")?.split_once('/')?;
-    let what = match what {
-        "break" => What::Break,
-        "lose" => What::Lose,
-        "heal" => What::Heal,
+fn parse_command(method: &Method, path: &str) -> Option<DemoCommand> {
+    let (name, action) = path.strip_prefix("/demo/clusters/")?.split_once('/')?;
+    let action = match action {
+        "break" => ClusterAction::Break,
+        "lose" => ClusterAction::Lose,
+        "heal" => ClusterAction::Heal,
         _ => return None,
     };
-    (method == Method::POST).then(|| Ask::Cluster(name.to_owned(), what))
+    (method == Method::POST).then(|| DemoCommand::Cluster(name.to_owned(), action))
 }
 
 #[cfg(test)]
@@ -99,11 +103,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_are_posted_to_a_cluster() {
-        let of = |what| Some(Ask::Cluster("paris".to_owned(), what));
-        assert_eq!(order(&Method::POST, "/demo/clusters/paris/break"), of(What::Break));
-        assert_eq!(order(&Method::POST, "/demo/clusters/paris/heal"), of(What::Heal));
-        assert_eq!(order(&Method::GET, "/demo/clusters/paris/heal"), None);
-        assert_eq!(order(&Method::POST, "/demo/clusters/paris/explode"), None);
+    fn commands_are_posted_to_a_cluster() {
+        let of = |action| Some(DemoCommand::Cluster("paris".to_owned(), action));
+        assert_eq!(parse_command(&Method::POST, "/demo/clusters/paris/break"), of(ClusterAction::Break));
+        assert_eq!(parse_command(&Method::POST, "/demo/clusters/paris/heal"), of(ClusterAction::Heal));
+        assert_eq!(parse_command(&Method::GET, "/demo/clusters/paris/heal"), None);
+        assert_eq!(parse_command(&Method::POST, "/demo/clusters/paris/explode"), None);
     }
 }

@@ -15,7 +15,7 @@ const APPS: [(&str, &str); 6] =
 const FIRST_IDENTITY: u32 = 256;
 
 /// Kind, name and value of an entry.
-pub(super) type Entry = (Kind, String, Vec<u8>);
+pub(super) type SimulatedEntry = (Kind, String, Vec<u8>);
 
 /// Returns the address of a pod.
 pub(super) fn address(cluster_id: u32, pod: u32) -> Ipv4Addr {
@@ -35,7 +35,7 @@ fn identity(cluster_id: u32, app: usize) -> u32 {
 }
 
 /// Returns a pod's entry. Another version is another pod of the same app with the same address.
-pub(super) fn pod(cluster_id: u32, pod: u32, version: u32) -> Entry {
+pub(super) fn pod(cluster_id: u32, pod: u32, version: u32) -> SimulatedEntry {
     let app = pod as usize % APPS.len();
     let ((namespace, name), ip) = (APPS[app], address(cluster_id, pod));
     let (host, id) = (node_address(cluster_id, pod / PODS_PER_NODE), identity(cluster_id, app));
@@ -46,7 +46,7 @@ pub(super) fn pod(cluster_id: u32, pod: u32, version: u32) -> Entry {
 }
 
 /// Returns all entries of a cluster except its pods.
-pub(super) fn fixed(cluster: &str, cluster_id: u32, pods: u32) -> Vec<Entry> {
+pub(super) fn fixed_entries(cluster: &str, cluster_id: u32, pods: u32) -> Vec<SimulatedEntry> {
     let nodes = (0..pods.div_ceil(PODS_PER_NODE).max(1)).map(|number| {
         let (name, ip) = (format!("{cluster}-worker-{number}"), node_address(cluster_id, number));
         let value = format!(
@@ -79,10 +79,10 @@ mod tests {
     use crate::wire::{Context, decode};
 
     #[test]
-    fn all_that_a_cluster_holds_is_what_agents_take() {
+    fn agents_accept_every_entry() {
         let cluster = ClusterName::parse("paris").unwrap();
         let context = Context { cluster: &cluster, cluster_id: ClusterId(1), max_connected_clusters: MaxConnectedClusters::default() };
-        let entries = fixed("paris", 1, 120).into_iter().chain((0..120).map(|number| pod(1, number, 7)));
+        let entries = fixed_entries("paris", 1, 120).into_iter().chain((0..120).map(|number| pod(1, number, 7)));
         for (kind, name, value) in entries {
             let decoded = decode(&EntryKey::new(kind, cluster.clone(), name.as_str()), &value, &context);
             assert!(decoded.is_ok(), "{kind} {name}: {decoded:?}");

@@ -5,12 +5,12 @@ use std::io::Read as _;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 
-use super::control::{Ask, What};
+use super::control::{ClusterAction, DemoCommand};
 
 /// Modes of the terminal, restored when this is dropped.
-pub(super) struct Terminal(Termios);
+pub(super) struct RawTerminal(Termios);
 
-impl Drop for Terminal {
+impl Drop for RawTerminal {
     fn drop(&mut self) {
         // fails if the terminal was closed, which needs no restoring
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0);
@@ -19,7 +19,7 @@ impl Drop for Terminal {
 
 /// Reads keys in a thread until the process ends, which a blocked read does not delay. Returns
 /// `None` if standard input is no terminal.
-pub(super) fn read(orders: mpsc::Sender<Ask>) -> Option<Terminal> {
+pub(super) fn read(commands: mpsc::Sender<DemoCommand>) -> Option<RawTerminal> {
     let stdin = std::io::stdin();
     if !isatty(&stdin) {
         return None;
@@ -32,23 +32,23 @@ pub(super) fn read(orders: mpsc::Sender<Ask>) -> Option<Terminal> {
     tcsetattr(&stdin, OptionalActions::Now, &modes).ok()?;
     std::thread::spawn(move || {
         for byte in std::io::stdin().lock().bytes().map_while(Result::ok) {
-            if let Some(ask) = order(byte)
-                && orders.blocking_send(ask).is_err()
+            if let Some(command) = parse_command(byte)
+                && commands.blocking_send(command).is_err()
             {
                 return;
             }
         }
     });
-    Some(Terminal(before))
+    Some(RawTerminal(before))
 }
 
-fn order(key: u8) -> Option<Ask> {
+fn parse_command(key: u8) -> Option<DemoCommand> {
     match key {
-        b'b' => Some(Ask::Next(What::Break)),
-        b'l' => Some(Ask::Next(What::Lose)),
-        b'h' => Some(Ask::Next(What::Heal)),
-        b'r' => Some(Ask::Restart),
-        b'q' => Some(Ask::Quit),
+        b'b' => Some(DemoCommand::Next(ClusterAction::Break)),
+        b'l' => Some(DemoCommand::Next(ClusterAction::Lose)),
+        b'h' => Some(DemoCommand::Next(ClusterAction::Heal)),
+        b'r' => Some(DemoCommand::Restart),
+        b'q' => Some(DemoCommand::Quit),
         _ => None,
     }
 }

@@ -1,16 +1,16 @@
 //! `meshkeep demo`: a mesh of three clusters on one machine, without anything to install.
 //!
-//! Each cluster is an in-memory etcd whose pods change all the time (`Source`). A real
+//! Each cluster is an in-memory etcd whose pods change all the time (`SimulatedCluster`). A real
 //! `meshkeep serve` in its own process mirrors them, and clusters can be broken and healed from the
-//! keyboard or over HTTP. The sidecar does nothing that it would not do with real etcds, and it can
-//! be killed and started again.
+//! keyboard or over HTTP. The sidecar works as with real etcds, and it can be killed and started
+//! again.
 
 mod control;
 mod data;
 mod keys;
 mod sidecar;
-mod source;
-mod upstream;
+mod simulated_cluster;
+mod simulated_etcd;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -20,9 +20,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use control::Ask;
+use control::DemoCommand;
 use sidecar::Sidecar;
-use source::Source;
+use simulated_cluster::SimulatedCluster;
 
 use crate::model::{ClusterName, printable};
 
@@ -34,10 +34,10 @@ const CLUSTERS: [(&str, u32); 3] = [("paris", 1), ("tokyo", 2), ("oslo", 3)];
 const CHURN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Interval between heartbeats. Agents leave an etcd without a heartbeat after two minutes.
-const BEAT_INTERVAL: Duration = Duration::from_secs(60);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Maximum number of queued commands, for keys pressed while one is carried out.
-const ASKED_MAX: usize = 16;
+const COMMANDS_MAX: usize = 16;
 
 /// Options of the demo.
 #[derive(Debug, Clone)]
@@ -85,40 +85,40 @@ pub async fn run(options: &DemoOptions, stopped: impl Future<Output = ()>) -> Re
     for (name, id) in CLUSTERS {
         // all names are valid
         let Ok(name) = ClusterName::parse(name) else { continue };
-        let source = Arc::new(Source::new(name, id, options.pods));
+        let source = Arc::new(SimulatedCluster::new(name, id, options.pods));
         source.fill();
         sources.push(source);
     }
-    let sources: Arc<[Arc<Source>]> = sources.into();
-    let mut ups = Vec::new();
+    let sources: Arc<[Arc<SimulatedCluster>]> = sources.into();
+    let mut etcds = Vec::new();
     for source in sources.iter() {
-        ups.push(upstream::Upstream::start(Arc::clone(source), &mut tasks).await?);
+        etcds.push(simulated_etcd::SimulatedEtcd::start(Arc::clone(source), &mut tasks).await?);
     }
-    let (sender, mut asked) = tokio::sync::mpsc::channel(ASKED_MAX);
+    let (sender, mut commands) = tokio::sync::mpsc::channel(COMMANDS_MAX);
     let control = control::serve(options.control, sender.clone(), &mut tasks).await?;
-    let listen = free(options.listen)?;
+    let listen = free_port(options.listen)?;
     let _terminal = keys::read(sender);
     tasks.spawn(churn(Arc::clone(&sources), options.changes_per_second));
-    tasks.spawn(beat(Arc::clone(&sources)));
-    let mut sidecar = Sidecar::start(listen, &ups)?;
-    explain(&DemoOptions { listen, control, ..options.clone() });
+    tasks.spawn(write_heartbeat(Arc::clone(&sources)));
+    let mut sidecar = Sidecar::start(listen, &etcds)?;
+    print_usage(&DemoOptions { listen, control, ..options.clone() });
     loop {
         tokio::select! {
             () = stopped.as_mut() => break,
             ended = sidecar.ended() => return Err(DemoError::SidecarEnded(ended)),
-            ask = asked.recv() => match ask {
-                None | Some(Ask::Quit) => break,
-                Some(Ask::Restart) => {
-                    say("killed meshkeep (kill -9) and started it again: it answers from disk (`restored`), and streams continue");
+            command = commands.recv() => match command {
+                None | Some(DemoCommand::Quit) => break,
+                Some(DemoCommand::Restart) => {
+                    print_line("killed meshkeep (kill -9) and started it again: it answers from disk (`restored`), and streams continue");
                     sidecar.restart().await?;
                 }
-                Some(Ask::Cluster(name, what)) => match ups.iter_mut().find(|up| up.name() == name) {
-                    Some(up) => say(&up.change(what)),
-                    None => say(&format!("there is no cluster {name}")),
+                Some(DemoCommand::Cluster(name, action)) => match etcds.iter_mut().find(|etcd| etcd.name() == name) {
+                    Some(etcd) => print_line(&etcd.change(action)),
+                    None => print_line(&format!("there is no cluster {name}")),
                 }
-                Some(Ask::Next(what)) => {
-                    if let Some(up) = ups.iter_mut().find(|up| up.takes(what)) {
-                        say(&up.change(what));
+                Some(DemoCommand::Next(action)) => {
+                    if let Some(etcd) = etcds.iter_mut().find(|etcd| etcd.accepts(action)) {
+                        print_line(&etcd.change(action));
                     }
                 }
             }
@@ -130,13 +130,13 @@ pub async fn run(options: &DemoOptions, stopped: impl Future<Output = ()>) -> Re
 
 /// Returns the address with a free port if it asks for port 0. The sidecar keeps this port over
 /// restarts.
-fn free(address: SocketAddr) -> Result<SocketAddr, DemoError> {
+fn free_port(address: SocketAddr) -> Result<SocketAddr, DemoError> {
     let bound = std::net::TcpListener::bind(address).and_then(|listener| listener.local_addr());
     bound.map_err(|cause| DemoError::Listen { address, cause })
 }
 
 /// Replaces pods by others at the given rate.
-async fn churn(sources: Arc<[Arc<Source>]>, changes_per_second: u32) {
+async fn churn(sources: Arc<[Arc<SimulatedCluster>]>, changes_per_second: u32) {
     let mut ticks = interval(CHURN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut owed, mut next) = (0.0, 0);
@@ -151,18 +151,18 @@ async fn churn(sources: Arc<[Arc<Source>]>, changes_per_second: u32) {
     }
 }
 
-async fn beat(sources: Arc<[Arc<Source>]>) {
-    let mut ticks = interval(BEAT_INTERVAL);
+async fn write_heartbeat(sources: Arc<[Arc<SimulatedCluster>]>) {
+    let mut ticks = interval(HEARTBEAT_INTERVAL);
     loop {
         ticks.tick().await;
-        sources.iter().for_each(|source| source.beat());
+        sources.iter().for_each(|source| source.write_heartbeat());
     }
 }
 
-fn explain(options: &DemoOptions) {
+fn print_usage(options: &DemoOptions) {
     let (http, control) = (options.listen, options.control);
     let clusters = CLUSTERS.map(|(name, _)| name).join(", ");
-    say(&format!(
+    print_line(&format!(
         "a mesh of {clusters}, {} pods each, {} changes a second; http://{http}/ shows it\n\n  \
          curl 'http://{http}/v1/status'\n  curl 'http://{http}/v1/explain/{}'\n  curl -N 'http://{http}/v1/events?snapshot=true'\n  \
          curl -X POST http://{control}/demo/clusters/paris/break    # its etcd is unreachable: backingOff\n  \
@@ -176,6 +176,6 @@ fn explain(options: &DemoOptions) {
 }
 
 /// Prints a line. A closed pipe does not stop the demo.
-fn say(text: &str) {
+fn print_line(text: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{}", printable(text));
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::process::{Child, ChildStdin, Command};
 
 use super::DemoError;
-use super::upstream::Upstream;
+use super::simulated_etcd::SimulatedEtcd;
 
 /// Maximum time for an orderly shutdown. Kubernetes waits at least as long
 /// (docs/develop/invariants.md, "Retries and shutdown").
@@ -22,21 +22,21 @@ pub(super) struct Sidecar {
     child: Child,
     /// Pipe to the sidecar's standard input. The sidecar ends when the pipe is closed, so it never
     /// outlives this process. Taken out of `child`, which would close it on `wait`.
-    lifeline: Option<ChildStdin>,
+    stdin_pipe: Option<ChildStdin>,
 }
 
 impl Sidecar {
-    pub(super) fn start(listen: SocketAddr, ups: &[Upstream]) -> Result<Self, DemoError> {
+    pub(super) fn start(listen: SocketAddr, etcds: &[SimulatedEtcd]) -> Result<Self, DemoError> {
         let directory = std::env::temp_dir().join(format!("meshkeep-demo-{}", std::process::id()));
         let clusters = directory.join("clustermesh");
         // fails if the directory exists: another user could own it and read or change the files
         fs::create_dir(&directory).and_then(|()| fs::create_dir(&clusters)).map_err(DemoError::Files)?;
-        for up in ups {
-            fs::write(clusters.join(up.name()), up.client_file()).map_err(DemoError::Files)?;
+        for etcd in etcds {
+            fs::write(clusters.join(etcd.name()), etcd.client_file()).map_err(DemoError::Files)?;
         }
         let mut child = spawn(&directory, listen)?;
-        let lifeline = child.stdin.take();
-        Ok(Self { directory, listen, child, lifeline })
+        let stdin_pipe = child.stdin.take();
+        Ok(Self { directory, listen, child, stdin_pipe })
     }
 
     /// Waits until the sidecar ends by itself.
@@ -52,13 +52,13 @@ impl Sidecar {
         // the port is free once the process has ended
         self.child.kill().await.map_err(DemoError::Sidecar)?;
         self.child = spawn(&self.directory, self.listen)?;
-        self.lifeline = self.child.stdin.take();
+        self.stdin_pipe = self.child.stdin.take();
         Ok(())
     }
 
     /// Closes the sidecar's standard input and waits for its orderly shutdown.
     pub(super) async fn stop(mut self) {
-        drop(self.lifeline.take());
+        drop(self.stdin_pipe.take());
         drop(tokio::time::timeout(STOP_MAX, self.child.wait()).await);
     }
 }

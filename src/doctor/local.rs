@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use rustix::fs::{Access, access};
 
 use super::{Check, DoctorOptions};
-use crate::clustermesh::{ClusterFiles, read_cluster_files};
+use crate::clustermesh::{ClusterFileContents, read_cluster_files};
 use crate::model::{ClusterName, EtcdClusterId};
 use crate::store::{StoreError, inspect};
 use cilium_kvstore::{CertificateFacts, EtcdConfig, TlsRefusal};
@@ -26,7 +26,7 @@ pub(super) const FILE_ADVICE: &str = "correct or remove the file: it must be an 
 pub(super) struct LocalChecks {
     pub(super) checks: Vec<Check>,
     /// Cluster files by name: content, or the reason why the file cannot be used.
-    pub(super) files: ClusterFiles,
+    pub(super) files: ClusterFileContents,
     /// Id of the etcd that each cluster was last read from, according to the store.
     pub(super) known: BTreeMap<ClusterName, EtcdClusterId>,
 }
@@ -38,12 +38,12 @@ pub(super) fn check_local(options: &DoctorOptions, reads_store: bool) -> LocalCh
     LocalChecks { checks: vec![directory, data], files, known }
 }
 
-fn cluster_files(options: &DoctorOptions) -> (Check, ClusterFiles) {
+fn cluster_files(options: &DoctorOptions) -> (Check, ClusterFileContents) {
     let shown = options.clustermesh_config.display();
     match read_cluster_files(&options.clustermesh_config, options.own_cluster.as_ref()) {
         Err(error) => {
             let advice = "mount the Secret cilium-clustermesh there, or set another directory with --clustermesh-config";
-            (Check::failed("config directory", format!("{shown}: {error}"), advice), ClusterFiles::new())
+            (Check::failed("config directory", format!("{shown}: {error}"), advice), ClusterFileContents::new())
         }
         Ok(files) if files.is_empty() => {
             let found = format!("{shown}: it contains no client file");
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_certificate_is_looked_for_where_ciliums_chart_has_it() {
+    fn advice_for_a_missing_certificate_follows_ciliums_chart() {
         let directory = Path::new("/var/lib/cilium/clustermesh");
         for (name, expected) in [
             ("common-etcd-client.crt", "mount tls.crt of the Secret clustermesh-apiserver-remote-cert as common-etcd-client.crt, "),

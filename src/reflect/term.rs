@@ -16,7 +16,7 @@ use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
 use crate::wire::cluster_config::{Reading as Offer, reading_of};
 use crate::wire::keys::{canary_key, cluster_config_key, watched_prefix};
 use crate::wire::write::cached_cluster_config_value;
-use cilium_kvstore::{DeleteWatcher, Deleted, KvstoreError, keys};
+use cilium_kvstore::{DeleteEvent, DeleteWatcher, KvstoreError, keys};
 
 /// Maximum number of changes queued at once, before other events are handled.
 const CHANGES_AT_ONCE: usize = 1024;
@@ -115,10 +115,10 @@ impl Term {
     }
 
     /// Writes again what another client deleted.
-    async fn restore(&mut self, deleted: Deleted) {
+    async fn restore(&mut self, deleted: DeleteEvent) {
         match deleted {
-            Deleted::Key(key) if key.starts_with(keys::SYNCED_PREFIX.as_bytes()) => self.take_back_canaries(|canary| canary == key),
-            Deleted::Key(key) => {
+            DeleteEvent::Key(key) if key.starts_with(keys::SYNCED_PREFIX.as_bytes()) => self.take_back_canaries(|canary| canary == key),
+            DeleteEvent::Key(key) => {
                 let key = TargetKey::parse(&key);
                 if self.target.wants(&key) {
                     let group = match &key {
@@ -128,7 +128,7 @@ impl Term {
                     self.target.queue.add(key, group.unwrap_or(MADE)).await;
                 }
             }
-            Deleted::Unknown => {
+            DeleteEvent::Unknown => {
                 tracing::info!("reflecting: deletes in the target may have been missed, comparing all keys again");
                 self.compare_all_again();
                 self.check_configs().await;
@@ -194,7 +194,7 @@ impl Term {
         }
         let Some(reading) = self.target.reading() else { return };
         self.audited = self.oldest_comparison();
-        if let Err(error) = self.look_at_all(&reading).await {
+        if let Err(error) = self.check_all(&reading).await {
             self.ask_again_at = Instant::now() + RETRY_INTERVAL;
             if self.target.note_trouble(Some(error.to_string())) {
                 tracing::warn!(%error, hint = error.hint(), "reflecting: cannot compare the target; trying again");
@@ -204,7 +204,7 @@ impl Term {
         }
     }
 
-    async fn look_at_all(&mut self, reading: &Reading) -> Result<(), KvstoreError> {
+    async fn check_all(&mut self, reading: &Reading) -> Result<(), KvstoreError> {
         self.take_back_lost_canaries();
         let configured = reading.configured_clusters();
         // clusters that an earlier term of this process wrote and that were removed since are
@@ -237,7 +237,7 @@ impl Term {
     /// exist. Otherwise a reader of a wiped target would treat the missing entries as deleted.
     fn take_back_lost_canaries(&mut self) {
         for lost in self.target.take_lost_canaries() {
-            self.take_back_canaries(|key| lost.had(key));
+            self.take_back_canaries(|key| lost.contains(key));
         }
     }
 

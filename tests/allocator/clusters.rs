@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
-use cilium_kvstore::allocator::{Allocator, AllocatorKey, AllocatorOptions, Collected, EtcdBackend, Id, IdRange, StaleIds};
+use cilium_kvstore::allocator::{Allocator, AllocatorKey, AllocatorOptions, CollectionLimits, EtcdBackend, Id, IdRange, StaleIds};
 use tokio::task::JoinSet;
 
 use super::uses::Uses;
@@ -74,7 +74,7 @@ async fn two_clusters_in_one_etcd_do_not_touch_each_other() {
     assert_eq!(references(1).await, KEYS - 1);
     let operator =
         Allocator::for_collection(EtcdBackend::new(session(&etcd).await, BASE, "operator"), AllocatorOptions::default()).unwrap();
-    let what = Collected { range: range_of(0), deletes_per_minute: NonZeroU32::MAX };
+    let what = CollectionLimits { range: range_of(0), deletes_per_minute: NonZeroU32::MAX };
     let first = operator.run_gc(&StaleIds::new(), &what).await.unwrap();
     assert_eq!((first.alive, first.stale.len()), (KEYS, KEYS), "it sees its own alone");
     let second = operator.run_gc(&first.stale, &what).await.unwrap();

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use cilium_kvstore::allocator::{AllocateError, Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use cilium_kvstore::allocator::{AllocateError, Allocator, AllocatorOptions, CollectionLimits, EtcdBackend, StaleIds};
 
 use super::{BASE, Node, TTL, content, key, options, range, session};
 use crate::harness::etcd::Etcd;
@@ -70,7 +70,7 @@ async fn what_a_killed_node_used_is_free_once_its_lease_has_run_out() {
     assert!(matches!(node.allocator.allocate(&key("new")).await, Err(AllocateError::Exhausted { .. })));
     let operator =
         Allocator::for_collection(EtcdBackend::new(session(&etcd).await, BASE, "operator"), AllocatorOptions::default()).unwrap();
-    let what = Collected { range: few().range, deletes_per_minute: std::num::NonZeroU32::MAX };
+    let what = CollectionLimits { range: few().range, deletes_per_minute: std::num::NonZeroU32::MAX };
     let mut stale = operator.run_gc(&StaleIds::new(), &what).await.unwrap().stale;
     assert!(stale.is_empty(), "all are used: {stale:?}");
 

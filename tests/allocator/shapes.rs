@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use cilium_kvstore::allocator::{Allocator, AllocatorKey, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use cilium_kvstore::allocator::{Allocator, AllocatorKey, AllocatorOptions, CollectionLimits, EtcdBackend, StaleIds};
 
 use super::{BASE, Node, content, key, options, range, session};
 use crate::harness::etcd::{Etcd, etcd_binaries};
@@ -100,7 +100,7 @@ async fn what_nobody_refers_to_in_two_rounds_is_collected_and_nothing_else() {
         eventually("the copy", async || (node.allocator.count() == 6).then_some(())).await;
         let operator = EtcdBackend::new(session(&etcd).await, BASE, "operator");
         let operator = Allocator::for_collection(operator, AllocatorOptions::default()).unwrap();
-        let what = Collected { range: range(65_536, 131_071), deletes_per_minute: NonZeroU32::new(2_500).unwrap() };
+        let what = CollectionLimits { range: range(65_536, 131_071), deletes_per_minute: NonZeroU32::new(2_500).unwrap() };
         let first = operator.run_gc(&StaleIds::new(), &what).await.unwrap();
         assert_eq!((first.alive, first.stale.len(), first.deleted.len()), (5, 4, 0));
         etcd.put(format!("{BASE}/id/70002"), "k8s:app=b;").await;
@@ -126,7 +126,7 @@ async fn a_range_that_is_used_up_is_said_and_a_collected_number_is_given_out_aga
     let error = node.allocator.allocate(&key("c")).await.unwrap_err();
     assert!(error.to_string().starts_with("no identity from 300 to 301 is free"), "{error}");
     let freed = node.allocator.release(&key("a")).await.unwrap().id;
-    let what = Collected { range: range(300, 301), deletes_per_minute: NonZeroU32::MIN };
+    let what = CollectionLimits { range: range(300, 301), deletes_per_minute: NonZeroU32::MIN };
     let first = node.allocator.run_gc(&StaleIds::new(), &what).await.unwrap();
     node.allocator.run_gc(&first.stale, &what).await.unwrap();
     let given = eventually("the number", async || node.allocator.allocate(&key("c")).await.ok()).await;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cilium_kvstore::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use cilium_kvstore::allocator::{Allocator, AllocatorOptions, CollectionLimits, EtcdBackend, StaleIds};
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -80,7 +80,7 @@ async fn work(allocator: Allocator<EtcdBackend>, run: Run, seed: u64, count: usi
 
 /// Runs the collector all the time.
 async fn collect(operator: Allocator<EtcdBackend>, deleted: Arc<AtomicUsize>, interval: Duration) {
-    let what = Collected { range: range(65_536, 131_071), deletes_per_minute: NonZeroU32::MAX };
+    let what = CollectionLimits { range: range(65_536, 131_071), deletes_per_minute: NonZeroU32::MAX };
     let mut stale = StaleIds::new();
     loop {
         tokio::time::sleep(interval).await;

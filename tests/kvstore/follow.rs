@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cilium_kvstore::{Event, Follow, prefix_end};
+use cilium_kvstore::{Event, FollowedRange, prefix_end};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
@@ -13,7 +13,7 @@ use crate::harness::etcd::{Etcd, etcd_binaries};
 const PREFIX: &[u8] = b"cilium/synced/paris/";
 
 /// Returns the next changes, as `key=value`, or `key` for a delete.
-async fn next_changes(follow: &mut Follow) -> Vec<String> {
+async fn next_changes(follow: &mut FollowedRange) -> Vec<String> {
     loop {
         let events = tokio::time::timeout(PATIENCE, follow.next()).await.expect("a word in time").unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -60,7 +60,7 @@ async fn a_short_range_is_followed_over_compactions_and_nothing_is_missed() {
         etcd.put("cilium/synced/paris/a", "2").await;
         etcd.delete("cilium/synced/paris/b").await;
         // concurrently, because a watch that is not read delays the others of its connection
-        let both = async |follow: &mut Follow| {
+        let both = async |follow: &mut FollowedRange| {
             let mut changes = next_changes(follow).await;
             while changes.len() < 2 {
                 changes.extend(next_changes(follow).await);

@@ -26,7 +26,7 @@ fn watch_losses(session: &Session, keys: &'static [&'static str]) -> Arc<Mutex<B
     let lost = Arc::new(Mutex::new(BTreeSet::new()));
     let noted = Arc::clone(&lost);
     session.on_lease_lost(b"cilium/", move |keys_lost| {
-        noted.lock().unwrap().extend(keys.iter().filter(|key| keys_lost.had(key.as_bytes())));
+        noted.lock().unwrap().extend(keys.iter().filter(|key| keys_lost.contains(key.as_bytes())));
     });
     lost
 }

@@ -206,7 +206,7 @@ async fn adopted_leases_are_renewed_and_lost_ones_reported() {
     first.close().await;
     let lost = Arc::new(Mutex::new(0));
     let noted = Arc::clone(&lost);
-    second.on_lease_lost(b"cilium/", move |keys| *noted.lock().unwrap() += usize::from(keys.had(b"cilium/a")));
+    second.on_lease_lost(b"cilium/", move |keys| *noted.lock().unwrap() += usize::from(keys.contains(b"cilium/a")));
     second.adopt(b"cilium/a", lease);
     assert!(!second.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap(), "it hangs on a lease that is renewed");
     let dead = cilium_kvstore::LeaseId(0x1234);

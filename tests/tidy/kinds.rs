@@ -24,7 +24,7 @@ const ALLOWED: [(&str, &str); 20] = [
     ("src/api/routes/objects.rs", "the lists, each with its documentation"),
     ("src/api/render/tag_basis.rs", "which kinds an answer is made of"),
     ("src/demo/data.rs", "what the simulated clusters have"),
-    ("src/demo/source.rs", "how that changes"),
+    ("src/demo/simulated_cluster.rs", "how that changes"),
     ("src/handle/selection/facet.rs", "what of an object filters ask for"),
     ("src/handle/selection/filter.rs", "which filters are about which kinds"),
     ("src/handle/survey/look.rs", "the exports, whose conflicts are findings"),

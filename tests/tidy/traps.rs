@@ -79,7 +79,7 @@ const TRAPS: [(u8, &str, Covered); 36] = [
         "what is lost with its lease vanishes as deletes",
         Covered::By(&[
             (LOSSES, "a_lease_of_a_thousand_keys_that_expires_takes_nothing_with_it"),
-            ("src/clustermesh/resync/tests/holds.rs", "no_life_of_losses_deletes_what_the_source_lost_and_all_end_with_the_truth"),
+            ("src/clustermesh/resync/tests/held_keys.rs", "random_losses_delete_nothing_that_the_source_lost"),
         ]),
     ),
     (
@@ -152,21 +152,18 @@ const TRAPS: [(u8, &str, Covered); 36] = [
         "of a watch at a compacted delete older etcds say nothing",
         Covered::By(&[
             ("tests/kvstore/watch.rs", "a_delete_that_is_compacted_before_the_watch_stands_is_reported_as_lost_history"),
-            ("src/clustermesh/resync/tests.rs", "any_life_ends_with_the_truth"),
+            ("src/clustermesh/resync/tests.rs", "random_sequences_end_equal_to_the_source"),
         ]),
     ),
     (
         32,
         "watches tell old events, progress ahead of events, or leave out what was compacted while they starved",
         Covered::By(&[
-            ("crates/cilium-kvstore/src/connection/watch.rs", "what_was_read_before_is_dropped_and_progress_moves_nothing"),
-            (
-                "crates/cilium-kvstore/src/connection/watch_stream.rs",
-                "a_response_that_is_not_taken_for_long_is_a_stall_and_silence_is_none",
-            ),
+            ("crates/cilium-kvstore/src/connection/watch.rs", "events_of_the_read_revision_are_dropped_and_progress_changes_nothing"),
+            ("crates/cilium-kvstore/src/connection/watch_stream.rs", "an_unread_response_is_a_stall_and_silence_is_not"),
             ("tests/e2e/hostile.rs", "what_is_held_is_compared_after_a_watch_was_held_up"),
             ("tests/kvstore/watch.rs", "a_watch_after_a_revision_that_the_server_does_not_have_is_an_error"),
-            ("src/clustermesh/resync/tests.rs", "any_life_ends_with_the_truth"),
+            ("src/clustermesh/resync/tests.rs", "random_sequences_end_equal_to_the_source"),
         ]),
     ),
     (
@@ -187,7 +184,7 @@ const TRAPS: [(u8, &str, Covered); 36] = [
     (
         35,
         "the delayed delete of a pod must not remove its replacement",
-        Covered::By(&[("src/clustermesh/resync/tests/holds.rs", "the_late_delete_of_what_is_held_does_not_remove_its_replacement")]),
+        Covered::By(&[("src/clustermesh/resync/tests/held_keys.rs", "a_late_delete_of_a_held_key_does_not_remove_its_replacement")]),
     ),
     (
         36,

@@ -1,4 +1,5 @@
-//! Allocates an identity, as an agent does, and releases it: `identity http://127.0.0.1:2379 k8s:app=cart …`.
+//! Allocates an identity, as an agent does, and releases it:
+//! `identity http://127.0.0.1:2379 k8s:app=cart …`.
 
 use std::error::Error;
 

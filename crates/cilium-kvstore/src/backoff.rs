@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_takes_at_most_half_of_a_wait() {
+    fn jitter_shortens_a_wait_by_at_most_half() {
         for (chance, expected) in [(0.0, 400), (0.5, 600), (1.0, 800), (7.0, 800)] {
             assert_eq!(Backoff::new(MIN, MAX).next_wait_with_jitter(chance).as_millis(), expected);
         }

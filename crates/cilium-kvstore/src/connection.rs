@@ -3,11 +3,11 @@
 mod alarms;
 mod dial;
 mod examine;
-mod follow;
+mod followed_range;
 mod lease;
 mod limits;
+mod list_checker;
 mod paged_list;
-mod tally;
 mod watch;
 mod watch_stream;
 mod writes;
@@ -25,14 +25,14 @@ use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 use self::dial::{dial, tls_refusal};
-use self::limits::Pace;
+use self::limits::RateLimiter;
 use self::watch_stream::{CreateRequest, SharedStream, Subscription};
-use crate::endpoint::Address;
+use crate::endpoint::EndpointAddress;
 use crate::error::{printable, with_causes};
 use crate::{Credentials, Endpoint, EtcdClusterId, EtcdConfig, KeyValue, KvstoreError, LeaseId, Revision};
 
 pub use self::examine::{Examination, Handshake, ServerFacts, examine};
-pub use self::follow::Follow;
+pub use self::followed_range::FollowedRange;
 pub use self::lease::LeaseLife;
 pub use self::limits::ClientOptions;
 pub use self::paged_list::{ChangedKeys, Page, PagedList};
@@ -69,7 +69,7 @@ struct ConnectionState {
     /// Whether several keys may be read in one transaction. False once the server refused `Txn`.
     transactions: AtomicBool,
     has_user: bool,
-    pace: Pace,
+    pace: RateLimiter,
     in_flight: Semaphore,
     /// Time of the last token renewal for a watch.
     token_renewed: Mutex<Option<Instant>>,
@@ -88,7 +88,7 @@ impl Connection {
     /// # Errors
     /// [`KvstoreError`], which names the host, file or user that failed.
     pub async fn open(file: &EtcdConfig, endpoint: &Endpoint, options: &ClientOptions) -> Result<Self, KvstoreError> {
-        let address = Address::parse(endpoint, file.insecure_transport)?;
+        let address = EndpointAddress::parse(endpoint, file.insecure_transport)?;
         let channel = dial(file, &address, options).await?;
         match Self::begin(channel, file, options).await {
             Err(error @ KvstoreError::Rpc { .. }) if address.secure => Err(tls_refusal(file, &address, options).await.unwrap_or(error)),
@@ -112,7 +112,7 @@ impl Connection {
             range_stream: AtomicBool::new(options.range_stream),
             transactions: AtomicBool::new(true),
             has_user,
-            pace: Pace::new(options.requests_per_second_max, options.bootstrap_requests_per_second_max),
+            pace: RateLimiter::new(options.requests_per_second_max, options.bootstrap_requests_per_second_max),
             in_flight: Semaphore::new(options.requests_in_flight_max.max(1)),
             token_renewed: Mutex::new(None),
         };
@@ -290,7 +290,7 @@ impl Connection {
 
     /// Waits until the pace allows another list or watch.
     pub(crate) async fn pace(&self) {
-        self.shared.pace.take().await;
+        self.shared.pace.acquire().await;
     }
 
     /// Requests a watch, on the shared stream if it accepts another one.
@@ -451,7 +451,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_is_newer_than_its_reply_is_refused() {
+    fn keys_newer_than_their_reply_are_refused() {
         let key = |mod_revision| PbKeyValue { key: b"a".to_vec(), mod_revision, ..Default::default() };
         check_keys(&[key(6), key(7)], Revision(7)).unwrap();
         check_keys(&[key(i64::MAX)], Revision(i64::MAX)).unwrap();
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_of_another_etcd_or_of_none_is_refused() {
+    fn replies_of_another_etcd_or_without_an_id_are_refused() {
         let header = |cluster_id| Some(PbResponseHeader { cluster_id, revision: 7, ..Default::default() });
         let message = |expected, header: Option<PbResponseHeader>| check_header(expected, header.as_ref()).map_err(|e| e.to_string());
         let (first, second) = (EtcdClusterId(0xabc), EtcdClusterId(0xdef));

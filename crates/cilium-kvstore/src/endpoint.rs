@@ -11,7 +11,7 @@ use crate::KvstoreError;
 const PORT_DEFAULT: u16 = 2379;
 
 /// Endpoint as in the client file. `Display` and `Debug` replace user, password and query with `…`;
-/// only `Address::parse` reads the whole text.
+/// only `EndpointAddress::parse` reads the whole text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint(String);
 
@@ -56,14 +56,14 @@ impl fmt::Debug for Endpoint {
 
 /// Host and port of an endpoint, and whether it uses TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct EndpointAddress {
     /// Name or address; IPv6 without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) secure: bool,
 }
 
-impl Address {
+impl EndpointAddress {
     /// Parses `https://host:port`, `http://host:port` or `host:port`. As in etcd's client, the last
     /// form uses TLS unless `insecure-transport` is set, which also turns `https://` into plain
     /// TCP.
@@ -108,8 +108,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_taken_apart() {
-        let address = |host: &str, port, secure| Address { host: host.into(), port, secure };
+    fn endpoints_are_parsed() {
+        let address = |host: &str, port, secure| EndpointAddress { host: host.into(), port, secure };
         for (text, insecure, expected) in [
             ("https://tokyo.mesh.cilium.io:2379", false, address("tokyo.mesh.cilium.io", 2379, true)),
             ("https://tokyo:2379/", true, address("tokyo", 2379, false)),
@@ -120,23 +120,23 @@ mod tests {
             ("Https://tokyo.mesh.:2379", false, address("tokyo.mesh.", 2379, true)),
             ("https://[fd00::1]:2379", false, address("fd00::1", 2379, true)),
         ] {
-            assert_eq!(Address::parse(&Endpoint::new(text), insecure).unwrap(), expected, "{text}");
+            assert_eq!(EndpointAddress::parse(&Endpoint::new(text), insecure).unwrap(), expected, "{text}");
         }
         assert_eq!(address("fd00::1", 1, true).authority(), "[fd00::1]:1");
         assert_eq!(address("tokyo.mesh.", 1, true).server_name().unwrap().to_str(), "tokyo.mesh");
     }
 
     #[test]
-    fn others_are_refused_without_showing_a_password() {
+    fn invalid_endpoints_are_refused_without_the_password() {
         for text in ["", "https://", "unix:///run/etcd", "https://a:b:c", "https://a:2379/x", "https://a:99999", "a b:1"] {
-            assert!(Address::parse(&Endpoint::new(text), false).is_err(), "{text}");
+            assert!(EndpointAddress::parse(&Endpoint::new(text), false).is_err(), "{text}");
         }
-        let message = Address::parse(&Endpoint::new("https://u:hunter2@a:2379"), false).unwrap_err().to_string();
+        let message = EndpointAddress::parse(&Endpoint::new("https://u:hunter2@a:2379"), false).unwrap_err().to_string();
         assert_eq!(message, "endpoint \"https://…@a:2379\" cannot be used: put user and password into the keys username and password");
     }
 
     #[test]
-    fn an_endpoint_shows_neither_user_nor_query_nor_what_may_be_either() {
+    fn an_endpoint_hides_user_and_query() {
         for (text, shown) in [
             ("https://tokyo:2379", "https://tokyo:2379"),
             ("https://[fd00::1]:2379/", "https://[fd00::1]:2379"),

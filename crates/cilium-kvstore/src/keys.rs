@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_prefix_has_a_cache_prefix_and_any_other_has_none() {
+    fn only_state_prefixes_have_cache_prefixes() {
         assert_eq!(state_to_cache("cilium/state/nodes/v1"), "cilium/cache/nodes/v1");
         assert_eq!(state_to_cache("cilium/state"), "cilium/cache");
         assert_eq!(state_to_cache("cilium/cluster-config/a"), "cilium/cluster-config/a");

@@ -127,16 +127,16 @@ pub use config::{ClientCertificate, Credentials, EtcdConfig, HostAliases};
 #[cfg(feature = "test-util")]
 pub use connection::ScriptedWatch;
 pub use connection::{
-    ChangedKeys, ClientOptions, Connection, Examination, Follow, Handshake, LeaseLife, Page, PagedList, ServerFacts, Watch, WatchMessage,
-    examine,
+    ChangedKeys, ClientOptions, Connection, Examination, FollowedRange, Handshake, LeaseLife, Page, PagedList, ServerFacts, Watch,
+    WatchMessage, examine,
 };
 pub use endpoint::Endpoint;
 pub use error::{Disposition, KvstoreError};
 pub use files::read_bounded;
 pub use ids::{EtcdClusterId, LeaseId, Revision};
 pub use session::{
-    ClusterSize, Condition, DeleteWatcher, Deleted, EndpointStatus, EventKind, KeyValueEvent, KvLocker, Life, LockKey, LostKeys, Session,
-    SessionOptions, SessionStatus, Watcher, Write, status_check_interval,
+    ClusterSize, Condition, DeleteEvent, DeleteWatcher, EndpointStatus, EventKind, KeyValueEvent, KvLocker, Life, LockKey, LostKeys,
+    Session, SessionOptions, SessionStatus, Watcher, Write, status_check_interval,
 };
 pub use tls::{CertificateFacts, CertificateFile, TlsRefusal};
 pub use values::{Event, KeyValue, prefix_end};
@@ -146,5 +146,6 @@ pub use values::{Event, KeyValue, prefix_end};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Maximum size of a certificate or key file, in bytes. A bundle of all public CAs has about 250 kB.
+/// Maximum size of a certificate or key file, in bytes. A bundle of all public CAs has about
+/// 250 kB.
 const TLS_FILE_BYTES_MAX: u64 = 4 << 20;

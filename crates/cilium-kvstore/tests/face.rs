@@ -1,4 +1,5 @@
-//! What Cilium's `pkg/kvstore` and `pkg/allocator` offer, through the public face and over a real etcd.
+//! Tests of the features of Cilium's `pkg/kvstore` and `pkg/allocator`, through the public API and
+//! with a real etcd.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cilium_kvstore::allocator::{
-    Allocator, AllocatorKey, AllocatorOptions, Collected, EtcdBackend, EventKind as IdEventKind, IdRange, StaleIds, Validator,
+    Allocator, AllocatorEventKind, AllocatorKey, AllocatorOptions, CollectionLimits, EtcdBackend, IdRange, StaleIds, Validator,
 };
 use cilium_kvstore::store::{Observer, SharedStore, SharedStoreOptions};
 use cilium_kvstore::{ClientOptions, Endpoint, EtcdConfig, Life, Session, SessionOptions, examine, keys, status_check_interval};
@@ -65,7 +66,7 @@ async fn an_endpoint_is_examined_from_its_name_to_its_version() {
 }
 
 #[tokio::test]
-async fn an_observer_hears_of_lost_leases_until_it_is_forgotten() {
+async fn an_observer_is_called_for_lost_leases_until_it_is_removed() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, SessionOptions::default()).await;
     let (calls, forgotten) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -80,7 +81,7 @@ async fn an_observer_hears_of_lost_leases_until_it_is_forgotten() {
         let calls = Arc::clone(&calls);
         move |keys| {
             calls.fetch_add(1, Ordering::SeqCst);
-            let _ = sender.try_send((keys.len(), keys.had(b"b/1"), keys.had(b"a/1")));
+            let _ = sender.try_send((keys.len(), keys.contains(b"b/1"), keys.contains(b"a/1")));
         }
     });
     session.forget_lease_observer(b"a/");
@@ -181,7 +182,7 @@ async fn a_key_that_its_owner_deletes_leaves_every_shared_store() {
 }
 
 #[tokio::test]
-async fn an_allocator_tells_what_it_knows_and_masks_what_it_chooses() {
+async fn an_allocator_lists_its_numbers_and_masks_new_ones() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, SessionOptions::default()).await;
     let (sender, mut events) = mpsc::channel(16);
@@ -199,7 +200,7 @@ async fn an_allocator_tells_what_it_knows_and_masks_what_it_chooses() {
     let id = allocator.allocate(&labels("cart")).await.unwrap().id;
     assert!((65_536 + 256..=65_536 + 511).contains(&id.number()), "{id}");
     let event = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
-    assert_eq!((event.kind, event.id, event.key), (IdEventKind::Create, id, labels("cart")));
+    assert_eq!((event.kind, event.id, event.key), (AllocatorEventKind::Create, id, labels("cart")));
     assert_eq!(allocator.get(&labels("cart")).await.unwrap(), Some(id));
     assert_eq!(allocator.get_no_cache(&labels("cart")).await.unwrap(), Some(id));
     assert_eq!(allocator.get_by_id(id).await.unwrap(), Some(labels("cart")));
@@ -264,7 +265,7 @@ async fn an_unused_number_is_collected_in_the_second_round_and_one_in_use_never(
     let unused = node.allocate(&labels("unused")).await.unwrap().id;
     assert!(node.release(&labels("unused")).await.unwrap().last_use);
     let operator = Allocator::for_collection(EtcdBackend::new(session, IDENTITIES, "operator"), AllocatorOptions::default()).unwrap();
-    let what = Collected { range: IdRange::ALL, deletes_per_minute: 100_u32.try_into().unwrap() };
+    let what = CollectionLimits { range: IdRange::ALL, deletes_per_minute: 100_u32.try_into().unwrap() };
     let first = operator.run_gc(&StaleIds::new(), &what).await.unwrap();
     let second = operator.run_gc(&first.stale, &what).await.unwrap();
     assert_eq!((first.alive, first.deleted.len()), (2, 0));

@@ -14,8 +14,8 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::sleep;
 
 use super::FollowReport;
-use super::rules::{HoldReason, Withdrawal};
-use crate::announce::plan::Plan;
+use super::rules::{HoldReason, WithdrawnWorkloads};
+use crate::announce::plan::ClusterPlan;
 use crate::model::redacted_path;
 
 /// Interval between writes when nothing changes. The time of the file shows that the announcer is
@@ -28,7 +28,7 @@ const MODE: u32 = 0o644;
 /// Writes the file whenever the plan or the report changes, until the future is dropped.
 pub(in crate::announce) async fn keep_metrics(
     path: PathBuf,
-    mut plans: watch::Receiver<Arc<Plan>>,
+    mut plans: watch::Receiver<Arc<ClusterPlan>>,
     mut reports: watch::Receiver<FollowReport>,
 ) -> Result<(), JoinError> {
     let mut is_failing = false;
@@ -65,7 +65,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Returns the metrics as text.
-pub(super) fn metrics(plan: &Plan, report: &FollowReport) -> String {
+pub(super) fn metrics(plan: &ClusterPlan, report: &FollowReport) -> String {
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, samples: &[(String, usize)]| {
         // writing to a string does not fail
@@ -76,7 +76,7 @@ pub(super) fn metrics(plan: &Plan, report: &FollowReport) -> String {
     };
     let one = |value: usize| [(format!("{{cluster=\"{}\"}}", plan.cluster), value)];
     let withdrawn = |reason: HoldReason| match reason {
-        HoldReason::Withdrawal(Withdrawal { withdrawn, .. }) => Some(withdrawn),
+        HoldReason::Withdrawal(WithdrawnWorkloads { withdrawn, .. }) => Some(withdrawn),
         HoldReason::KeepsChanging => None,
     };
     let held: Vec<_> = report

@@ -1,9 +1,9 @@
 //! Follows the input files: applies their changes according to the [rules](rules) and logs each
 //! error and each change that is held back once.
 
+mod file_state;
 mod metrics;
 mod rules;
-mod stamp;
 #[cfg(test)]
 mod tests;
 
@@ -16,22 +16,22 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
+use file_state::FileState;
 pub(super) use metrics::keep_metrics;
 pub use rules::{ChangeRules, MaxWithdrawal};
 use rules::{Decision, FollowedFile, HeldChange, decide, first_wait, next_decision};
-use stamp::FileStamp;
 
-use super::fault::{FileError, ReadFile};
+use super::fault::{FileError, ParsedFile};
 use super::files::{check_count, check_files, read};
-use super::plan::Plan;
+use super::plan::ClusterPlan;
 use crate::file_watch::DirectoryWatch;
 use crate::model::redacted_path;
 
-/// Interval between checks of the files' stamps when no change was reported. Same as for the config
-/// directory.
-const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between checks of the files' metadata when no change was reported. Same as for the
+/// config directory.
+const STATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time that reports of changes are gathered before the stamps are read. Same as for the config
+/// Time that reports of changes are gathered before the metadata is read. Same as for the config
 /// directory.
 const GATHERING: Duration = Duration::from_millis(100);
 
@@ -57,37 +57,37 @@ pub(super) struct FollowReport {
 }
 
 /// The followed files, and the plan that was published from them.
-pub(super) struct Follower {
+pub(super) struct FileFollower {
     files: Vec<FollowedFile>,
     rules: ChangeRules,
     /// Signal to apply every change at once.
     apply_now: Arc<Notify>,
-    plans: watch::Sender<Arc<Plan>>,
+    plans: watch::Sender<Arc<ClusterPlan>>,
     reports: watch::Sender<FollowReport>,
 }
 
-impl Follower {
+impl FileFollower {
     /// Waits until the files are stable, then reads them. `apply_now` ends the wait.
     ///
     /// # Errors
     /// [`FollowError::Files`] if the files contain errors.
     pub(super) async fn start(paths: &[PathBuf], rules: ChangeRules, apply_now: Arc<Notify>) -> Result<Self, FollowError> {
         check_count(paths).map_err(FollowError::Files)?;
-        let mut seen: Vec<(FileStamp, Instant)> = Vec::new();
-        let (mut at_once, mut is_told) = (false, false);
+        let mut seen: Vec<(FileState, Instant)> = Vec::new();
+        let (mut at_once, mut is_logged) = (false, false);
         loop {
-            let stamps = stamps(paths).await?;
+            let file_states = file_states(paths).await?;
             let (now, wall) = (Instant::now(), SystemTime::now());
             seen = if seen.is_empty() {
-                stamps.into_iter().map(|stamp| first_seen(stamp, rules.stable, now, wall)).collect()
+                file_states.into_iter().map(|state| first_seen(state, rules.stable, now, wall)).collect()
             } else {
-                seen.into_iter().zip(stamps).map(|(old, stamp)| if old.0 == stamp { old } else { (stamp, now) }).collect()
+                seen.into_iter().zip(file_states).map(|(old, state)| if old.0 == state { old } else { (state, now) }).collect()
             };
             let wait = first_wait(&seen, &rules, now);
             if !wait.is_zero() && !at_once {
-                if !is_told {
+                if !is_logged {
                     tracing::info!(stable = ?rules.stable, "a file changed recently: waiting until all files are stable");
-                    is_told = true;
+                    is_logged = true;
                 }
                 tokio::select! {
                     () = sleep(wait) => {}
@@ -97,7 +97,7 @@ impl Follower {
             }
             let all = paths.to_vec();
             let contents: Vec<_> = spawn_blocking(move || all.iter().map(|path| read(path).map(Arc::new)).collect()).await?;
-            if !at_once && seen.iter().map(|(stamp, _)| stamp).ne(&self::stamps(paths).await?) {
+            if !at_once && seen.iter().map(|(state, _)| state).ne(&self::file_states(paths).await?) {
                 continue;
             }
             return Self::with(seen, contents, rules, apply_now).await;
@@ -105,14 +105,14 @@ impl Follower {
     }
 
     async fn with(
-        seen: Vec<(FileStamp, Instant)>,
-        contents: Vec<Result<Arc<ReadFile>, FileError>>,
+        seen: Vec<(FileState, Instant)>,
+        contents: Vec<Result<Arc<ParsedFile>, FileError>>,
         rules: ChangeRules,
         apply_now: Arc<Notify>,
     ) -> Result<Self, FollowError> {
-        let files = seen.into_iter().zip(&contents).filter_map(|((stamp, since), content)| {
+        let files = seen.into_iter().zip(&contents).filter_map(|((state, since), content)| {
             let content = Arc::clone(content.as_ref().ok()?);
-            Some(FollowedFile::new(stamp, content, since))
+            Some(FollowedFile::new(state, content, since))
         });
         let files = files.collect();
         let plan = spawn_blocking(|| check_files(contents)).await?.map_err(FollowError::Files)?;
@@ -121,7 +121,7 @@ impl Follower {
     }
 
     /// Returns the plans, as far as changes of the files are applied.
-    pub(super) fn plans(&self) -> watch::Receiver<Arc<Plan>> {
+    pub(super) fn plans(&self) -> watch::Receiver<Arc<ClusterPlan>> {
         self.plans.subscribe()
     }
 
@@ -136,7 +136,7 @@ impl Follower {
         let paths: Vec<_> = self.files.iter().map(|file| file.path().to_owned()).collect();
         let changed = Arc::new(Notify::new());
         let _watches: Vec<_> = directories(&paths).iter().filter_map(|directory| watch_directory(directory, &changed)).collect();
-        let mut ticks = interval(GLANCE_INTERVAL);
+        let mut ticks = interval(STATE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut next: Option<Instant> = None;
         loop {
@@ -149,11 +149,11 @@ impl Follower {
             if at_once {
                 tracing::info!("SIGHUP: applying all changes of the files immediately");
             }
-            let stamps = stamps(&paths).await?;
+            let file_states = file_states(&paths).await?;
             let now = Instant::now();
             let mut is_due = at_once || next.is_some_and(|next| next <= now);
-            for (file, stamp) in self.files.iter_mut().zip(stamps) {
-                is_due |= file.observe(stamp, now);
+            for (file, state) in self.files.iter_mut().zip(file_states) {
+                is_due |= file.observe(state, now);
             }
             is_due |= self.read_changes(now, at_once).await?;
             if is_due {
@@ -165,19 +165,19 @@ impl Follower {
     /// Reads the files that changed and are stable. Returns whether there were any.
     async fn read_changes(&mut self, now: Instant, at_once: bool) -> Result<bool, JoinError> {
         let due = self.files.iter().enumerate().filter(|(_, file)| file.is_due(&self.rules, now, at_once));
-        let due: Vec<_> = due.map(|(index, file)| (index, file.path().to_owned(), file.stamp().clone())).collect();
+        let due: Vec<_> = due.map(|(index, file)| (index, file.path().to_owned(), file.state().clone())).collect();
         if due.is_empty() {
             return Ok(false);
         }
         let read_all =
-            move || due.into_iter().map(|(index, path, stamp)| (index, content(&path, &stamp), FileStamp::of(&path))).collect::<Vec<_>>();
-        for (index, content, stamp) in spawn_blocking(read_all).await? {
+            move || due.into_iter().map(|(index, path, state)| (index, content(&path, &state), FileState::read(&path))).collect::<Vec<_>>();
+        for (index, content, state) in spawn_blocking(read_all).await? {
             let file = &mut self.files[index];
             // a file that changed while it was read is not stable
-            if at_once || stamp == *file.stamp() {
-                file.loaded(content);
+            if at_once || state == *file.state() {
+                file.set_content(content);
             } else {
-                file.observe(stamp, now);
+                file.observe(state, now);
             }
         }
         Ok(true)
@@ -224,7 +224,7 @@ impl Follower {
     }
 
     /// Publishes a plan unless it names another cluster. Returns whether it was accepted.
-    fn publish(&self, plan: Plan) -> bool {
+    fn publish(&self, plan: ClusterPlan) -> bool {
         let before = Arc::clone(&self.plans.borrow());
         if plan.cluster != before.cluster || plan.id != before.id || plan.max != before.max {
             tracing::error!(
@@ -266,24 +266,24 @@ fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
     }
 }
 
-/// Returns the stamp with the time since which the file has had it, limited to `stable` ago.
-fn first_seen(stamp: FileStamp, stable: Duration, now: Instant, wall: SystemTime) -> (FileStamp, Instant) {
-    let since = now.checked_sub(stamp.age(wall).min(stable)).unwrap_or(now);
-    (stamp, since)
+/// Returns the state with the time since which the file has had it, limited to `stable` ago.
+fn first_seen(state: FileState, stable: Duration, now: Instant, wall: SystemTime) -> (FileState, Instant) {
+    let since = now.checked_sub(state.age(wall).min(stable)).unwrap_or(now);
+    (state, since)
 }
 
-/// Returns the content of a path with this stamp. A deleted file has empty content. Blocks.
-fn content(path: &Path, stamp: &FileStamp) -> Result<Arc<ReadFile>, FileError> {
-    match stamp {
-        FileStamp::Missing => Ok(Arc::new(ReadFile::missing(path.to_owned()))),
-        FileStamp::Unreadable(error) => Err(FileError { path: path.to_owned(), line: None, reason: format!("cannot be read: {error}") }),
-        FileStamp::Present(_) => read(path).map(Arc::new),
+/// Returns the content of a path with this state. A deleted file has empty content. Blocks.
+fn content(path: &Path, state: &FileState) -> Result<Arc<ParsedFile>, FileError> {
+    match state {
+        FileState::Missing => Ok(Arc::new(ParsedFile::missing(path.to_owned()))),
+        FileState::Unreadable(error) => Err(FileError { path: path.to_owned(), line: None, reason: format!("cannot be read: {error}") }),
+        FileState::Present(_) => read(path).map(Arc::new),
     }
 }
 
-async fn stamps(paths: &[PathBuf]) -> Result<Vec<FileStamp>, JoinError> {
+async fn file_states(paths: &[PathBuf]) -> Result<Vec<FileState>, JoinError> {
     let paths = paths.to_vec();
-    spawn_blocking(move || paths.iter().map(|path| FileStamp::of(path)).collect()).await
+    spawn_blocking(move || paths.iter().map(|path| FileState::read(path)).collect()).await
 }
 
 fn directories(paths: &[PathBuf]) -> Vec<PathBuf> {

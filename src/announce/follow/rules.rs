@@ -1,6 +1,6 @@
 //! Rules that decide when a changed file is applied: once it has been unchanged for some seconds,
-//! and later if the change withdraws many workloads. Pure: times, stamps and contents are passed
-//! in.
+//! and later if the change withdraws many workloads. Pure: times, file states and contents are
+//! passed in.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,8 +9,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::fault::{FileError, ReadFile};
-use super::stamp::FileStamp;
+use super::super::fault::{FileError, ParsedFile};
+use super::file_state::FileState;
 use crate::model::redacted_path;
 
 /// Times and limits of the rules.
@@ -56,27 +56,27 @@ impl fmt::Display for MaxWithdrawal {
 #[derive(Debug)]
 pub(super) struct FollowedFile {
     path: PathBuf,
-    /// Stamp and content of the version that is announced.
-    applied: (FileStamp, Arc<ReadFile>),
-    /// Newest stamp, and the time since which the file has had it.
-    seen: (FileStamp, Instant),
+    /// State and content of the version that is announced.
+    applied: (FileState, Arc<ParsedFile>),
+    /// Newest state, and the time since which the file has had it.
+    seen: (FileState, Instant),
     /// Time since which the file has had changes that could not be read because the next change
     /// followed too soon.
-    restless_since: Option<Instant>,
+    changing_since: Option<Instant>,
     read: Option<ReadChange>,
 }
 
 /// A change that was read once the file was stable.
 #[derive(Debug)]
 struct ReadChange {
-    stamp: FileStamp,
-    content: Result<Arc<ReadFile>, FileError>,
+    state: FileState,
+    content: Result<Arc<ParsedFile>, FileError>,
     /// Time since which the file has had this content.
     since: Instant,
 }
 
 impl ReadChange {
-    fn has_content_of(&self, content: &Result<Arc<ReadFile>, FileError>) -> bool {
+    fn has_content_of(&self, content: &Result<Arc<ParsedFile>, FileError>) -> bool {
         match (&self.content, content) {
             (Ok(before), Ok(now)) => before.text == now.text,
             (Err(before), Err(now)) => before == now,
@@ -87,29 +87,29 @@ impl ReadChange {
 
 impl FollowedFile {
     /// Creates a file whose content is announced already.
-    pub(super) fn new(stamp: FileStamp, content: Arc<ReadFile>, now: Instant) -> Self {
+    pub(super) fn new(state: FileState, content: Arc<ParsedFile>, now: Instant) -> Self {
         let path = content.path.clone();
-        Self { path, applied: (stamp.clone(), content), seen: (stamp, now), restless_since: None, read: None }
+        Self { path, applied: (state.clone(), content), seen: (state, now), changing_since: None, read: None }
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn stamp(&self) -> &FileStamp {
+    pub(super) fn state(&self) -> &FileState {
         &self.seen.0
     }
 
-    /// Records the current stamp. Returns whether it differs from the last one.
-    pub(super) fn observe(&mut self, stamp: FileStamp, now: Instant) -> bool {
-        if stamp == self.seen.0 {
+    /// Records the current state. Returns whether it differs from the last one.
+    pub(super) fn observe(&mut self, state: FileState, now: Instant) -> bool {
+        if state == self.seen.0 {
             return false;
         }
-        self.seen = (stamp, now);
+        self.seen = (state, now);
         if self.seen.0 == self.applied.0 {
-            (self.restless_since, self.read) = (None, None);
+            (self.changing_since, self.read) = (None, None);
         } else {
-            self.restless_since.get_or_insert(now);
+            self.changing_since.get_or_insert(now);
         }
         true
     }
@@ -129,25 +129,25 @@ impl FollowedFile {
         self.readable_at(rules).is_some_and(|due| at_once || due <= now)
     }
 
-    /// Records the content that belongs to the newest stamp. Writing the same content again does
+    /// Records the content that belongs to the newest state. Writing the same content again does
     /// not reset its age.
-    pub(super) fn loaded(&mut self, content: Result<Arc<ReadFile>, FileError>) {
-        self.restless_since = None;
+    pub(super) fn set_content(&mut self, content: Result<Arc<ParsedFile>, FileError>) {
+        self.changing_since = None;
         let before = self.read.take().filter(|before| before.has_content_of(&content));
-        let (stamp, since) = (self.seen.0.clone(), before.map_or(self.seen.1, |before| before.since));
+        let (state, since) = (self.seen.0.clone(), before.map_or(self.seen.1, |before| before.since));
         match &content {
-            Ok(content) if content.text == self.applied.1.text => self.applied.0 = stamp,
-            Ok(_) | Err(_) => self.read = Some(ReadChange { stamp, content, since }),
+            Ok(content) if content.text == self.applied.1.text => self.applied.0 = state,
+            Ok(_) | Err(_) => self.read = Some(ReadChange { state, content, since }),
         }
     }
 
     /// Returns the change that was read, unless the file has changed again since.
     fn change(&self) -> Option<&ReadChange> {
-        self.read.as_ref().filter(|change| change.stamp == self.seen.0)
+        self.read.as_ref().filter(|change| change.state == self.seen.0)
     }
 
     /// Returns the content to announce after `decision`.
-    pub(super) fn content(&self, decision: &Decision) -> Result<Arc<ReadFile>, FileError> {
+    pub(super) fn content(&self, decision: &Decision) -> Result<Arc<ParsedFile>, FileError> {
         match (decision, self.change()) {
             (Decision::Apply, Some(change)) => change.content.clone(),
             (Decision::Apply | Decision::Keep | Decision::Hold(_), _) => Ok(Arc::clone(&self.applied.1)),
@@ -156,8 +156,8 @@ impl FollowedFile {
 
     /// Makes the change that was read the applied version.
     pub(super) fn apply(&mut self) {
-        if let Some(ReadChange { stamp, content: Ok(content), .. }) = self.read.take() {
-            self.applied = (stamp, content);
+        if let Some(ReadChange { state, content: Ok(content), .. }) = self.read.take() {
+            self.applied = (state, content);
         }
     }
 }
@@ -185,7 +185,7 @@ pub(in crate::announce) struct HeldChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::announce) enum HoldReason {
     /// The change withdraws too many workloads.
-    Withdrawal(Withdrawal),
+    Withdrawal(WithdrawnWorkloads),
     /// The file is never unchanged for long enough.
     KeepsChanging,
 }
@@ -193,7 +193,7 @@ pub(in crate::announce) enum HoldReason {
 impl fmt::Display for HeldChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.reason {
-            HoldReason::Withdrawal(Withdrawal { withdrawn, workloads, .. }) => {
+            HoldReason::Withdrawal(WithdrawnWorkloads { withdrawn, workloads, .. }) => {
                 write!(f, "{}: would withdraw {withdrawn} of {workloads} workloads", redacted_path(&self.path))
             }
             HoldReason::KeepsChanging => write!(f, "{}: keeps changing", redacted_path(&self.path)),
@@ -203,7 +203,7 @@ impl fmt::Display for HeldChange {
 
 /// The workloads that a change of a file withdraws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::announce) struct Withdrawal {
+pub(in crate::announce) struct WithdrawnWorkloads {
     /// Number of workloads of the file that no file has any more.
     pub(super) withdrawn: usize,
     /// Number of workloads that the file had.
@@ -212,8 +212,8 @@ pub(in crate::announce) struct Withdrawal {
     pub(super) is_everything: bool,
 }
 
-impl Withdrawal {
-    fn of(before: &ReadFile, after: &ReadFile, names: &HashSet<(&str, &str)>) -> Self {
+impl WithdrawnWorkloads {
+    fn between(before: &ParsedFile, after: &ParsedFile, names: &HashSet<(&str, &str)>) -> Self {
         let withdrawn = workloads(before).filter(|name| !names.contains(name)).count();
         let is_everything = after.is_empty() && !before.is_empty();
         Self { withdrawn, workloads: before.yaml.workloads.len(), is_everything }
@@ -226,17 +226,19 @@ impl Withdrawal {
 }
 
 /// Returns namespace and name of a file's workloads.
-fn workloads(file: &ReadFile) -> impl Iterator<Item = (&str, &str)> {
+fn workloads(file: &ParsedFile) -> impl Iterator<Item = (&str, &str)> {
     file.yaml.workloads.iter().map(|workload| (workload.namespace.as_str(), workload.name.as_str()))
 }
 
 /// Decides about each file. A workload that moves to another file is not withdrawn, unless the
 /// change of the other file is held back.
 pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, at_once: bool) -> Vec<Decision> {
-    let restless = |file: &FollowedFile| file.is_unread() && file.restless_since.is_some_and(|since| since + rules.hold <= now);
+    let keeps_changing = |file: &FollowedFile| file.is_unread() && file.changing_since.is_some_and(|since| since + rules.hold <= now);
     let first = |file: &FollowedFile| match file.change() {
         Some(_) => Decision::Apply,
-        None if restless(file) => Decision::Hold(HeldChange { path: file.path.clone(), reason: HoldReason::KeepsChanging, until: None }),
+        None if keeps_changing(file) => {
+            Decision::Hold(HeldChange { path: file.path.clone(), reason: HoldReason::KeepsChanging, until: None })
+        }
         None => Decision::Keep,
     };
     let mut decisions: Vec<Decision> = files.iter().map(first).collect();
@@ -267,7 +269,7 @@ impl FollowedFile {
     /// Returns the file's change if it must be held back.
     fn hold(&self, names: &HashSet<(&str, &str)>, rules: &ChangeRules, now: Instant) -> Option<HeldChange> {
         let change = self.change()?;
-        let withdrawal = Withdrawal::of(&self.applied.1, change.content.as_ref().ok()?, names);
+        let withdrawal = WithdrawnWorkloads::between(&self.applied.1, change.content.as_ref().ok()?, names);
         let until = change.since + rules.hold;
         let held = withdrawal.exceeds(rules.max_withdrawal) && now < until;
         held.then(|| HeldChange { path: self.path.clone(), reason: HoldReason::Withdrawal(withdrawal), until: Some(until) })
@@ -277,18 +279,18 @@ impl FollowedFile {
 /// Returns the next time at which a decision can change although no file changes.
 pub(super) fn next_decision(files: &[FollowedFile], decisions: &[Decision], rules: &ChangeRules, now: Instant) -> Option<Instant> {
     let readable = files.iter().filter_map(|file| file.readable_at(rules));
-    let restless = files.iter().filter_map(|file| Some(file.restless_since? + rules.hold));
+    let keeps_changing = files.iter().filter_map(|file| Some(file.changing_since? + rules.hold));
     let held = decisions.iter().filter_map(|decision| match decision {
         Decision::Hold(change) => change.until,
         Decision::Keep | Decision::Apply => None,
     });
-    readable.chain(restless).chain(held).filter(|time| *time > now).min()
+    readable.chain(keeps_changing).chain(held).filter(|time| *time > now).min()
 }
 
 /// Returns the time that a start has to wait until recently changed files are stable. A missing
 /// file ends the wait, because it is an error.
-pub(super) fn first_wait(seen: &[(FileStamp, Instant)], rules: &ChangeRules, now: Instant) -> Duration {
-    if seen.iter().any(|(stamp, _)| !matches!(stamp, FileStamp::Present(_))) {
+pub(super) fn first_wait(seen: &[(FileState, Instant)], rules: &ChangeRules, now: Instant) -> Duration {
+    if seen.iter().any(|(state, _)| !matches!(state, FileState::Present(_))) {
         return Duration::ZERO;
     }
     seen.iter().map(|(_, since)| (*since + rules.stable).saturating_duration_since(now)).max().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Tests of the rules by whole decisions at given times, and of stamps and metrics.
+//! Tests of the rules by whole decisions at given times, and of file states and metrics.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 
+use super::file_state::{FileState, FileVersion};
 use super::metrics::metrics;
-use super::rules::{ChangeRules, Decision, FollowedFile, HeldChange, HoldReason, Withdrawal, decide, first_wait, next_decision};
-use super::stamp::{FileStamp, FileVersion};
+use super::rules::{ChangeRules, Decision, FollowedFile, HeldChange, HoldReason, WithdrawnWorkloads, decide, first_wait, next_decision};
 use super::{FollowReport, content};
-use crate::announce::fault::{FileError, ReadFile};
+use crate::announce::fault::{FileError, ParsedFile};
 use crate::announce::files::check_files;
 
 const RULES: ChangeRules = ChangeRules { stable: seconds(3), hold: seconds(60), max_withdrawal: share(50) };
@@ -24,9 +24,9 @@ const fn share(percent: u8) -> super::MaxWithdrawal {
     super::MaxWithdrawal::from_percent(percent)
 }
 
-/// Returns the stamp of a version of a file.
-fn stamp(version: u64) -> FileStamp {
-    FileStamp::Present(FileVersion {
+/// Returns the state of a version of a file.
+fn state(version: u64) -> FileState {
+    FileState::Present(FileVersion {
         device: 1,
         inode: 2,
         size: 3,
@@ -36,20 +36,20 @@ fn stamp(version: u64) -> FileStamp {
 }
 
 /// Returns the parsed content of a file with these workloads.
-fn file(path: &str, workloads: &[u32]) -> Result<Arc<ReadFile>, FileError> {
+fn file(path: &str, workloads: &[u32]) -> Result<Arc<ParsedFile>, FileError> {
     let one = |number: &u32| format!("- {{namespace: a, name: w{number}, labels: {{app: x}}, ips: [10.0.0.{number}]}}\n");
     let list: String = workloads.iter().map(one).collect();
     let text = if list.is_empty() { "workloads: []\n".to_owned() } else { format!("workloads:\n{list}") };
     let yaml = serde_yaml_ng::from_str(&text).unwrap();
-    Ok(Arc::new(ReadFile { path: path.into(), text, yaml }))
+    Ok(Arc::new(ParsedFile { path: path.into(), text, yaml }))
 }
 
 fn followed(path: &str, workloads: &[u32], now: Instant) -> FollowedFile {
-    FollowedFile::new(stamp(0), file(path, workloads).unwrap(), now)
+    FollowedFile::new(state(0), file(path, workloads).unwrap(), now)
 }
 
 fn held(path: &str, withdrawn: usize, workloads: usize, is_everything: bool, until: Instant) -> Decision {
-    let reason = HoldReason::Withdrawal(Withdrawal { withdrawn, workloads, is_everything });
+    let reason = HoldReason::Withdrawal(WithdrawnWorkloads { withdrawn, workloads, is_everything });
     Decision::Hold(HeldChange { path: path.into(), reason, until: Some(until) })
 }
 
@@ -60,14 +60,14 @@ fn a_file_is_read_once_it_is_stable() {
     // one write per second
     for version in 1..=10 {
         let now = begin + seconds(version);
-        assert!(one.observe(stamp(version), now) && !one.observe(stamp(version), now));
+        assert!(one.observe(state(version), now) && !one.observe(state(version), now));
         assert!(!one.is_due(&RULES, now + Duration::from_millis(2_999), false));
     }
     assert_eq!(next_decision(std::slice::from_ref(&one), &[], &RULES, begin + seconds(10)), Some(begin + seconds(13)));
     assert!(one.is_due(&RULES, begin + seconds(10), true), "SIGHUP");
     assert!(one.is_due(&RULES, begin + seconds(13), false));
     // back to the applied version, so there is no change
-    one.observe(stamp(0), begin + seconds(14));
+    one.observe(state(0), begin + seconds(14));
     assert!(!one.is_due(&RULES, begin + seconds(60), true));
 }
 
@@ -88,8 +88,8 @@ fn a_change_that_withdraws_too_much_is_held_until_its_content_is_a_minute_old() 
     ] {
         let rules = ChangeRules { max_withdrawal: share(max), ..RULES };
         let mut files = [followed("a", &all, begin)];
-        files[0].observe(stamp(1), begin);
-        files[0].loaded(file("a", after));
+        files[0].observe(state(1), begin);
+        files[0].set_content(file("a", after));
         let decided = |seconds: u64, at_once| decide(&files, &rules, begin + Duration::from_secs(seconds), at_once);
         assert_eq!(decided(59, false), [expected], "{after:?} {max}");
         assert_eq!((decided(60, false), decided(3, true)), (vec![Decision::Apply], vec![Decision::Apply]), "{after:?} {max}");
@@ -100,32 +100,32 @@ fn a_change_that_withdraws_too_much_is_held_until_its_content_is_a_minute_old() 
 fn a_deleted_file_withdraws_everything_and_an_unreadable_one_nothing() {
     let begin = Instant::now();
     let mut files = [followed("a", &[1], begin)];
-    files[0].observe(FileStamp::Missing, begin);
-    files[0].loaded(content(Path::new("a"), &FileStamp::Missing));
+    files[0].observe(FileState::Missing, begin);
+    files[0].set_content(content(Path::new("a"), &FileState::Missing));
     let decisions = decide(&files, &RULES, begin + seconds(3), false);
     assert_eq!(decisions, [held("a", 1, 1, true, begin + seconds(60))]);
     assert_eq!(next_decision(&files, &decisions, &RULES, begin + seconds(3)), Some(begin + seconds(60)));
-    files[0].observe(FileStamp::Unreadable("Permission denied".into()), begin);
-    files[0].loaded(content(Path::new("a"), files[0].stamp()));
+    files[0].observe(FileState::Unreadable("Permission denied".into()), begin);
+    files[0].set_content(content(Path::new("a"), files[0].state()));
     let fault = check_files([files[0].content(&Decision::Apply)]).unwrap_err();
     assert_eq!(fault[0].to_string(), "a: cannot be read: Permission denied");
     // entries other than workloads count as well
     let service = "services:\n- {namespace: a, name: b, ports: [{port: 1}], backends: {ips: [10.0.0.1]}}\n";
-    let services = ReadFile { path: "a".into(), text: service.into(), yaml: serde_yaml_ng::from_str(service).unwrap() };
-    let mut files = [FollowedFile::new(stamp(0), Arc::new(services), begin)];
-    files[0].observe(stamp(1), begin);
-    files[0].loaded(file("a", &[]));
+    let services = ParsedFile { path: "a".into(), text: service.into(), yaml: serde_yaml_ng::from_str(service).unwrap() };
+    let mut files = [FollowedFile::new(state(0), Arc::new(services), begin)];
+    files[0].observe(state(1), begin);
+    files[0].set_content(file("a", &[]));
     assert_eq!(decide(&files, &RULES, begin + seconds(3), false), [held("a", 0, 0, true, begin + seconds(60))]);
 }
 
 #[test]
-fn the_same_content_written_again_does_not_start_the_minute_anew() {
+fn rewriting_the_same_content_does_not_restart_the_minute() {
     let begin = Instant::now();
     let mut files = [followed("a", &[1, 2, 3], begin)];
     let mut write = |version: u64, workloads: &[u32]| {
-        files[0].observe(stamp(version), begin + seconds(version));
+        files[0].observe(state(version), begin + seconds(version));
         let unread = decide(&files, &RULES, begin + seconds(version), false);
-        files[0].loaded(file("a", workloads));
+        files[0].set_content(file("a", workloads));
         (unread, decide(&files, &RULES, begin + seconds(version + 3), false))
     };
     let first = held("a", 2, 3, false, begin + seconds(1 + 60));
@@ -142,10 +142,10 @@ fn a_workload_that_moves_to_another_file_is_not_withdrawn_unless_that_one_is_hel
     let begin = Instant::now();
     let moved = |second: &[u32]| {
         let mut files = [followed("a", &[1, 2, 3], begin), followed("b", &[4, 5, 6], begin)];
-        files[0].observe(stamp(1), begin);
-        files[0].loaded(file("a", &[3]));
-        files[1].observe(stamp(1), begin);
-        files[1].loaded(file("b", second));
+        files[0].observe(state(1), begin);
+        files[0].set_content(file("a", &[3]));
+        files[1].observe(state(1), begin);
+        files[1].set_content(file("b", second));
         decide(&files, &RULES, begin + seconds(3), false)
     };
     let until = begin + seconds(60);
@@ -154,18 +154,18 @@ fn a_workload_that_moves_to_another_file_is_not_withdrawn_unless_that_one_is_hel
 }
 
 #[test]
-fn a_file_that_never_rests_is_reported_after_a_minute() {
+fn a_file_that_keeps_changing_is_reported_after_a_minute() {
     let begin = Instant::now();
     let mut files = [followed("a", &[1], begin)];
     for second in 1..=61 {
-        files[0].observe(stamp(second), begin + seconds(second));
+        files[0].observe(state(second), begin + seconds(second));
         let expected = match second {
             61 => Decision::Hold(HeldChange { path: "a".into(), reason: HoldReason::KeepsChanging, until: None }),
             _ => Decision::Keep,
         };
         assert_eq!(decide(&files, &RULES, begin + seconds(second), false), [expected], "{second}");
     }
-    files[0].loaded(file("a", &[1, 2]));
+    files[0].set_content(file("a", &[1, 2]));
     assert_eq!(decide(&files, &RULES, begin + seconds(64), false), [Decision::Apply]);
     files[0].apply();
     assert_eq!(decide(&files, &RULES, begin + seconds(65), false), [Decision::Keep]);
@@ -188,34 +188,34 @@ fn shares_are_percentages() {
 #[test]
 fn a_start_waits_for_files_that_were_changed_just_now_and_not_for_missing_ones() {
     let now = Instant::now() + seconds(10);
-    let at = |stamp: FileStamp, ago: u64| super::first_seen(stamp, RULES.stable, now, SystemTime::UNIX_EPOCH + seconds(100 + ago));
-    let wait = |seen: &[(FileStamp, Instant)]| first_wait(seen, &RULES, now);
-    assert_eq!(wait(&[at(stamp(100), 3), at(stamp(100), 1_000)]), Duration::ZERO);
-    assert_eq!(wait(&[at(stamp(100), 1), at(stamp(100), 1_000)]), seconds(2));
-    assert_eq!(wait(&[at(stamp(100), 1), at(FileStamp::Missing, 0)]), Duration::ZERO);
+    let at = |state: FileState, ago: u64| super::first_seen(state, RULES.stable, now, SystemTime::UNIX_EPOCH + seconds(100 + ago));
+    let wait = |seen: &[(FileState, Instant)]| first_wait(seen, &RULES, now);
+    assert_eq!(wait(&[at(state(100), 3), at(state(100), 1_000)]), Duration::ZERO);
+    assert_eq!(wait(&[at(state(100), 1), at(state(100), 1_000)]), seconds(2));
+    assert_eq!(wait(&[at(state(100), 1), at(FileState::Missing, 0)]), Duration::ZERO);
     // a clock that was set back
-    assert_eq!(wait(&[at(stamp(500), 0)]), seconds(3));
+    assert_eq!(wait(&[at(state(500), 0)]), seconds(3));
 }
 
 #[test]
-fn stamps_know_missing_files_from_unreadable_ones() {
+fn missing_files_differ_from_unreadable_ones() {
     let place = TempDir::new().unwrap();
     let path = place.path().join("a");
-    assert_eq!(FileStamp::of(&path), FileStamp::Missing);
+    assert_eq!(FileState::read(&path), FileState::Missing);
     fs::write(&path, "one").unwrap();
-    let first = FileStamp::of(&path);
-    assert!(first == FileStamp::of(&path) && first.age(SystemTime::now()) < seconds(60), "{first:?}");
+    let first = FileState::read(&path);
+    assert!(first == FileState::read(&path) && first.age(SystemTime::now()) < seconds(60), "{first:?}");
     fs::write(&path, "three").unwrap();
-    assert_ne!(FileStamp::of(&path), first);
-    assert_eq!(FileStamp::of(&path.join("below")), FileStamp::Unreadable("Not a directory (os error 20)".into()));
+    assert_ne!(FileState::read(&path), first);
+    assert_eq!(FileState::read(&path.join("below")), FileState::Unreadable("Not a directory (os error 20)".into()));
 }
 
 #[test]
 fn metrics_name_the_files_that_are_held() {
     let text = "cluster: {name: vms, id: 77}\nworkloads:\n- {namespace: a, name: b, labels: {app: x}, ips: [10.0.0.1]}\n";
     let yaml = serde_yaml_ng::from_str(text).unwrap();
-    let plan = check_files([Ok(Arc::new(ReadFile { path: "a".into(), text: text.into(), yaml }))]).unwrap();
-    let reason = HoldReason::Withdrawal(Withdrawal { withdrawn: 40, workloads: 50, is_everything: false });
+    let plan = check_files([Ok(Arc::new(ParsedFile { path: "a".into(), text: text.into(), yaml }))]).unwrap();
+    let reason = HoldReason::Withdrawal(WithdrawnWorkloads { withdrawn: 40, workloads: 50, is_everything: false });
     let changes = [
         HeldChange { path: "/a \"b\".yaml".into(), reason, until: Some(Instant::now()) },
         HeldChange { path: "c.yaml".into(), reason: HoldReason::KeepsChanging, until: None },

@@ -20,7 +20,7 @@ use crate::config::parse_duration;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::model::{ClusterId, MaxConnectedClusters, redacted_path};
 use cilium_kvstore::allocator::{
-    AllocateError, Allocator, AllocatorKey, AllocatorOptions, Backend, BackendError, Collected, EtcdBackend, Id, IdRange, StaleIds,
+    AllocateError, Allocator, AllocatorKey, AllocatorOptions, Backend, BackendError, CollectionLimits, EtcdBackend, Id, IdRange, StaleIds,
     StaleLocks,
 };
 use cilium_kvstore::{Session, SessionOptions};
@@ -261,7 +261,7 @@ async fn allocate(backend: EtcdBackend, limit: Duration, key: &AllocatorKey, ran
 }
 
 async fn release(backend: &EtcdBackend, key: &AllocatorKey, node: &str) -> Result<ExitStatus, Failure> {
-    if backend.take_back(key).await.map_err(|error| backend_failure(&error))? {
+    if backend.delete_reference(key).await.map_err(|error| backend_failure(&error))? {
         return Ok(ExitStatus::Success);
     }
     Err(Failure::not_found(format!("node {node} does not refer to the identity of {key}: select the node that does with --node")))
@@ -270,14 +270,14 @@ async fn release(backend: &EtcdBackend, key: &AllocatorKey, node: &str) -> Resul
 async fn collect(backend: EtcdBackend, range: IdRange, interval: Duration) -> Result<ExitStatus, Failure> {
     // default of Cilium's operator: 2,500 per minute (`--identity-gc-rate-limit`)
     let deletes_per_minute = NonZeroU32::new(2_500).unwrap_or(NonZeroU32::MIN);
-    let scope = Collected { range, deletes_per_minute };
+    let limits = CollectionLimits { range, deletes_per_minute };
     let allocator = Allocator::for_collection(backend, AllocatorOptions::default()).map_err(|error| Failure::usage(error.to_string()))?;
-    let first = allocator.run_gc(&StaleIds::new(), &scope).await.map_err(|error| backend_failure(&error))?;
+    let first = allocator.run_gc(&StaleIds::new(), &limits).await.map_err(|error| backend_failure(&error))?;
     let locks = allocator.run_locks_gc(&StaleLocks::new()).await.map_err(|error| backend_failure(&error))?;
     let progress = ProgressLine::start("waiting for the second round");
     sleep(interval).await;
     drop(progress);
-    let second = allocator.run_gc(&first.stale, &scope).await.map_err(|error| backend_failure(&error))?;
+    let second = allocator.run_gc(&first.stale, &limits).await.map_err(|error| backend_failure(&error))?;
     let locks = allocator.run_locks_gc(&locks.held).await.map_err(|error| backend_failure(&error))?;
     let mut text = String::new();
     for id in &second.deleted {

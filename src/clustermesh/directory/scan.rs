@@ -1,7 +1,7 @@
 //! Reads the config directory and decides which of its files are cluster files.
 //!
-//! The result is a [`Reading`], which `diff` compares with the last one. The YAML is not parsed
-//! here. Blocks, so call it outside the runtime.
+//! The result is a [`DirectoryScan`], which `diff` compares with the last one. The YAML is not
+//! parsed here. The functions block, so they must run outside the runtime's async threads.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -38,20 +38,20 @@ pub(super) type ContentDigest = [u8; 32];
 
 /// Result of one pass over the directory.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct DirectoryScan {
     /// Metadata from before the contents were read. A change during the pass then shows as a
     /// difference to the next metadata.
-    pub(super) glance: Glance,
+    pub(super) metadata: DirectoryMetadata,
     /// Files by name, or the reason why the directory cannot be read.
-    pub(super) files: Result<FileReadings, String>,
+    pub(super) files: Result<ScannedFiles, String>,
 }
 
 /// Relevant files by name.
-pub(super) type FileReadings = BTreeMap<String, FileReading>;
+pub(super) type ScannedFiles = BTreeMap<String, ScannedFile>;
 
 /// Classification of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FileReading {
+pub(super) enum ScannedFile {
     /// A cluster file with a valid name.
     Cluster(ClusterFile),
     /// A file with the name of a cluster, whose content cannot be read.
@@ -73,12 +73,12 @@ pub(super) struct ClusterFile {
 /// Metadata of the directory and its files, with links followed. Cheap enough to be read every
 /// second.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Glance(Result<GlanceStamps, String>);
+pub(super) struct DirectoryMetadata(Result<MetadataSnapshot, String>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct GlanceStamps {
+struct MetadataSnapshot {
     directory: DirectoryIdentity,
-    files: BTreeMap<OsString, Option<Stamp>>,
+    files: BTreeMap<OsString, Option<FileMetadata>>,
 }
 
 /// Device and inode of the directory at the path.
@@ -88,15 +88,15 @@ pub(super) struct DirectoryIdentity(u64, u64);
 /// Metadata that changes with every write, rename and link swap. The change time also covers a
 /// modification time that was set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileMetadata {
     inode: (u64, u64),
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
+impl FileMetadata {
+    fn new(metadata: &Metadata) -> Self {
         Self {
             inode: (metadata.dev(), metadata.ino()),
             size: metadata.size(),
@@ -106,18 +106,18 @@ impl Stamp {
     }
 }
 
-impl Glance {
+impl DirectoryMetadata {
     /// Reads the metadata of all files in the directory.
-    pub(super) fn take(directory: &Path) -> Self {
-        let take = || {
+    pub(super) fn read(directory: &Path) -> Self {
+        let read = || {
             let identity = identify(directory)?;
             let stamp = |name: OsString| {
-                let stamp = fs::metadata(directory.join(&name)).ok().as_ref().map(Stamp::of);
+                let stamp = fs::metadata(directory.join(&name)).ok().as_ref().map(FileMetadata::new);
                 (name, stamp)
             };
-            Ok(GlanceStamps { directory: identity, files: list_names(directory)?.into_iter().map(stamp).collect() })
+            Ok(MetadataSnapshot { directory: identity, files: list_names(directory)?.into_iter().map(stamp).collect() })
         };
-        Self(take().map_err(|error: io::Error| readable_error(error)))
+        Self(read().map_err(|error: io::Error| readable_error(error)))
     }
 
     /// Returns the identity of the directory, if it exists.
@@ -135,10 +135,10 @@ fn identify(directory: &Path) -> io::Result<DirectoryIdentity> {
 }
 
 /// Reads the directory once. The file of `own_cluster` is skipped.
-pub(super) fn read_directory(directory: &Path, own_cluster: Option<&ClusterName>) -> Reading {
-    let glance = Glance::take(directory);
+pub(super) fn read_directory(directory: &Path, own_cluster: Option<&ClusterName>) -> DirectoryScan {
+    let metadata = DirectoryMetadata::read(directory);
     let read = || {
-        let mut files = FileReadings::new();
+        let mut files = ScannedFiles::new();
         for name in list_names(directory)? {
             let file_name = name.to_string_lossy().into_owned();
             if own_cluster.is_some_and(|own| own.as_str() == file_name) {
@@ -150,7 +150,7 @@ pub(super) fn read_directory(directory: &Path, own_cluster: Option<&ClusterName>
         }
         Ok(files)
     };
-    Reading { glance, files: read().map_err(|error: io::Error| readable_error(error)) }
+    DirectoryScan { metadata, files: read().map_err(|error: io::Error| readable_error(error)) }
 }
 
 /// Returns the names in the directory, except for those that begin with a dot: a Secret's `..data`
@@ -171,19 +171,19 @@ fn list_names(directory: &Path) -> io::Result<Vec<OsString>> {
 }
 
 /// Reads and classifies a file. Returns `None` if it has nothing to do with clusters.
-fn read_file(path: &Path, file_name: &str) -> Option<FileReading> {
+fn read_file(path: &Path, file_name: &str) -> Option<ScannedFile> {
     let name = ClusterName::parse(file_name);
     let content = match read_content(path) {
         Ok(content) => content?,
-        Err(reason) => return name.ok().map(|cluster| FileReading::Unreadable { cluster, reason }),
+        Err(reason) => return name.ok().map(|cluster| ScannedFile::Unreadable { cluster, reason }),
     };
     if !is_cluster_file(&content) {
         // other files of the directory, such as certificates, have names with dots
-        return name.ok().and_then(|_| why_skipped(&content)).map(|reason| FileReading::Skipped { reason });
+        return name.ok().and_then(|_| skip_reason(&content)).map(|reason| ScannedFile::Skipped { reason });
     }
     Some(match name {
-        Ok(cluster) => FileReading::Cluster(ClusterFile { cluster, digest: Sha256::digest(&content).into(), content: content.into() }),
-        Err(invalid) => FileReading::InvalidName { reason: invalid.to_string() },
+        Ok(cluster) => ScannedFile::Cluster(ClusterFile { cluster, digest: Sha256::digest(&content).into(), content: content.into() }),
+        Err(invalid) => ScannedFile::InvalidName { reason: invalid.to_string() },
     })
 }
 
@@ -199,7 +199,7 @@ fn is_cluster_file(content: &[u8]) -> bool {
 
 /// Returns the reason why a file with the name of a cluster is not a cluster file, or `None` if it
 /// is something else altogether. Quotes only keys that resemble those of a client file.
-fn why_skipped(content: &[u8]) -> Option<String> {
+fn skip_reason(content: &[u8]) -> Option<String> {
     let agents = "Cilium's agents do not read it either";
     if let Some(cause) = encoded_mark(content) {
         return Some(format!("it is {cause} and does not contain the bytes \"endpoints:\": {agents}"));
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_a_cluster_file_and_is_none_says_why() {
+    fn a_skipped_file_has_a_reason() {
         let directory = tempfile::tempdir().unwrap();
         let utf16: Vec<u8> = "\u{feff}endpoints:\n- a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         let cases: [(&str, &[u8], Option<&str>); 16] = [
@@ -285,18 +285,18 @@ mod tests {
         let files = read_directory(directory.path(), None).files.unwrap();
         for (name, _, expected) in cases {
             match (files.get(name), expected) {
-                (Some(FileReading::Skipped { reason }), Some(expected)) => {
+                (Some(ScannedFile::Skipped { reason }), Some(expected)) => {
                     assert!(reason.starts_with(expected) && reason.contains("Cilium's agents do not read it either"), "{name}: {reason}");
                     assert!(!reason.contains("hunter2"), "{reason}");
                 }
-                (Some(FileReading::Cluster(_)) | None, None) => {}
+                (Some(ScannedFile::Cluster(_)) | None, None) => {}
                 (found, expected) => panic!("{name}: {found:?}, not {expected:?}"),
             }
         }
     }
 
     #[test]
-    fn what_agents_take_for_a_client_file_is_one() {
+    fn cluster_files_are_those_of_agents() {
         let table: Vec<serde_json::Value> = serde_json::from_str(include_str!("../../../tests/data/client_files.json")).unwrap();
         for row in table {
             let text = row.get("text").and_then(|text| Some(text.as_str()?.as_bytes().to_vec()));

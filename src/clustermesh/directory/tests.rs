@@ -1,4 +1,4 @@
-//! The watch on a real directory that is changed in the ways of people, editors and the kubelet.
+//! Tests with a real directory that is changed as people, editors and the kubelet change it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,7 +13,7 @@ use super::*;
 /// Maximum time from a change of the directory to its event (docs/develop/invariants.md).
 const EFFECT_WITHIN: Duration = Duration::from_secs(2);
 
-struct Fixture {
+struct WatchedDirectory {
     directory: TempDir,
     events: mpsc::Receiver<DirectoryEvent>,
     state: DirectoryState,
@@ -22,7 +22,7 @@ struct Fixture {
     tasks: JoinSet<()>,
 }
 
-impl Fixture {
+impl WatchedDirectory {
     /// Watches `config` in a new directory that `prepare` has filled.
     fn start(prepare: impl FnOnce(&Path)) -> Self {
         let directory = TempDir::new().unwrap();
@@ -134,8 +134,8 @@ fn kubelet_writes(mount: &Path, folder: &str, files: &[(&str, &str)]) {
 }
 
 #[tokio::test]
-async fn plain_files_take_effect_and_everything_else_is_ignored() {
-    let mut watch = Fixture::start(|root| {
+async fn cluster_files_are_announced_and_other_files_are_ignored() {
+    let mut watch = WatchedDirectory::start(|root| {
         let config = root.join("config");
         let files = [("paris", "endpoints: a"), ("home", "endpoints: own"), ("common-etcd-client.crt", "CERT"), ("common", "CERT")];
         put(&config, &files);
@@ -143,7 +143,7 @@ async fn plain_files_take_effect_and_everything_else_is_ignored() {
         fs::create_dir(config.join("folder")).unwrap();
     });
     watch.expect(&["+paris a", "all paris"]).await;
-    assert!(!watch.state.readable, "it is told behind what it has");
+    assert!(!watch.state.readable, "the state follows the events");
     let state = watch.expect_state(|state| state.readable).await;
     assert_eq!(state.invalid.keys().collect::<Vec<_>>(), ["foo.yaml"]);
 
@@ -163,7 +163,7 @@ async fn plain_files_take_effect_and_everything_else_is_ignored() {
 #[tokio::test]
 async fn a_secret_mount_is_followed_through_its_swaps() {
     let paris = ("paris", "endpoints: a");
-    let mut watch = Fixture::start(|root| {
+    let mut watch = WatchedDirectory::start(|root| {
         let mount = root.join("config");
         fs::create_dir(&mount).unwrap();
         kubelet_writes(&mount, "..2026_a", &[paris, ("tokyo", "endpoints: b"), ("common-etcd-client.key", "KEY")]);
@@ -181,7 +181,7 @@ async fn a_secret_mount_is_followed_through_its_swaps() {
 
 #[tokio::test]
 async fn a_chmod_storm_announces_nothing() {
-    let mut watch = Fixture::start(|root| put(&root.join("config"), &[("paris", "endpoints: a"), ("tokyo", "endpoints: b")]));
+    let mut watch = WatchedDirectory::start(|root| put(&root.join("config"), &[("paris", "endpoints: a"), ("tokyo", "endpoints: b")]));
     watch.expect(&["+paris a", "+tokyo b", "all paris tokyo"]).await;
     for mode in (0..50).flat_map(|_| [0o600, 0o644]) {
         fs::set_permissions(watch.path("config/paris"), fs::Permissions::from_mode(mode)).unwrap();
@@ -194,7 +194,7 @@ async fn a_chmod_storm_announces_nothing() {
 
 #[tokio::test]
 async fn a_write_in_place_behind_a_link_elsewhere_takes_effect() {
-    let mut watch = Fixture::start(|root| {
+    let mut watch = WatchedDirectory::start(|root| {
         put(&root.join("elsewhere"), &[("paris.conf", "endpoints: a")]);
         fs::create_dir(root.join("config")).unwrap();
         symlink(root.join("elsewhere/paris.conf"), root.join("config/paris")).unwrap();
@@ -211,8 +211,8 @@ async fn a_write_in_place_behind_a_link_elsewhere_takes_effect() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_missing_or_vanishes_is_waited_for_and_removes_nothing() {
-    let mut watch = Fixture::start(|_| ());
+async fn a_missing_directory_removes_nothing() {
+    let mut watch = WatchedDirectory::start(|_| ());
     let state = watch.expect_state(|state| state.error.is_some()).await;
     assert_eq!(state.error.as_deref(), Some("No such file or directory"));
     put(&watch.path("config"), &[("paris", "endpoints: a"), ("tokyo", "endpoints: b")]);
@@ -230,8 +230,8 @@ async fn a_directory_that_is_missing_or_vanishes_is_waited_for_and_removes_nothi
 }
 
 #[tokio::test]
-async fn a_directory_replaced_at_once_is_watched_anew() {
-    let mut watch = Fixture::start(|root| {
+async fn a_replaced_directory_is_watched_again() {
+    let mut watch = WatchedDirectory::start(|root| {
         put(&root.join("config-a"), &[("paris", "endpoints: a")]);
         put(&root.join("config-b"), &[("paris", "endpoints: b")]);
         symlink("config-a", root.join("config")).unwrap();
@@ -247,7 +247,7 @@ async fn a_directory_replaced_at_once_is_watched_anew() {
 
 #[tokio::test]
 async fn a_file_that_becomes_too_large_keeps_its_cluster() {
-    let mut watch = Fixture::start(|root| put(&root.join("config"), &[("paris", "endpoints: a")]));
+    let mut watch = WatchedDirectory::start(|root| put(&root.join("config"), &[("paris", "endpoints: a")]));
     watch.expect(&["+paris a", "all paris"]).await;
     fs::write(watch.path("config/paris"), cluster_file(&"x".repeat(1024 * 1024))).unwrap();
     let state = watch.expect_state(|state| !state.invalid.is_empty()).await;
@@ -258,25 +258,25 @@ async fn a_file_that_becomes_too_large_keeps_its_cluster() {
 }
 
 #[tokio::test]
-async fn an_empty_directory_tells_that_nothing_is_present() {
-    let mut watch = Fixture::start(|root| fs::create_dir(root.join("config")).unwrap());
+async fn an_empty_directory_announces_an_empty_set() {
+    let mut watch = WatchedDirectory::start(|root| fs::create_dir(root.join("config")).unwrap());
     watch.expect(&["all"]).await;
     watch.finish().await;
 }
 
 #[tokio::test]
-async fn a_rescan_that_is_asked_for_finds_what_no_metadata_shows() {
+async fn a_requested_rescan_finds_changes_without_metadata() {
     // the name of a thread is a writable file of a few bytes (proc_pid_comm(5)); its metadata
     // changes only once the kernel has dropped its inode, and then the check of the metadata finds
     // the change
-    let (told, comm) = std::sync::mpsc::sync_channel(1);
+    let (sender, comm) = std::sync::mpsc::sync_channel(1);
     let (keep, kept) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::Builder::new().name("endpoints: a".into()).spawn(move || {
-        told.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        sender.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
         let _ = kept.recv();
     });
     let comm = Path::new("/proc").join(comm.recv().unwrap()).join("comm");
-    let mut watch = Fixture::start(|root| {
+    let mut watch = WatchedDirectory::start(|root| {
         fs::create_dir(root.join("config")).unwrap();
         symlink(&comm, root.join("config/paris")).unwrap();
     });

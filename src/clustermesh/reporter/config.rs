@@ -43,6 +43,6 @@ impl Reporter {
             self.forget_missing_config();
         }
         let key = cluster_config_key(&self.cluster);
-        self.refused(Kind::Cluster, refused.map(|(value, reason)| (key.as_bytes(), value, reason)));
+        self.set_refused_keys(Kind::Cluster, refused.map(|(value, reason)| (key.as_bytes(), value, reason)));
     }
 }

@@ -12,25 +12,25 @@ use crate::wire::keys::canary_key;
 ///
 /// A cluster that cannot be reached counts as backing off until it is reached. Its further attempts
 /// are not news.
-pub(super) fn news_since(told: Option<(Phase, u64)>, status: &ClusterStatus) -> Option<(Phase, u64)> {
-    let was_backing_off = told.is_some_and(|(phase, _)| phase == Phase::BackingOff);
+pub(super) fn phase_to_announce(announced: Option<(Phase, u64)>, status: &ClusterStatus) -> Option<(Phase, u64)> {
+    let was_backing_off = announced.is_some_and(|(phase, _)| phase == Phase::BackingOff);
     if was_backing_off && status.phase == Phase::Connecting {
         return None;
     }
     let cause = status.last_error.as_ref().filter(|_| matches!(status.phase, Phase::BackingOff | Phase::WaitingForFiles));
     // 0 means no cause; two errors with the same hash lose one event in about 10^19
-    let now = (status.phase, cause.map_or(0, |error| number_of(error).max(1)));
-    (told != Some(now)).then_some(now)
+    let now = (status.phase, cause.map_or(0, |error| hash_of(error).max(1)));
+    (announced != Some(now)).then_some(now)
 }
 
-fn number_of(text: &str) -> u64 {
+fn hash_of(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(text.as_bytes());
     hasher.finish()
 }
 
 /// Returns the phase of a cluster whose kinds are being read.
-pub(super) fn phase_of(status: &ClusterStatus) -> Phase {
+pub(super) fn derive_phase(status: &ClusterStatus) -> Phase {
     let resources = &status.resources;
     if resources.iter().any(|resource| resource.awaiting_canary) {
         Phase::WaitingForCanary
@@ -96,7 +96,7 @@ pub(super) fn predicate(phase: Phase) -> &'static str {
 }
 
 /// Describes what the source has lost, for status and log.
-pub(super) fn loss_of(status: &ClusterStatus) -> String {
+pub(super) fn describe_loss(status: &ClusterStatus) -> String {
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     let canary = status.resources.iter().any(|resource| resource.canary_deleted);
     let gone = match (status.config_deleted, canary) {

@@ -1,21 +1,21 @@
-//! Turns what a source sends into changes of entries, and computes the points by which a history is
+//! Turns events of a source into changes of entries, and computes the points by which a history is
 //! recognised.
 
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::holds::History;
-use super::{Resync, Signs, Source, Step};
+use super::held_keys::HistoryMatch;
+use super::{DeleteEvidence, Resync, ResyncStep, SourceInfo};
 use crate::model::{Change, Command, Cursor, EntryKey, PutPoint, SourceStamp};
 use crate::wire::{self, Context, keys};
 use cilium_kvstore::{Event, KeyValue};
 
 impl Resync {
     /// Turns events of the source into changes of entries.
-    pub(super) fn apply(&mut self, events: Vec<Event>, signs: &Signs, mut cursor: Option<Cursor>) -> Step {
-        let Some(source) = self.source.clone() else { return Step::default() };
-        let mut step = Step::default();
+    pub(super) fn apply(&mut self, events: Vec<Event>, evidence: &DeleteEvidence, mut cursor: Option<Cursor>) -> ResyncStep {
+        let Some(source) = self.source.clone() else { return ResyncStep::default() };
+        let mut step = ResyncStep::default();
         let mut changes = Vec::with_capacity(events.len());
         for event in events {
             let key = match &event {
@@ -23,7 +23,7 @@ impl Resync {
                 Event::Delete { key, .. } => key,
             };
             match (keys::entry_key(self.scope.kind, &self.scope.cluster, source.cached, key), event) {
-                (Ok(key), event) => changes.push(self.change(key, event, signs, &source)),
+                (Ok(key), event) => changes.push(self.change(key, event, evidence, &source)),
                 (Err(reason), Event::Put(put)) => {
                     step.unreadable_keys.push(reason.clone());
                     self.unreadable.put(&put.key, &put.value, reason);
@@ -41,16 +41,16 @@ impl Resync {
         step
     }
 
-    /// Turns puts into changes of entries. Unlike deletes, puts need no signs.
-    pub(super) fn apply_puts(&mut self, puts: Vec<KeyValue>, cursor: Option<Cursor>) -> Step {
-        self.apply(puts.into_iter().map(Event::Put).collect(), &Signs::default(), cursor)
+    /// Turns puts into changes of entries. Unlike deletes, puts need no evidence.
+    pub(super) fn apply_puts(&mut self, puts: Vec<KeyValue>, cursor: Option<Cursor>) -> ResyncStep {
+        self.apply(puts.into_iter().map(Event::Put).collect(), &DeleteEvidence::default(), cursor)
     }
 
-    fn change(&mut self, key: EntryKey, event: Event, signs: &Signs, source: &Source) -> Change {
+    fn change(&mut self, key: EntryKey, event: Event, evidence: &DeleteEvidence, source: &SourceInfo) -> Change {
         match event {
             Event::Delete { .. } => {
-                let hold = signs.hold(&key, source.cached, History::Same);
-                self.holds.gone(key, hold, false)
+                let hold = evidence.hold(&key, source.cached, HistoryMatch::Same);
+                self.held_keys.delete_or_hold(key, hold, false)
             }
             Event::Put(put) => {
                 let context = Context {
@@ -60,7 +60,7 @@ impl Resync {
                 };
                 let decoded = wire::decode_held(&key, &put.value, &context).map(Arc::new).map_err(Arc::from);
                 let source = SourceStamp { mod_revision: put.mod_revision, lease: put.lease, held: false };
-                self.holds.came(&key);
+                self.held_keys.release(&key);
                 Change::Put { key, value: put.value, decoded, source }
             }
         }
@@ -91,7 +91,7 @@ mod tests {
     use crate::model::{LeaseId, Revision};
 
     #[test]
-    fn a_put_is_known_again_by_its_bytes_and_its_lease() {
+    fn a_put_is_recognised_by_its_bytes_and_its_lease() {
         let put = |value: &'static [u8], lease| KeyValue {
             key: b"cilium/state/nodes/v1/paris/a".to_vec(),
             value: value.into(),

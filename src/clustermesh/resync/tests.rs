@@ -3,7 +3,7 @@
 //! newest writes in a crash.
 
 mod etcd;
-mod holds;
+mod held_keys;
 mod mirror;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,8 +12,8 @@ use std::time::SystemTime;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use self::etcd::{Bugs, Etcd};
-use self::mirror::Mirror;
+use self::etcd::{EtcdBugs, FakeEtcd};
+use self::mirror::FakeMirror;
 use super::*;
 use crate::model::{ClusterName, Kind, LeaseId, Record, Sequence};
 use crate::view::View;
@@ -30,7 +30,7 @@ const CACHED_PREFIX: &str = "cilium/cache/identities/v1/paris/id/";
 const MARGIN: Duration = Duration::from_secs(30);
 
 /// TTL of every lease in these tests.
-const LEASE_LIFE: Duration = Duration::from_secs(900);
+const LEASE_TTL: Duration = Duration::from_secs(900);
 
 /// First identity of cluster 1.
 const FIRST_IDENTITY: u32 = 1 << 16;
@@ -71,7 +71,7 @@ fn source_key(random: &mut StdRng) -> Vec<u8> {
 
 /// Wipes an etcd and puts its keys again in their order, with the first one changed: the reload
 /// that is hardest to notice.
-fn reload(etcd: &mut Etcd, before: &[(i64, Event)], random: &mut StdRng) {
+fn reload(etcd: &mut FakeEtcd, before: &[(i64, Event)], random: &mut StdRng) {
     etcd.wipe();
     for (index, (_, event)) in before.iter().enumerate() {
         match event {
@@ -85,7 +85,7 @@ fn reload(etcd: &mut Etcd, before: &[(i64, Event)], random: &mut StdRng) {
 
 /// Everything is read, and before the watch exists the next revision is a delete that is compacted
 /// away: the worst case.
-fn delete_before_the_watch_stands(mirror: &mut Mirror, etcd: &mut Etcd, random: &mut StdRng) {
+fn delete_before_the_watch_starts(mirror: &mut FakeMirror, etcd: &mut FakeEtcd, random: &mut StdRng) {
     if !mirror.connected {
         mirror.connect(etcd);
     }
@@ -98,18 +98,18 @@ fn delete_before_the_watch_stands(mirror: &mut Mirror, etcd: &mut Etcd, random: 
 
 fn random_life(seed: u64, canaries: bool) {
     let mut random = StdRng::seed_from_u64(seed);
-    let bugs = Bugs {
+    let bugs = EtcdBugs {
         silent_at_a_compacted_delete: random.random(),
         old_events: random.random(),
         progress_ahead: random.random(),
         starved: random.random(),
     };
-    let mut etcd = Etcd { bugs, ..Etcd::new(1) };
-    let mut mirror = Mirror::new(canaries);
+    let mut etcd = FakeEtcd { bugs, ..FakeEtcd::new(1) };
+    let mut mirror = FakeMirror::new(canaries);
     let mut snapshot = etcd.clone();
     for _ in 0..random.random_range(20..120) {
         match random.random_range(0..27) {
-            26 => delete_before_the_watch_stands(&mut mirror, &mut etcd, &mut random),
+            26 => delete_before_the_watch_starts(&mut mirror, &mut etcd, &mut random),
             0..=7 => {
                 let (key, value) = (source_key(&mut random), value(&mut random));
                 etcd.put(&key, &value);
@@ -129,14 +129,14 @@ fn random_life(seed: u64, canaries: bool) {
                 if random.random() {
                     etcd.wipe();
                 } else {
-                    etcd = Etcd { canaries: etcd.canaries, cached: etcd.cached, bugs, ..Etcd::new(etcd.id + 1) };
+                    etcd = FakeEtcd { canaries: etcd.canaries, cached: etcd.cached, bugs, ..FakeEtcd::new(etcd.id + 1) };
                 }
             }
             17 => snapshot = etcd.clone(),
             18 => {
                 mirror.connected = false;
                 // time does not go back: no later canary equals an earlier one
-                etcd = Etcd { canaries: etcd.canaries, ..snapshot.clone() };
+                etcd = FakeEtcd { canaries: etcd.canaries, ..snapshot.clone() };
             }
             _ => {
                 if !mirror.connected {
@@ -149,7 +149,7 @@ fn random_life(seed: u64, canaries: bool) {
         }
     }
     etcd.announce();
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert!(mirror.resync.is_synced(), "seed {seed}, canaries {canaries}: not synced in the end");
     assert_eq!(mirror.served(), etcd.truth(), "seed {seed}, canaries {canaries}");
     assert_eq!(mirror.refused(), etcd.no_entries(), "seed {seed}, canaries {canaries}");
@@ -162,54 +162,54 @@ fn random_life(seed: u64, canaries: bool) {
 }
 
 #[test]
-fn any_life_ends_with_the_truth() {
+fn random_sequences_end_equal_to_the_source() {
     for seed in 0..3_000 {
         random_life(seed, seed % 4 != 0);
     }
 }
 
 /// A source with three identities, and a mirror that has read them.
-fn settled(canaries: bool) -> (Etcd, Mirror) {
-    let mut etcd = Etcd::new(1);
+fn synced_mirror(canaries: bool) -> (FakeEtcd, FakeMirror) {
+    let mut etcd = FakeEtcd::new(1);
     for index in 0..3 {
         etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + index).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;");
     }
     etcd.announce();
-    let mut mirror = Mirror::new(canaries);
-    mirror.settle(&etcd);
+    let mut mirror = FakeMirror::new(canaries);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
     (etcd, mirror)
 }
 
 #[test]
-fn a_history_that_is_at_its_last_revision_is_read_watched_and_resumed() {
+fn a_history_at_its_last_revision_is_read_watched_and_resumed() {
     // three identities, then the last three possible revisions: canary, config, and a put that is
     // watched
-    let (mut etcd, mut mirror) = (Etcd { revision: i64::MAX - 6, ..Etcd::new(1) }, Mirror::new(true));
+    let (mut etcd, mut mirror) = (FakeEtcd { revision: i64::MAX - 6, ..FakeEtcd::new(1) }, FakeMirror::new(true));
     let key = |index: u32| format!("{PREFIX}{}", FIRST_IDENTITY + index).into_bytes();
     for index in 0..3 {
         etcd.put(&key(index), b"k8s:io.cilium.k8s.policy.cluster=paris;");
     }
     etcd.announce();
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     etcd.put(&key(0), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=last;");
     assert_eq!(etcd.revision, i64::MAX);
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
     for lost in [0, 1, 9] {
         mirror.crash(lost);
-        mirror.settle(&etcd);
+        mirror.run_to_end(&etcd);
         assert_eq!(mirror.served(), etcd.truth());
     }
     etcd.compacted = i64::MAX;
     mirror.connected = false;
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert!(mirror.resync.is_synced() && mirror.served() == etcd.truth());
 }
 
 #[test]
-fn the_same_history_is_resumed_by_reading_what_changed_behind_the_newest_put() {
-    let (etcd, mut mirror) = settled(true);
+fn the_same_history_is_resumed_after_the_newest_put() {
+    let (etcd, mut mirror) = synced_mirror(true);
     mirror.crash(0);
     mirror.connect(&etcd);
     let mut requests = Vec::new();
@@ -226,18 +226,18 @@ fn the_same_history_is_resumed_by_reading_what_changed_behind_the_newest_put() {
 
 #[test]
 fn a_source_that_is_still_empty_prunes_nothing() {
-    let (mut etcd, mut mirror) = settled(true);
+    let (mut etcd, mut mirror) = synced_mirror(true);
     let before = mirror.served();
     etcd.wipe();
     mirror.crash(0);
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.request, Some(Request::AwaitCanary));
     assert_eq!(mirror.served(), before);
 }
 
 #[test]
-fn a_reload_in_the_same_order_with_one_early_key_changed_is_noticed_by_its_canary() {
-    let (mut etcd, mut mirror) = settled(true);
+fn a_reload_with_one_changed_key_is_noticed_by_its_canary() {
+    let (mut etcd, mut mirror) = synced_mirror(true);
     etcd.wipe();
     etcd.put(format!("{PREFIX}{FIRST_IDENTITY}").as_bytes(), b"k8s:changed=1;k8s:io.cilium.k8s.policy.cluster=paris;");
     for index in 1..3 {
@@ -245,13 +245,13 @@ fn a_reload_in_the_same_order_with_one_early_key_changed_is_noticed_by_its_canar
     }
     etcd.announce();
     mirror.crash(0);
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }
 
 #[test]
-fn an_interrupted_list_keeps_the_old_keys_until_a_whole_one_is_in() {
-    let (mut etcd, mut mirror) = settled(true);
+fn an_interrupted_list_keeps_the_old_keys_until_a_complete_one() {
+    let (mut etcd, mut mirror) = synced_mirror(true);
     for index in 3..9 {
         etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + index).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;");
     }
@@ -266,7 +266,7 @@ fn an_interrupted_list_keeps_the_old_keys_until_a_whole_one_is_in() {
     assert_eq!(mirror.view.cursor(&scope()), None, "no cursor while a list runs");
     assert!(mirror.served().contains_key(&(FIRST_IDENTITY + 1).to_string()), "an interrupted list prunes nothing");
     mirror.connected = false;
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }
 
@@ -274,19 +274,19 @@ fn an_interrupted_list_keeps_the_old_keys_until_a_whole_one_is_in() {
 /// (docs/develop/protocol.md §3.6). Here the listed entries are served at once, and the missing
 /// ones until the list is complete. Entries of an interrupted list stay, because they existed.
 #[test]
-fn of_a_list_of_identities_what_comes_is_served_and_what_is_missing_goes_only_at_its_end() {
-    let (mut etcd, mut mirror) = settled(true);
-    let put = |etcd: &mut Etcd, number: u32| {
+fn listed_identities_are_served_at_once_and_missing_ones_removed_at_the_end() {
+    let (mut etcd, mut mirror) = synced_mirror(true);
+    let put = |etcd: &mut FakeEtcd, number: u32| {
         etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + number).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
     };
-    let ids = |mirror: &Mirror| -> Vec<u32> { mirror.served().keys().map(|id| id.parse::<u32>().unwrap() - FIRST_IDENTITY).collect() };
+    let ids = |mirror: &FakeMirror| -> Vec<u32> { mirror.served().keys().map(|id| id.parse::<u32>().unwrap() - FIRST_IDENTITY).collect() };
     assert_eq!(ids(&mirror), [0, 1, 2]);
     // another etcd with other identities, in two pages
     etcd.wipe();
     etcd.id += 1;
     (1..6).for_each(|number| put(&mut etcd, number));
     etcd.announce();
-    let begin = |mirror: &mut Mirror, etcd: &Etcd| {
+    let begin = |mirror: &mut FakeMirror, etcd: &FakeEtcd| {
         mirror.connect(etcd);
         while mirror.request != Some(Request::List) {
             assert!(mirror.advance(etcd));
@@ -300,22 +300,22 @@ fn of_a_list_of_identities_what_comes_is_served_and_what_is_missing_goes_only_at
     put(&mut etcd, 7);
     begin(&mut mirror, &etcd);
     assert_eq!(ids(&mirror), [0, 1, 2, 3, 4]);
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(ids(&mirror), [1, 2, 4, 5, 7]);
 }
 
 #[test]
 fn without_canaries_a_changed_history_prunes_only_after_a_quiet_time() {
-    let (mut etcd, mut mirror) = settled(false);
+    let (mut etcd, mut mirror) = synced_mirror(false);
     etcd.wipe();
     etcd.put(format!("{PREFIX}{FIRST_IDENTITY}").as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
     mirror.crash(0);
     mirror.connect(&etcd);
     while mirror.advance(&etcd) {}
-    assert!(mirror.resync.owes_prune());
+    assert!(mirror.resync.has_pending_prune());
     assert_eq!(mirror.served().len(), 3);
     mirror.feed(Input::Quiet);
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }
 
@@ -323,7 +323,7 @@ fn without_canaries_a_changed_history_prunes_only_after_a_quiet_time() {
 /// etcd.
 #[test]
 fn another_form_of_keys_is_another_history() {
-    let (mut etcd, mut mirror) = settled(false);
+    let (mut etcd, mut mirror) = synced_mirror(false);
     etcd.cached = true;
     for index in 0..2 {
         etcd.put(format!("{CACHED_PREFIX}{}", FIRST_IDENTITY + index).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;");
@@ -331,18 +331,18 @@ fn another_form_of_keys_is_another_history() {
     mirror.crash(0);
     mirror.connect(&etcd);
     while mirror.advance(&etcd) {}
-    assert_eq!((mirror.served().len(), mirror.resync.owes_prune()), (3, true));
-    mirror.settle(&etcd);
+    assert_eq!((mirror.served().len(), mirror.resync.has_pending_prune()), (3, true));
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }
 
 /// The etcd is still being filled when the connection breaks or the process ends.
 #[test]
-fn an_interrupted_quiet_time_prunes_nothing_and_begins_anew() {
+fn an_interrupted_quiet_time_prunes_nothing_and_restarts() {
     for crashes in [false, true] {
-        let (mut etcd, mut mirror) = settled(false);
+        let (mut etcd, mut mirror) = synced_mirror(false);
         etcd.wipe();
-        let put = |etcd: &mut Etcd, number: u32| {
+        let put = |etcd: &mut FakeEtcd, number: u32| {
             etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + number).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
         };
         put(&mut etcd, 0);
@@ -355,14 +355,14 @@ fn an_interrupted_quiet_time_prunes_nothing_and_begins_anew() {
         }
         mirror.connect(&etcd);
         while mirror.advance(&etcd) {}
-        assert_eq!((mirror.served().len(), mirror.resync.owes_prune()), (3, true), "the process ended: {crashes}");
+        assert_eq!((mirror.served().len(), mirror.resync.has_pending_prune()), (3, true), "the process ended: {crashes}");
         mirror.feed(Input::Quiet);
-        mirror.settle(&etcd);
+        mirror.run_to_end(&etcd);
         assert_eq!(mirror.served(), etcd.truth());
         // once it is settled, this is the stored history
         mirror.connect(&etcd);
         while mirror.advance(&etcd) {}
-        assert!(!mirror.resync.owes_prune());
+        assert!(!mirror.resync.has_pending_prune());
     }
 }
 
@@ -370,15 +370,15 @@ fn an_interrupted_quiet_time_prunes_nothing_and_begins_anew() {
 /// history that differs from some revision on.
 #[test]
 fn a_snapshot_restored_before_the_newest_put_is_noticed_by_its_bytes() {
-    let (mut etcd, mut mirror) = settled(true);
+    let (mut etcd, mut mirror) = synced_mirror(true);
     let snapshot = etcd.clone();
     let key = format!("{PREFIX}{FIRST_IDENTITY}").into_bytes();
     etcd.put(&key, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=1;");
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     etcd = snapshot;
     etcd.put(&key, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
     mirror.crash(0);
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }
 
@@ -386,26 +386,26 @@ fn a_snapshot_restored_before_the_newest_put_is_noticed_by_its_bytes() {
 /// value at our revision tells the two apart, and a list of later changes misses the other put at
 /// that revision.
 #[test]
-fn a_snapshot_whose_history_put_the_same_key_later_is_noticed_by_its_value_then() {
-    let (mut etcd, mut mirror) = settled(true);
+fn a_snapshot_that_put_the_same_key_later_is_noticed_by_its_old_value() {
+    let (mut etcd, mut mirror) = synced_mirror(true);
     let (key, other) = (format!("{PREFIX}{FIRST_IDENTITY}").into_bytes(), format!("{PREFIX}{}", FIRST_IDENTITY + 1).into_bytes());
     let snapshot = etcd.clone();
     etcd.put(&key, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=1;");
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     etcd = snapshot;
     etcd.put(&other, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
     etcd.put(&key, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=1;");
     mirror.crash(0);
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }
 
 #[test]
-fn a_put_that_was_watched_is_what_a_resume_asks_for_and_reads_behind() {
-    let (mut etcd, mut mirror) = settled(true);
+fn a_resume_starts_at_the_newest_watched_put() {
+    let (mut etcd, mut mirror) = synced_mirror(true);
     let key = format!("{PREFIX}{FIRST_IDENTITY}").into_bytes();
     etcd.put(&key, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=1;");
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     mirror.crash(0);
     mirror.connect(&etcd);
     let mut requests = Vec::new();
@@ -419,41 +419,41 @@ fn a_put_that_was_watched_is_what_a_resume_asks_for_and_reads_behind() {
 /// Old etcds send a new watch events from before its start (etcd #20221). These must not move the
 /// cursor back.
 #[test]
-fn events_from_before_take_no_revision_back() {
-    let (etcd, mut mirror) = settled(true);
+fn old_events_do_not_decrease_the_revision() {
+    let (etcd, mut mirror) = synced_mirror(true);
     let (before, revision) = (mirror.served(), mirror.resync.cursor().unwrap().revision);
-    let signs = mirror.signs(&etcd, &[]);
-    mirror.feed(Input::Events { events: Vec::new(), revision: Revision(2), signs });
+    let evidence = mirror.evidence(&etcd, &[]);
+    mirror.feed(Input::Events { events: Vec::new(), revision: Revision(2), evidence });
     assert_eq!((mirror.served(), mirror.resync.cursor().unwrap().revision), (before, revision));
 }
 
 /// The snapshot has the newest stored put but not the revision that was read, so only the revision
 /// shows the difference.
 #[test]
-fn a_snapshot_restored_behind_the_newest_put_is_noticed_by_its_revision() {
-    let (mut etcd, _) = settled(false);
+fn a_snapshot_restored_after_the_newest_put_is_noticed_by_its_revision() {
+    let (mut etcd, _) = synced_mirror(false);
     let snapshot = etcd.clone();
     etcd.put(b"cilium/state/nodes/v1/paris/a", b"another prefix");
     etcd.put(b"cilium/state/nodes/v1/paris/b", b"another prefix");
-    let mut mirror = Mirror::new(false);
-    mirror.settle(&etcd);
+    let mut mirror = FakeMirror::new(false);
+    mirror.run_to_end(&etcd);
     etcd = snapshot;
     etcd.delete(format!("{PREFIX}{FIRST_IDENTITY}").as_bytes());
     mirror.crash(0);
     mirror.connect(&etcd);
     while mirror.advance(&etcd) {}
-    assert_eq!((mirror.served().len(), mirror.resync.owes_prune()), (3, true), "another history removes nothing at once");
-    mirror.settle(&etcd);
+    assert_eq!((mirror.served().len(), mirror.resync.has_pending_prune()), (3, true), "another history removes nothing at once");
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }
 
 /// Restores a snapshot from before the newest delete, and deletes another key, so that the counts
 /// are equal again.
-fn delete_another_key_in_a_restored_snapshot() -> (Etcd, Mirror) {
-    let (mut etcd, mut mirror) = settled(true);
+fn delete_another_key_in_a_restored_snapshot() -> (FakeEtcd, FakeMirror) {
+    let (mut etcd, mut mirror) = synced_mirror(true);
     let snapshot = etcd.clone();
     etcd.delete(format!("{PREFIX}{FIRST_IDENTITY}").as_bytes());
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     etcd = snapshot;
     etcd.delete(format!("{PREFIX}{}", FIRST_IDENTITY + 1).as_bytes());
     etcd.put(b"cilium/state/nodes/v1/paris/a", b"another prefix");
@@ -462,32 +462,32 @@ fn delete_another_key_in_a_restored_snapshot() -> (Etcd, Mirror) {
 }
 
 #[test]
-fn a_snapshot_restored_before_the_newest_delete_is_noticed_by_the_key_that_is_back() {
+fn a_snapshot_restored_before_the_newest_delete_is_noticed_by_the_key() {
     let (etcd, mut mirror) = delete_another_key_in_a_restored_snapshot();
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }
 
 #[test]
-fn where_the_delete_can_no_longer_be_asked_for_the_keys_are_compared() {
+fn a_compacted_delete_leads_to_a_comparison_of_keys() {
     let (mut etcd, mut mirror) = delete_another_key_in_a_restored_snapshot();
     etcd.compacted = etcd.revision;
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }
 
 #[test]
-fn a_snapshot_restored_between_the_newest_put_and_the_list_hides_nothing() {
-    let (mut etcd, _) = settled(true);
+fn a_snapshot_restored_between_put_and_list_hides_nothing() {
+    let (mut etcd, _) = synced_mirror(true);
     let snapshot = etcd.clone();
     etcd.put(b"cilium/state/nodes/v1/paris/a", b"another prefix");
     etcd.put(b"cilium/state/nodes/v1/paris/b", b"another prefix");
-    let mut mirror = Mirror::new(true);
-    mirror.settle(&etcd);
+    let mut mirror = FakeMirror::new(true);
+    mirror.run_to_end(&etcd);
     etcd = snapshot;
     etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + 9).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;");
     etcd.put(b"cilium/state/nodes/v1/paris/a", b"another prefix");
     mirror.crash(0);
-    mirror.settle(&etcd);
+    mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }

@@ -1,9 +1,9 @@
-//! Compares what is read of a kind with the limits of its cluster, and splits pages so that
-//! decoding needs little memory at a time.
+//! Compares the size of the keys that are read with the limits of their cluster, and splits pages
+//! so that decoding needs little memory at a time.
 
 use std::collections::BTreeMap;
 
-use super::super::failure::AttemptError;
+use super::super::connection_error::ConnectionError;
 use super::super::resync::Input;
 use super::ScopeTask;
 use crate::commit::Published;
@@ -14,60 +14,60 @@ use cilium_kvstore::{ChangedKeys, Event, KeyValue, Page};
 /// Number of raw bytes of a page that are decoded at a time, unless a single value is larger. A
 /// page of Cilium's 256 keys has about 100 KiB; a page of large values has 32 MiB and up to ten
 /// times that when decoded.
-const PIECE_BYTES: u64 = 1 << 20;
+const DECODE_BYTES: u64 = 1 << 20;
 
 /// Estimated size of a decoded value per byte. The shortest list item has 2 bytes and uses 24 when
 /// decoded, but few values consist of such items.
 const DECODED_BYTES_FACTOR: u64 = 8;
 
 impl ScopeTask<'_> {
-    /// Feeds a page to the state machine in pieces.
-    pub(super) async fn feed_page(&mut self, page: Page) -> Result<(), AttemptError> {
+    /// Feeds a page to the state machine in parts of at most [`DECODE_BYTES`].
+    pub(super) async fn feed_page(&mut self, page: Page) -> Result<(), ConnectionError> {
         let (revision, total_count) = (page.revision, page.total_count);
-        let (mut piece, mut bytes) = (Vec::new(), 0);
+        let (mut part, mut bytes) = (Vec::new(), 0);
         for key_value in page.key_values {
             bytes += raw_bytes(&key_value);
-            if bytes > PIECE_BYTES && !piece.is_empty() {
-                let key_values = std::mem::take(&mut piece);
+            if bytes > DECODE_BYTES && !part.is_empty() {
+                let key_values = std::mem::take(&mut part);
                 self.feed(Input::Page(Page { revision, key_values, total_count })).await?;
                 bytes = raw_bytes(&key_value);
             }
-            piece.push(key_value);
+            part.push(key_value);
         }
-        self.feed(Input::Page(Page { revision, key_values: piece, total_count })).await?;
+        self.feed(Input::Page(Page { revision, key_values: part, total_count })).await?;
         Ok(())
     }
 
     /// Counts a page of a list. Returns whether it has to wait for the end of the list, because the
     /// mirror has too much of the cluster already.
-    pub(super) async fn admit_page(&self, page: &Page) -> Result<bool, AttemptError> {
+    pub(super) async fn check_page_size(&self, page: &Page) -> Result<bool, ConnectionError> {
         let size = self.size_of(page.key_values.iter().collect()).await;
-        if self.surroundings.holdings.add(self.scope.kind, size, page.total_count).is_err() {
-            self.count().await?;
-            self.surroundings.holdings.add(self.scope.kind, size, page.total_count)?;
+        if self.context.size_tracker.try_add(self.scope.kind, size, page.total_count).is_err() {
+            self.count_mirror().await?;
+            self.context.size_tracker.try_add(self.scope.kind, size, page.total_count)?;
         }
-        if !self.surroundings.holdings.is_crowded() {
+        if !self.context.size_tracker.is_crowded() {
             return Ok(false);
         }
-        self.count().await?;
-        Ok(self.surroundings.holdings.is_crowded())
+        self.count_mirror().await?;
+        Ok(self.context.size_tracker.is_crowded())
     }
 
-    /// Counts what was put while there was no connection.
-    pub(super) async fn add_unjudged(&self, changed: Option<&ChangedKeys>) {
+    /// Counts the keys that were put while there was no connection.
+    pub(super) async fn add_unchecked(&self, changed: Option<&ChangedKeys>) {
         let size = self.size_of(changed.iter().flat_map(|changed| &changed.puts).collect()).await;
-        self.surroundings.holdings.add_unjudged(self.scope.kind, size);
+        self.context.size_tracker.add_unchecked(self.scope.kind, size);
     }
 
     /// Counts changes. The values that they replace are looked up only if the upper bound exceeds a
     /// limit.
-    pub(super) async fn admit_changes(&self, events: &[Event]) -> Result<(), AttemptError> {
+    pub(super) async fn check_changes_size(&self, events: &[Event]) -> Result<(), ConnectionError> {
         let puts = events.iter().filter_map(|event| if let Event::Put(put) = event { Some(put) } else { None });
-        if self.surroundings.holdings.add(self.scope.kind, self.size_of(puts.collect()).await, 0).is_ok() {
+        if self.context.size_tracker.try_add(self.scope.kind, self.size_of(puts.collect()).await, 0).is_ok() {
             return Ok(());
         }
-        self.count().await?;
-        let mirror = self.settled_mirror().await;
+        self.count_mirror().await?;
+        let mirror = self.applied_mirror().await;
         let mut after: BTreeMap<EntryKey, Option<Size>> = BTreeMap::new();
         for event in events {
             let (key, size) = match event {
@@ -82,17 +82,17 @@ impl ScopeTask<'_> {
             (_, None) => Size::default(),
             (None, Some(size)) => *size,
             (Some(held), Some(size)) => {
-                let made = held.object.as_deref().and_then(Object::as_node).map_or(0, |node| node.entry_count_max() as u64);
-                let key_length = keys::watched_prefix(key.kind, &key.cluster, self.link.source.cached).len() + key.name.len();
-                let held = Size { keys: 1 + made, bytes: (key_length + held.value.len()) as u64 };
+                let derived = held.object.as_deref().and_then(Object::as_node).map_or(0, |node| node.entry_count_max() as u64);
+                let key_length = keys::watched_prefix(key.kind, &key.cluster, self.source.info.cached).len() + key.name.len();
+                let held = Size { keys: 1 + derived, bytes: (key_length + held.value.len()) as u64 };
                 Size { keys: size.keys.saturating_sub(held.keys), bytes: size.bytes.saturating_sub(held.bytes) }
             }
         };
-        Ok(self.surroundings.holdings.add(self.scope.kind, after.iter().map(grown).sum(), 0)?)
+        Ok(self.context.size_tracker.try_add(self.scope.kind, after.iter().map(grown).sum(), 0)?)
     }
 
-    /// Returns the size of what was read. Each ipcache entry that is derived from a node counts as
-    /// a key.
+    /// Returns the size of key-value pairs. Each ipcache entry that is derived from a node counts
+    /// as a key.
     async fn size_of(&self, key_values: Vec<&KeyValue>) -> Size {
         let mut size = Size::default();
         for key_value in key_values {
@@ -100,7 +100,7 @@ impl ScopeTask<'_> {
             if self.scope.kind == Kind::Node {
                 // nodes are decoded twice, here and when they are applied: they are few and seldom
                 // change
-                let _room = self.surroundings.decoded.hold(key_value.value.len() as u64 * DECODED_BYTES_FACTOR).await;
+                let _budget = self.context.decoded.hold(key_value.value.len() as u64 * DECODED_BYTES_FACTOR).await;
                 keys += wire::node_entry_count(&key_value.value) as u64;
             }
             size = size + Size { keys, bytes: raw_bytes(key_value) };
@@ -110,16 +110,16 @@ impl ScopeTask<'_> {
 
     /// Sets the revision that the mirror will reach for this kind.
     pub(super) fn expect(&self) {
-        self.surroundings.holdings.expect(self.scope.kind, self.memory.resync.cursor().map(|cursor| cursor.revision));
+        self.context.size_tracker.set_expected_revision(self.scope.kind, self.state.resync.cursor().map(|cursor| cursor.revision));
     }
 
     /// Counts the cluster's keys and bytes in the mirror.
-    async fn count(&self) -> Result<(), AttemptError> {
-        let (cluster, cached) = (self.scope.cluster.clone(), self.link.source.cached);
-        let holdings = &self.surroundings.holdings;
-        let is_settled =
-            |view: &Published| holdings.is_settled(|kind| Some(view.view.cursor(&Scope { cluster: cluster.clone(), kind })?.revision));
-        let mirror = self.surroundings.mirror.wait_for(is_settled).await;
+    async fn count_mirror(&self) -> Result<(), ConnectionError> {
+        let (cluster, cached) = (self.scope.cluster.clone(), self.source.info.cached);
+        let size_tracker = &self.context.size_tracker;
+        let is_applied =
+            |view: &Published| size_tracker.is_applied(|kind| Some(view.view.cursor(&Scope { cluster: cluster.clone(), kind })?.revision));
+        let mirror = self.context.mirror.wait_for(is_applied).await;
         let count = move || {
             Kind::ALL.map(|kind| {
                 let prefix = keys::watched_prefix(kind, &cluster, cached).len() as u64;
@@ -128,13 +128,13 @@ impl ScopeTask<'_> {
                 let ScopeSize { confirmed, all } = size_of(kind);
                 // derived entries have no bytes at the source, and only their nodes are confirmed:
                 // all of them count
-                let made = Size { keys: if kind == Kind::Node { size_of(Kind::NodeIp).all.keys } else { 0 }, bytes: 0 };
-                ScopeSize { confirmed: with_prefix(confirmed) + made, all: with_prefix(all) + made }
+                let derived = Size { keys: if kind == Kind::Node { size_of(Kind::NodeIp).all.keys } else { 0 }, bytes: 0 };
+                ScopeSize { confirmed: with_prefix(confirmed) + derived, all: with_prefix(all) + derived }
             })
         };
         // takes a second for a million keys
-        let sizes = tokio::task::spawn_blocking(count).await.map_err(|_| AttemptError::Stopping)?;
-        holdings.counted(sizes);
+        let sizes = tokio::task::spawn_blocking(count).await.map_err(|_| ConnectionError::Stopping)?;
+        size_tracker.set_counted(sizes);
         Ok(())
     }
 }

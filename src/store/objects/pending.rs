@@ -18,7 +18,7 @@ const PACKED_MIN: usize = if cfg!(test) { 4 } else { 32 };
 /// As many new records of one scope as a chunk of them has: [`pack::fold`] need not pack them again. A list brings them a few hundred at a time.
 const WHOLE_RUN: usize = if cfg!(test) { 16 } else { pack::RECORDS_TARGET };
 
-/// The most records that may wait for that, over all chunks: a chunk of each list that one etcd gives at once (eight, `clustermesh/gate.rs`). They are some
+/// The most records that may wait for that, over all chunks: a chunk of each list that one etcd gives at once (eight, `clustermesh/concurrency.rs`). They are some
 /// 8 MB that the mirror holds as well until it has packed them.
 pub(in crate::store) const GROWING_MAX: usize = if cfg!(test) { 40 } else { 8 * WHOLE_RUN };
 

@@ -105,11 +105,11 @@ pub enum Mutation {
 
 /// Result of checking a node's claim to a number again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Restored {
-    /// Entry and reference existed.
-    Standing,
+pub enum UpdateOutcome {
+    /// Entry and reference existed already.
+    Unchanged,
     /// The number's entry or the node's reference was missing and was written again.
-    Written,
+    Rewritten,
     /// The number belongs to another key now, or the key has another number. Users of the key must
     /// allocate again.
     Lost,
@@ -134,7 +134,7 @@ pub type StaleLocks = BTreeMap<Vec<u8>, (Revision, LeaseId)>;
 
 /// Limits of a round of collection.
 #[derive(Debug, Clone, Copy)]
-pub struct Collected {
+pub struct CollectionLimits {
     /// Range of the numbers that may be collected.
     pub range: IdRange,
     /// Maximum deletions per minute (`--identity-gc-rate-limit`, Cilium's operator: 2,500).
@@ -207,7 +207,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Makes sure that a number's entry and this node's reference to it exist, and writes what is
     /// missing.
-    fn update_key(&self, id: Id, key: &AllocatorKey) -> impl Future<Output = Result<Restored, BackendError>> + Send;
+    fn update_key(&self, id: Id, key: &AllocatorKey) -> impl Future<Output = Result<UpdateOutcome, BackendError>> + Send;
 
     /// Deletes this node's reference to the number of a key.
     fn release(&self, id: Id, key: &AllocatorKey) -> impl Future<Output = Result<(), BackendError>> + Send;
@@ -221,7 +221,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Runs one round of collection: deletes the numbers that were unused in the last round, have
     /// not been written since, and are unused now.
-    fn run_gc(&self, last_round: &StaleIds, what: &Collected) -> impl Future<Output = Result<CollectionRound, BackendError>> + Send;
+    fn run_gc(&self, last_round: &StaleIds, what: &CollectionLimits) -> impl Future<Output = Result<CollectionRound, BackendError>> + Send;
 
     /// Runs one round over the locks: deletes those that had the same holder in the last round.
     fn run_locks_gc(&self, last_round: &StaleLocks) -> impl Future<Output = Result<LockCollection, BackendError>> + Send;

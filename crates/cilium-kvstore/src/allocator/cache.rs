@@ -8,27 +8,27 @@ use super::key::AllocatorKey;
 use crate::Revision;
 
 /// Revision of entries that the store has not reported yet.
-const UNTOLD: Revision = Revision(i64::MAX);
+const UNREPORTED: Revision = Revision(i64::MAX);
 
 /// The copy. While a list is read, a second copy is filled next to the one that answers, and
 /// replaces it when the list is complete.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    live: Entries,
+    live: CacheEntries,
     /// Copy that the current list fills.
-    next: Option<Entries>,
+    next: Option<CacheEntries>,
 }
 
 /// Numbers and keys, indexed in both directions.
 #[derive(Debug, Default)]
-struct Entries {
+struct CacheEntries {
     by_id: HashMap<Id, (AllocatorKey, Revision)>,
     /// A key may temporarily have several numbers: a node that died between its two writes left
     /// one, which the collector deletes. The key's number is the oldest one.
     by_key: BTreeSet<(AllocatorKey, Revision, Id)>,
 }
 
-impl Entries {
+impl CacheEntries {
     fn insert(&mut self, id: Id, key: &AllocatorKey, revision: Revision) -> Option<AllocatorKey> {
         let former = self.by_id.insert(id, (key.clone(), revision));
         if let Some((former, since)) = former.clone() {
@@ -48,7 +48,7 @@ impl Entries {
 impl Cache {
     /// Starts a list. The current entries keep answering until it is complete.
     pub(super) fn begin_list(&mut self) {
-        self.next = Some(Entries::default());
+        self.next = Some(CacheEntries::default());
     }
 
     /// Completes the list. Returns the entries that it no longer has.
@@ -75,15 +75,15 @@ impl Cache {
 
     /// Inserts a number that the store has not reported yet. It sorts after all reported numbers of
     /// the key.
-    pub(super) fn insert_untold(&mut self, id: Id, key: &AllocatorKey) {
+    pub(super) fn insert_unreported(&mut self, id: Id, key: &AllocatorKey) {
         if self.key(id) != Some(key) {
-            self.insert(id, key, UNTOLD);
+            self.insert(id, key, UNREPORTED);
         }
     }
 
     /// Returns whether the store has reported that a number belongs to a key.
-    pub(super) fn is_told(&self, id: Id, key: &AllocatorKey) -> bool {
-        self.live.by_id.get(&id).is_some_and(|(known, revision)| known == key && *revision != UNTOLD)
+    pub(super) fn is_reported(&self, id: Id, key: &AllocatorKey) -> bool {
+        self.live.by_id.get(&id).is_some_and(|(known, revision)| known == key && *revision != UNREPORTED)
     }
 
     /// Removes a number. Returns its key.
@@ -101,7 +101,7 @@ impl Cache {
 
     /// Iterates over the numbers of a key, oldest first.
     pub(super) fn ids(&self, key: &AllocatorKey) -> impl Iterator<Item = Id> {
-        let all = (key.clone(), Revision(i64::MIN), Id::MIN)..=(key.clone(), UNTOLD, Id::MAX);
+        let all = (key.clone(), Revision(i64::MIN), Id::MIN)..=(key.clone(), UNREPORTED, Id::MAX);
         self.live.by_key.range(all).map(|(_, _, id)| *id)
     }
 

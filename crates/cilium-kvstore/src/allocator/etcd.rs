@@ -18,9 +18,9 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::names::Names;
+use self::names::KeyNames;
 use super::backend::{
-    Backend, BackendError, Collected, CollectionRound, Id, LockCollection, Locker, Mutation, Restored, StaleIds, StaleLocks,
+    Backend, BackendError, CollectionLimits, CollectionRound, Id, LockCollection, Locker, Mutation, StaleIds, StaleLocks, UpdateOutcome,
 };
 use super::key::AllocatorKey;
 use crate::{Condition, EventKind, KeyValue, KeyValueEvent, KvLocker, KvstoreError, Life, Session, Write};
@@ -31,7 +31,7 @@ const EVENTS_MAX: usize = 256;
 /// An etcd as a store of numbers, for one node.
 pub struct EtcdBackend {
     session: Session,
-    names: Names,
+    names: KeyNames,
     /// Counts the losses of references with their lease.
     lost: Arc<watch::Sender<u64>>,
 }
@@ -42,7 +42,7 @@ impl EtcdBackend {
     /// session has one observer of lost leases per prefix.
     #[must_use]
     pub fn new(session: Session, base: &str, node: &str) -> Self {
-        let names = Names::new(base, node);
+        let names = KeyNames::new(base, node);
         let lost = Arc::new(watch::Sender::new(0));
         let observer = Arc::clone(&lost);
         session.on_lease_lost(&names.references(), move |_| observer.send_modify(|count| *count += 1));
@@ -53,7 +53,7 @@ impl EtcdBackend {
     ///
     /// # Errors
     /// [`BackendError`].
-    pub async fn take_back(&self, key: &AllocatorKey) -> Result<bool, BackendError> {
+    pub async fn delete_reference(&self, key: &AllocatorKey) -> Result<bool, BackendError> {
         Ok(self.session.delete(&self.names.reference(key)).await?)
     }
 
@@ -180,25 +180,25 @@ impl Backend for EtcdBackend {
         self.if_still_locked(lock, written).await
     }
 
-    async fn update_key(&self, id: Id, key: &AllocatorKey) -> Result<Restored, BackendError> {
+    async fn update_key(&self, id: Id, key: &AllocatorKey) -> Result<UpdateOutcome, BackendError> {
         let (entry, reference, number) = (self.names.entry(id), self.names.reference(key), id.to_string());
-        let entry_stands = self.session.get(&entry).await?.is_some_and(|found| *found.value == *key.as_str().as_bytes());
-        let standing = self
+        let entry_exists = self.session.get(&entry).await?.is_some_and(|found| *found.value == *key.as_str().as_bytes());
+        let reference_exists = self
             .session
             .get(&reference)
             .await?
             .is_some_and(|found| *found.value == *number.as_bytes() && self.session.lease_of(&reference) == Some(found.lease));
-        if entry_stands && standing {
-            return Ok(Restored::Standing);
+        if entry_exists && reference_exists {
+            return Ok(UpdateOutcome::Unchanged);
         }
         let lock = self.lock(key).await?;
-        let result = self.write_anew(id, key, &lock).await;
+        let result = self.rewrite(id, key, &lock).await;
         Locker::unlock(lock).await;
         result
     }
 
     async fn release(&self, _: Id, key: &AllocatorKey) -> Result<(), BackendError> {
-        self.take_back(key).await.map(drop)
+        self.delete_reference(key).await.map(drop)
     }
 
     fn references_lost(&self) -> impl Future<Output = ()> + Send {
@@ -222,7 +222,7 @@ impl Backend for EtcdBackend {
         stop.run_until_cancelled(forward).await;
     }
 
-    async fn run_gc(&self, last_round: &StaleIds, what: &Collected) -> Result<CollectionRound, BackendError> {
+    async fn run_gc(&self, last_round: &StaleIds, what: &CollectionLimits) -> Result<CollectionRound, BackendError> {
         self.collect(last_round, what).await
     }
 
@@ -243,17 +243,17 @@ impl Backend for EtcdBackend {
 impl EtcdBackend {
     /// Writes a number's entry and this node's reference again, unless one of the two no longer
     /// belongs to the key.
-    async fn write_anew(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<Restored, BackendError> {
+    async fn rewrite(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<UpdateOutcome, BackendError> {
         let own = self.names.reference(key);
         let users = locked(self.session.list_prefix_if_locked(&self.names.references_to(key), lock).await)?;
         let other = users.iter().filter(|user| user.key != own).find_map(|user| self.reference_to(key, user).filter(|other| *other != id));
         if other.is_some() {
-            return Ok(Restored::Lost);
+            return Ok(UpdateOutcome::Lost);
         }
         let written = self.acquire_reference(id, key, lock).await? || self.allocate_id_if_locked(id, key, lock).await?;
         if !written {
             self.session.delete(&own).await?;
         }
-        Ok(if written { Restored::Written } else { Restored::Lost })
+        Ok(if written { UpdateOutcome::Rewritten } else { UpdateOutcome::Lost })
     }
 }

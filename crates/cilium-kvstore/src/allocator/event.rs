@@ -5,9 +5,9 @@ use super::key::AllocatorKey;
 
 /// Change of a number (`AllocatorEvent`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct AllocatorEvent {
     /// Kind of the change.
-    pub kind: EventKind,
+    pub kind: AllocatorEventKind,
     /// Number that changed.
     pub id: Id,
     /// Key of the number.
@@ -16,7 +16,7 @@ pub struct Event {
 
 /// Kind of a change of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventKind {
+pub enum AllocatorEventKind {
     /// The number is new.
     Create,
     /// The number was written again, possibly with another key.

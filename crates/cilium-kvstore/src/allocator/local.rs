@@ -32,7 +32,7 @@ pub(super) enum Conflict {
 
 /// Result of releasing a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct LocalRelease {
     pub(super) id: Id,
     pub(super) last_use: bool,
 }
@@ -72,14 +72,14 @@ impl LocalKeys {
     }
 
     /// Releases one use; `None` for a key that is not in use.
-    pub(super) fn release(&mut self, key: &AllocatorKey) -> Option<Given> {
+    pub(super) fn release(&mut self, key: &AllocatorKey) -> Option<LocalRelease> {
         let local = self.by_key.get_mut(key)?;
         local.use_count -= 1;
-        let given = Given { id: local.id, last_use: local.use_count == 0 };
-        if given.last_use {
+        let release = LocalRelease { id: local.id, last_use: local.use_count == 0 };
+        if release.last_use {
             self.forget(key);
         }
-        Some(given)
+        Some(release)
     }
 
     /// Releases all uses.

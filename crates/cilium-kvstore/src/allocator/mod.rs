@@ -45,7 +45,7 @@
 //! # let url = server.url();
 //! use std::num::NonZeroU32;
 //!
-//! use cilium_kvstore::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, IdRange, StaleIds};
+//! use cilium_kvstore::allocator::{Allocator, AllocatorOptions, CollectionLimits, EtcdBackend, IdRange, StaleIds};
 //! # use cilium_kvstore::{EtcdConfig, Life, Session, SessionOptions};
 //! # use tokio_util::sync::CancellationToken;
 //! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
@@ -53,36 +53,37 @@
 //!
 //! let backend = EtcdBackend::new(session.clone(), "cilium/state/identities/v1", "operator");
 //! let collector = Allocator::for_collection(backend, AllocatorOptions::default())?;
-//! let what = Collected { range: IdRange::ALL, deletes_per_minute: NonZeroU32::new(2_500).ok_or("zero")? };
+//! let what = CollectionLimits { range: IdRange::ALL, deletes_per_minute: NonZeroU32::new(2_500).ok_or("zero")? };
 //! let first = collector.run_gc(&StaleIds::new(), &what).await?;
 //! let second = collector.run_gc(&first.stale, &what).await?;
 //! assert_eq!((first.deleted.len(), second.deleted.len()), (0, 1));
 //! # Ok(()) }
 //! ```
 
+mod allocation;
+mod api;
 mod backend;
+mod background;
 mod cache;
 mod etcd;
 mod event;
 mod key;
 mod local;
-mod locked;
 mod options;
 mod pool;
 mod remote;
-mod serve;
 mod shared;
 mod state;
 #[cfg(test)]
 mod tests;
-mod upkeep;
 
+pub use api::{AllocateError, Allocation, Allocator, Release};
 pub use backend::{
-    Backend, BackendError, Collected, CollectionRound, Id, IdRange, LockCollection, Locker, Mutation, Restored, StaleIds, StaleLocks,
+    Backend, BackendError, CollectionLimits, CollectionRound, Id, IdRange, LockCollection, Locker, Mutation, StaleIds, StaleLocks,
+    UpdateOutcome,
 };
 pub use etcd::EtcdBackend;
-pub use event::{Event, EventKind};
+pub use event::{AllocatorEvent, AllocatorEventKind};
 pub use key::AllocatorKey;
 pub use options::{AllocatorOptions, InvalidOptions, Validator};
 pub use remote::RemoteCache;
-pub use serve::{AllocateError, Allocation, Allocator, Released};

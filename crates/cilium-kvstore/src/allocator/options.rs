@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::backend::{Id, IdRange};
-use super::event::Event;
+use super::event::AllocatorEvent;
 use super::key::AllocatorKey;
 
 /// Check of a number, and of its key unless the number is deleted. Returns the reason of a refusal.
@@ -69,7 +69,7 @@ pub struct AllocatorOptions {
     /// Channel for changes of numbers (`WithEvents`). The receiver must read it, in another task
     /// than one that waits for an allocation: a full channel pauses the copy, and a new number
     /// waits for the copy.
-    pub events: Option<mpsc::Sender<Event>>,
+    pub events: Option<mpsc::Sender<AllocatorEvent>>,
     /// Check of the numbers that enter the copy.
     pub validator: Option<Validator>,
     /// Maximum attempts of an allocation (`maxAllocAttempts`).

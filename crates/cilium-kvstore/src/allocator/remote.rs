@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::backend::{Backend, Id, Mutation};
 use super::cache::Cache;
-use super::event::{Event, EventKind};
+use super::event::{AllocatorEvent, AllocatorEventKind};
 use super::key::AllocatorKey;
 use super::options::AllocatorOptions;
 use super::state::accepts;
@@ -18,7 +18,7 @@ const MUTATIONS_MAX: usize = 256;
 
 /// Copies of an allocator.
 #[derive(Clone, Default)]
-pub(super) struct Remotes(Arc<Mutex<Vec<Arc<RemoteCopy>>>>);
+pub(super) struct RemoteCopies(Arc<Mutex<Vec<Arc<RemoteCopy>>>>);
 
 struct RemoteCopy {
     cache: Mutex<Cache>,
@@ -29,10 +29,10 @@ struct RemoteCopy {
 /// Dropping it removes them.
 pub struct RemoteCache {
     copy: Arc<RemoteCopy>,
-    remotes: Remotes,
+    remotes: RemoteCopies,
 }
 
-impl Remotes {
+impl RemoteCopies {
     pub(super) fn add(&self, options: AllocatorOptions) -> RemoteCache {
         let copy = Arc::new(RemoteCopy { cache: Mutex::default(), options });
         self.all().push(Arc::clone(&copy));
@@ -56,17 +56,17 @@ impl RemoteCopy {
     }
 
     /// Applies a change of the store. Returns the events to publish.
-    fn apply(&self, mutation: Mutation) -> Vec<Event> {
-        let event = |kind| move |(id, key)| Event { kind, id, key };
+    fn apply(&self, mutation: Mutation) -> Vec<AllocatorEvent> {
+        let event = |kind| move |(id, key)| AllocatorEvent { kind, id, key };
         match mutation {
-            Mutation::ListDone => self.cache().finish_list().into_iter().map(event(EventKind::Delete)).collect(),
+            Mutation::ListDone => self.cache().finish_list().into_iter().map(event(AllocatorEventKind::Delete)).collect(),
             Mutation::Upsert(id, key, revision) if accepts(self.options.validator.as_ref(), id, Some(&key)) => {
                 let known = self.cache().insert(id, &key, revision).is_some();
-                vec![Event { kind: if known { EventKind::Modify } else { EventKind::Create }, id, key }]
+                vec![AllocatorEvent { kind: if known { AllocatorEventKind::Modify } else { AllocatorEventKind::Create }, id, key }]
             }
             Mutation::Delete(id) if accepts(self.options.validator.as_ref(), id, None) => {
                 let gone = self.cache().remove(id);
-                gone.map(|key| Event { kind: EventKind::Delete, id, key }).into_iter().collect()
+                gone.map(|key| AllocatorEvent { kind: AllocatorEventKind::Delete, id, key }).into_iter().collect()
             }
             Mutation::Upsert(..) | Mutation::Delete(_) | Mutation::Relisting | Mutation::Relisted => Vec::new(),
         }
@@ -82,12 +82,12 @@ impl RemoteCache {
         let (sender, mut mutations) = mpsc::channel(MUTATIONS_MAX);
         let take = async {
             while let Some(mutation) = mutations.recv().await {
-                self.tell(self.copy.apply(mutation)).await;
+                self.publish(self.copy.apply(mutation)).await;
             }
         };
         stop.run_until_cancelled(async { tokio::join!(backend.list_and_watch(sender, stop.clone()), take) }).await;
         let dropped = self.copy.cache().abort_list();
-        self.tell(dropped.into_iter().map(|(id, key)| Event { kind: EventKind::Delete, id, key }).collect()).await;
+        self.publish(dropped.into_iter().map(|(id, key)| AllocatorEvent { kind: AllocatorEventKind::Delete, id, key }).collect()).await;
     }
 
     /// Returns the number of entries.
@@ -96,9 +96,9 @@ impl RemoteCache {
         self.copy.cache().len()
     }
 
-    async fn tell(&self, told: Vec<Event>) {
+    async fn publish(&self, changed: Vec<AllocatorEvent>) {
         if let Some(events) = &self.copy.options.events {
-            for event in told {
+            for event in changed {
                 // a receiver that is no longer interested has been dropped
                 let _ = events.send(event).await;
             }

@@ -10,61 +10,61 @@ use tokio_util::task::TaskTracker;
 use super::backend::Id;
 use super::key::AllocatorKey;
 use super::options::AllocatorOptions;
-use super::remote::Remotes;
-use super::state::State;
+use super::remote::RemoteCopies;
+use super::state::AllocatorState;
 
 /// Number of mutexes for keys. One per key would grow without bound, and keys that share one
 /// sometimes wait for each other needlessly. With 16 active tasks the chance of that is 15 in 256.
-const TURNS: usize = 256;
+const KEY_MUTEXES: usize = 256;
 
-pub(super) struct Shared<B> {
+pub(super) struct AllocatorShared<B> {
     pub(super) backend: B,
     pub(super) options: AllocatorOptions,
-    state: Mutex<State>,
+    state: Mutex<AllocatorState>,
     /// Mutexes that serialize the writes for a key. The store's locks belong to the whole process,
     /// and releasing a key must not overlap with allocating it.
-    turns: Vec<tokio::sync::Mutex<()>>,
+    key_mutexes: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
     /// Whether the first list is complete.
     pub(super) listed: watch::Sender<bool>,
     /// Notified after each change of the copy.
-    pub(super) told: Notify,
-    pub(super) remotes: Remotes,
+    pub(super) changed: Notify,
+    pub(super) remotes: RemoteCopies,
     pub(super) tasks: TaskTracker,
     pub(super) stop: CancellationToken,
 }
 
-impl<B> Shared<B> {
+impl<B> AllocatorShared<B> {
     pub(super) fn new(backend: B, options: AllocatorOptions) -> Self {
         Self {
-            state: Mutex::new(State::new(&options)),
+            state: Mutex::new(AllocatorState::new(&options)),
             backend,
             options,
-            turns: (0..TURNS).map(|_| tokio::sync::Mutex::new(())).collect(),
+            key_mutexes: (0..KEY_MUTEXES).map(|_| tokio::sync::Mutex::new(())).collect(),
             hasher: RandomState::new(),
             listed: watch::Sender::new(false),
-            told: Notify::new(),
-            remotes: Remotes::default(),
+            changed: Notify::new(),
+            remotes: RemoteCopies::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, AllocatorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the mutex of a key.
-    pub(super) fn turn(&self, key: &AllocatorKey) -> &tokio::sync::Mutex<()> {
-        let hash = usize::try_from(self.hasher.hash_one(key) % TURNS as u64).unwrap_or_default();
-        &self.turns[hash]
+    pub(super) fn key_mutex(&self, key: &AllocatorKey) -> &tokio::sync::Mutex<()> {
+        let hash = usize::try_from(self.hasher.hash_one(key) % KEY_MUTEXES as u64).unwrap_or_default();
+        &self.key_mutexes[hash]
     }
 
     /// Adds a use of a key that is in use here.
     pub(super) fn reuse(&self, key: &AllocatorKey) -> Option<Id> {
         let mut state = self.state();
         let id = state.local.reuse(key)?;
-        state.cache.insert_untold(id, key);
+        state.cache.insert_unreported(id, key);
         Some(id)
     }
 }

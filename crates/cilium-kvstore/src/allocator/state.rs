@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 
 use super::backend::{Id, Mutation};
 use super::cache::Cache;
-use super::event::{Event, EventKind};
+use super::event::{AllocatorEvent, AllocatorEventKind};
 use super::key::AllocatorKey;
-use super::local::{Given, LocalKeys};
+use super::local::{LocalKeys, LocalRelease};
 use super::options::{AllocatorOptions, Validator};
 use super::pool::IdPool;
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct AllocatorState {
     pub(super) cache: Cache,
     pub(super) local: LocalKeys,
     pub(super) pool: IdPool,
@@ -27,13 +27,13 @@ pub(super) struct State {
 
 /// Effects of a change in the store.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Applied {
-    pub(super) event: Option<Event>,
+pub(super) struct MutationEffects {
+    pub(super) event: Option<AllocatorEvent>,
     /// Number in use here that was deleted from the store and must be written again.
     pub(super) restore: Option<(Id, AllocatorKey)>,
 }
 
-impl State {
+impl AllocatorState {
     pub(super) fn new(options: &AllocatorOptions) -> Self {
         let mut cache = Cache::default();
         cache.begin_list();
@@ -41,78 +41,78 @@ impl State {
         Self { cache, local, pool, doubtful: HashMap::new(), restoring: HashSet::new(), is_relisting: false }
     }
 
-    /// Returns the number that a key has according to the copy, if it is certain that it is the
-    /// oldest one.
-    pub(super) fn left_id(&self, key: &AllocatorKey) -> Option<Id> {
+    /// Returns the number of a key in the copy, if it is certainly the key's oldest one.
+    pub(super) fn copied_id(&self, key: &AllocatorKey) -> Option<Id> {
         let first = self.cache.id(key).filter(|_| !self.is_relisting)?;
-        self.cache.is_told(first, key).then_some(first)
+        self.cache.is_reported(first, key).then_some(first)
     }
 
     /// Returns the numbers that a key had before `id`; `None` until the store has reported `id`,
     /// and with it all earlier entries.
     pub(super) fn earlier_ids(&self, id: Id, key: &AllocatorKey) -> Option<Vec<Id>> {
-        let is_told = !self.is_relisting && self.cache.is_told(id, key);
-        is_told.then(|| self.cache.ids(key).take_while(|earlier| *earlier != id).collect())
+        let is_reported = !self.is_relisting && self.cache.is_reported(id, key);
+        is_reported.then(|| self.cache.ids(key).take_while(|earlier| *earlier != id).collect())
     }
 
     /// Applies a change of the store.
-    pub(super) fn apply(&mut self, mutation: Mutation, options: &AllocatorOptions) -> Applied {
+    pub(super) fn apply(&mut self, mutation: Mutation, options: &AllocatorOptions) -> MutationEffects {
         match mutation {
             Mutation::ListDone => {
                 self.cache.finish_list();
-                Applied::default()
+                MutationEffects::default()
             }
             Mutation::Relisting => {
                 self.is_relisting = true;
-                Applied::default()
+                MutationEffects::default()
             }
             Mutation::Relisted => {
                 self.is_relisting = false;
-                Applied::default()
+                MutationEffects::default()
             }
             Mutation::Upsert(id, key, revision) => {
                 if !accepts(options.validator.as_ref(), id, Some(&key)) {
-                    return Applied::default();
+                    return MutationEffects::default();
                 }
                 self.pool.remove(options.unmasked(id));
-                let kind = if self.cache.insert(id, &key, revision).is_some() { EventKind::Modify } else { EventKind::Create };
-                Applied { event: Some(Event { kind, id, key }), restore: None }
+                let kind =
+                    if self.cache.insert(id, &key, revision).is_some() { AllocatorEventKind::Modify } else { AllocatorEventKind::Create };
+                MutationEffects { event: Some(AllocatorEvent { kind, id, key }), restore: None }
             }
             Mutation::Delete(id) => self.delete(id, options),
         }
     }
 
-    fn delete(&mut self, id: Id, options: &AllocatorOptions) -> Applied {
+    fn delete(&mut self, id: Id, options: &AllocatorOptions) -> MutationEffects {
         if !accepts(options.validator.as_ref(), id, None) {
-            return Applied::default();
+            return MutationEffects::default();
         }
         let used = self.local.key(id);
         if let Some(key) = used.filter(|_| options.master_key_protection) {
-            return Applied { event: None, restore: Some((id, key.clone())) };
+            return MutationEffects { event: None, restore: Some((id, key.clone())) };
         }
         if used.is_none() {
             self.pool.insert(options.unmasked(id));
         }
-        let event = self.cache.remove(id).map(|key| Event { kind: EventKind::Delete, id, key });
-        Applied { event, restore: None }
+        let event = self.cache.remove(id).map(|key| AllocatorEvent { kind: AllocatorEventKind::Delete, id, key });
+        MutationEffects { event, restore: None }
     }
 
     /// Releases one use of a key; `None` for a key that is not in use. If the number was deleted
     /// from the store while it was in use, the last release makes it free.
-    pub(super) fn release(&mut self, key: &AllocatorKey, options: &AllocatorOptions) -> Option<Given> {
-        let given = self.local.release(key)?;
-        if given.last_use && self.cache.key(given.id).is_none() {
-            self.pool.insert(options.unmasked(given.id));
+    pub(super) fn release(&mut self, key: &AllocatorKey, options: &AllocatorOptions) -> Option<LocalRelease> {
+        let release = self.local.release(key)?;
+        if release.last_use && self.cache.key(release.id).is_none() {
+            self.pool.insert(options.unmasked(release.id));
         }
-        Some(given)
+        Some(release)
     }
 
     /// Forgets a key whose number was given to another key. Returns the event if the key was in use
     /// here with this number.
-    pub(super) fn lose(&mut self, id: Id, key: &AllocatorKey) -> Option<Event> {
+    pub(super) fn lose(&mut self, id: Id, key: &AllocatorKey) -> Option<AllocatorEvent> {
         (self.local.id(key) == Some(id)).then(|| {
             self.local.forget(key);
-            Event { kind: EventKind::Lost, id, key: key.clone() }
+            AllocatorEvent { kind: AllocatorEventKind::Lost, id, key: key.clone() }
         })
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{self, Channel, Uri};
 
-use crate::endpoint::Address;
+use crate::endpoint::EndpointAddress;
 use crate::error::with_causes;
 use crate::tls::ClientTls;
 use crate::{ClientOptions, Endpoint, EtcdConfig, KvstoreError};
@@ -32,7 +32,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 type BoxedStream = Box<dyn Stream>;
 
 /// Opens the connection and creates its channel.
-pub(crate) async fn dial(file: &EtcdConfig, address: &Address, options: &ClientOptions) -> Result<Channel, KvstoreError> {
+pub(crate) async fn dial(file: &EtcdConfig, address: &EndpointAddress, options: &ClientOptions) -> Result<Channel, KvstoreError> {
     let authority = address.authority();
     let limit = options.connect_timeout;
     let opening = async {
@@ -46,10 +46,10 @@ pub(crate) async fn dial(file: &EtcdConfig, address: &Address, options: &ClientO
 /// certificate or requires one. In TLS 1.3 it reports that only after the handshake, and our own
 /// writes can break the connection before we have read it. This therefore opens a second connection
 /// and only reads.
-pub(crate) async fn tls_refusal(file: &EtcdConfig, address: &Address, options: &ClientOptions) -> Option<KvstoreError> {
+pub(crate) async fn tls_refusal(file: &EtcdConfig, address: &EndpointAddress, options: &ClientOptions) -> Option<KvstoreError> {
     let listening = async {
         let (mut stream, tls) = open_stream(file, address).await.ok()?;
-        // tokio-rustls gives TLS errors this kind; any other kind tells nothing new
+        // tokio-rustls gives TLS errors this kind; any other kind adds no information
         let error = stream.read_u8().await.err().filter(|error| error.kind() == io::ErrorKind::InvalidData)?;
         Some(tls?.refusal(&error))
     };
@@ -58,7 +58,7 @@ pub(crate) async fn tls_refusal(file: &EtcdConfig, address: &Address, options: &
 }
 
 /// Opens the stream. With TLS, also returns the object that explains its errors.
-async fn open_stream(file: &EtcdConfig, address: &Address) -> Result<(BoxedStream, Option<ClientTls>), KvstoreError> {
+async fn open_stream(file: &EtcdConfig, address: &EndpointAddress) -> Result<(BoxedStream, Option<ClientTls>), KvstoreError> {
     let authority = address.authority();
     // the files first: a missing certificate is a more useful error than a refused connection
     let connect = |cause| KvstoreError::Connect { authority: authority.clone(), cause };
@@ -82,7 +82,7 @@ async fn open_stream(file: &EtcdConfig, address: &Address) -> Result<(BoxedStrea
 
 /// Resolves the name of an endpoint: with the aliases of the client file, otherwise with the
 /// system's resolver.
-pub(crate) async fn resolve(file: &EtcdConfig, address: &Address) -> io::Result<Vec<SocketAddr>> {
+pub(crate) async fn resolve(file: &EtcdConfig, address: &EndpointAddress) -> io::Result<Vec<SocketAddr>> {
     if let Some(ips) = file.host_aliases.addresses(&address.host) {
         return Ok(ips.iter().map(|ip| SocketAddr::new(*ip, address.port)).collect());
     }
@@ -97,7 +97,7 @@ async fn read_tls(file: &EtcdConfig) -> io::Result<Result<ClientTls, KvstoreErro
 }
 
 /// Passes the stream to tonic once. When it breaks, each further connection attempt of tonic fails.
-async fn into_channel(stream: BoxedStream, address: &Address, options: &ClientOptions) -> Result<Channel, KvstoreError> {
+async fn into_channel(stream: BoxedStream, address: &EndpointAddress, options: &ClientOptions) -> Result<Channel, KvstoreError> {
     let authority = address.authority();
     let invalid = || KvstoreError::InvalidEndpoint { endpoint: Endpoint::new(&authority), reason: "not of the form https://host:port" };
     let uri = |scheme: &str| format!("{scheme}://{authority}").parse::<Uri>().map_err(|_| invalid());

@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 use x509_parser::prelude::FromDer;
 
 use super::dial::{resolve, tls_refusal};
-use crate::endpoint::Address;
+use crate::endpoint::EndpointAddress;
 use crate::tls::{ClientTls, ServerVerifier, tls_error};
 use crate::{CertificateFacts, ClientOptions, Endpoint, EtcdConfig, KvstoreError, TlsRefusal};
 
@@ -79,7 +79,7 @@ pub struct ServerFacts {
 /// # Errors
 /// [`KvstoreError`] if the endpoint or a file of the client cannot be used.
 pub async fn examine(file: &EtcdConfig, endpoint: &Endpoint, step_max: Duration) -> Result<Examination, KvstoreError> {
-    let address = Address::parse(endpoint, file.insecure_transport)?;
+    let address = EndpointAddress::parse(endpoint, file.insecure_transport)?;
     let mut found = Examination { host: address.host.clone(), ..Examination::default() };
     let addresses = within(step_max, addresses(file, &address)).await;
     found.addresses = Some(addresses.clone());
@@ -88,26 +88,26 @@ pub async fn examine(file: &EtcdConfig, endpoint: &Endpoint, step_max: Duration)
     found.connected = Some(connected.as_ref().map(|(_, peer, took)| (*peer, *took)).map_err(Clone::clone));
     let Ok((stream, _, _)) = connected else { return Ok(found) };
     if !address.secure {
-        found.server = Some(within(step_max, ask_version(stream, &address, None)).await.map_err(|unanswered| unanswered.text));
+        found.server = Some(within(step_max, request_version(stream, &address, None)).await.map_err(|unanswered| unanswered.text));
         return Ok(found);
     }
-    let recorder = Arc::new(Recorder::default());
+    let recorder = Arc::new(HandshakeRecorder::default());
     let tls = {
         let (file, recorder) = (file.clone(), Arc::clone(&recorder));
         let reading = tokio::task::spawn_blocking(move || recording(&file, &recorder));
         reading.await.map_err(|error| KvstoreError::Malformed { reason: error.to_string() })??
     };
-    let opened = shake_hands(&tls, stream, &address, step_max).await;
-    let mut handshake = recorder.told();
+    let opened = perform_handshake(&tls, stream, &address, step_max).await;
+    let mut handshake = recorder.facts();
     match opened {
         Ok(stream) => {
             let (_, session) = stream.get_ref();
             let version = session.protocol_version().and_then(|version| version.as_str()).unwrap_or("TLS");
             let suite = session.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()).unwrap_or("of an unknown suite");
             handshake.protocol = Some(format!("{}, {suite}", version.replace("TLSv1_", "TLS 1.")));
-            match within(step_max, ask_version(stream, &address, Some(&tls))).await {
+            match within(step_max, request_version(stream, &address, Some(&tls))).await {
                 Ok(server) => found.server = Some(Ok(server)),
-                Err(Unanswered { text, refusal }) => {
+                Err(VersionError { text, refusal }) => {
                     handshake.error = match refusal {
                         Some(refusal) => Some(refusal),
                         // our own write can break the connection before the alert is read
@@ -124,7 +124,7 @@ pub async fn examine(file: &EtcdConfig, endpoint: &Endpoint, step_max: Duration)
 }
 
 /// Returns why the server ends a second connection, on which nothing is written, if it does.
-async fn listen_for_refusal(file: &EtcdConfig, address: &Address, step_max: Duration) -> Option<TlsRefusal> {
+async fn listen_for_refusal(file: &EtcdConfig, address: &EndpointAddress, step_max: Duration) -> Option<TlsRefusal> {
     let options = ClientOptions { connect_timeout: step_max, ..ClientOptions::default() };
     match tls_refusal(file, address, &options).await? {
         KvstoreError::Tls { refusal, .. } => Some(refusal),
@@ -141,7 +141,7 @@ fn silence(limit: Duration) -> String {
     format!("no answer within {limit:?}")
 }
 
-async fn addresses(file: &EtcdConfig, address: &Address) -> Result<Vec<SocketAddr>, String> {
+async fn addresses(file: &EtcdConfig, address: &EndpointAddress) -> Result<Vec<SocketAddr>, String> {
     let found = resolve(file, address).await.map_err(|error| error.to_string())?;
     if found.is_empty() { Err("the name has no address".to_owned()) } else { Ok(found) }
 }
@@ -160,10 +160,10 @@ async fn connect(addresses: &[SocketAddr], step_max: Duration) -> Result<(TcpStr
     Err(last)
 }
 
-async fn shake_hands(
+async fn perform_handshake(
     tls: &ClientTls,
     stream: TcpStream,
-    address: &Address,
+    address: &EndpointAddress,
     limit: Duration,
 ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, TlsRefusal> {
     let connecting = async {
@@ -175,19 +175,19 @@ async fn shake_hands(
 }
 
 /// Reason why `/version` was not answered.
-struct Unanswered {
+struct VersionError {
     text: String,
     /// Error of TLS, if that was the reason.
     refusal: Option<TlsRefusal>,
 }
 
-impl From<String> for Unanswered {
+impl From<String> for VersionError {
     fn from(text: String) -> Self {
         Self { text, refusal: None }
     }
 }
 
-impl Unanswered {
+impl VersionError {
     fn from_http(error: &hyper::Error, tls: Option<&ClientTls>) -> Self {
         let cause = std::error::Error::source(error);
         let io = cause.and_then(|cause| cause.downcast_ref::<io::Error>());
@@ -205,12 +205,12 @@ impl Unanswered {
 
 /// Requests `GET /version`. In TLS 1.3 a server that refuses our certificate reports that only
 /// instead of this response.
-async fn ask_version(
+async fn request_version(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    address: &Address,
+    address: &EndpointAddress,
     tls: Option<&ClientTls>,
-) -> Result<ServerFacts, Unanswered> {
-    let shown = |error: hyper::Error| Unanswered::from_http(&error, tls);
+) -> Result<ServerFacts, VersionError> {
+    let shown = |error: hyper::Error| VersionError::from_http(&error, tls);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(shown)?;
     let request = hyper::Request::get("/version").header("host", address.authority()).body(Empty::<Bytes>::new());
     let request = request.map_err(|error| error.to_string())?;
@@ -244,39 +244,39 @@ fn seconds_of(date: &str) -> Option<i64> {
 
 /// Returns the client's TLS configuration, which records everything that the server presents and
 /// accepts any certificate: no data is sent over this connection.
-fn recording(file: &EtcdConfig, recorder: &Arc<Recorder>) -> Result<ClientTls, KvstoreError> {
+fn recording(file: &EtcdConfig, recorder: &Arc<HandshakeRecorder>) -> Result<ClientTls, KvstoreError> {
     let mut tls = ClientTls::read(file)?;
     let config = &mut tls.config;
     let verifier = Arc::clone(&tls.verifier);
-    config.dangerous().set_certificate_verifier(Arc::new(RecordServer { recorder: Arc::clone(recorder), verifier }));
+    config.dangerous().set_certificate_verifier(Arc::new(RecordingVerifier { recorder: Arc::clone(recorder), verifier }));
     config.client_auth_cert_resolver =
-        Arc::new(RecordRequest { recorder: Arc::clone(recorder), resolver: Arc::clone(&config.client_auth_cert_resolver) });
+        Arc::new(RecordingResolver { recorder: Arc::clone(recorder), resolver: Arc::clone(&config.client_auth_cert_resolver) });
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(tls)
 }
 
 /// Record of a handshake in progress.
 #[derive(Debug, Default)]
-struct Recorder(Mutex<Handshake>);
+struct HandshakeRecorder(Mutex<Handshake>);
 
-impl Recorder {
+impl HandshakeRecorder {
     fn note(&self, note: impl FnOnce(&mut Handshake)) {
         note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn told(&self) -> Handshake {
+    fn facts(&self) -> Handshake {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// Records the server's certificates and whether they are trusted.
 #[derive(Debug)]
-struct RecordServer {
-    recorder: Arc<Recorder>,
+struct RecordingVerifier {
+    recorder: Arc<HandshakeRecorder>,
     verifier: Arc<ServerVerifier>,
 }
 
-impl ServerCertVerifier for RecordServer {
+impl ServerCertVerifier for RecordingVerifier {
     fn verify_server_cert(
         &self,
         own: &CertificateDer<'_>,
@@ -318,12 +318,12 @@ impl ServerCertVerifier for RecordServer {
 
 /// Records that the server requested a certificate, and from which authorities.
 #[derive(Debug)]
-struct RecordRequest {
-    recorder: Arc<Recorder>,
+struct RecordingResolver {
+    recorder: Arc<HandshakeRecorder>,
     resolver: Arc<dyn ResolvesClientCert>,
 }
 
-impl ResolvesClientCert for RecordRequest {
+impl ResolvesClientCert for RecordingResolver {
     fn resolve(&self, authorities: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let shown = |der: &&[u8]| x509_parser::x509::X509Name::from_der(der).ok().map(|(_, name)| name.to_string());
         let key = self.resolver.resolve(authorities, schemes);
@@ -357,12 +357,12 @@ mod tests {
             }
             server.write_all(answer.as_bytes()).await.unwrap();
         };
-        let address = Address { host: "etcd".into(), port: 2379, secure: false };
-        tokio::join!(ask_version(client, &address, None), serving).0.map_err(|unanswered| unanswered.text)
+        let address = EndpointAddress { host: "etcd".into(), port: 2379, secure: false };
+        tokio::join!(request_version(client, &address, None), serving).0.map_err(|unanswered| unanswered.text)
     }
 
     #[tokio::test]
-    async fn a_server_that_closes_the_connection_behind_its_answer_has_answered() {
+    async fn a_server_may_close_the_connection_after_its_answer() {
         let expected = Ok(ServerFacts { version: "3.5.21".to_owned(), clock_ahead_seconds: None });
         // it is random which of the two is seen first
         for _ in 0..100 {

@@ -16,7 +16,7 @@ pub enum LeaseLife {
         remaining: Duration,
     },
     /// The lease has expired, was revoked, or never existed.
-    Gone,
+    NotFound,
     /// The server has no lease service, the user may not use it, or the lease id is 0.
     Unknown,
 }
@@ -42,7 +42,7 @@ impl Connection {
         let seconds = |seconds: i64| u64::try_from(seconds).map(Duration::from_secs).ok();
         Ok(match (seconds(reply.granted_ttl), seconds(reply.ttl)) {
             (Some(granted), Some(remaining)) if !granted.is_zero() => LeaseLife::Alive { granted, remaining },
-            _ => LeaseLife::Gone,
+            _ => LeaseLife::NotFound,
         })
     }
 }

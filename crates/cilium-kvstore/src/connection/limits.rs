@@ -63,26 +63,26 @@ impl Default for ClientOptions {
 
 /// Token bucket with a rate per second and a burst of the same size.
 ///
-/// The rate may be higher until [`Pace::caught_up`] is called, but the burst is always the usual
-/// one (Cilium's `pkg/kvstore/etcd.go`).
+/// The rate may be higher until [`RateLimiter::caught_up`] is called, but the burst is always the
+/// usual one (Cilium's `pkg/kvstore/etcd.go`).
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RateLimiter {
     burst: u32,
-    bucket: Mutex<Bucket>,
+    bucket: Mutex<TokenBucket>,
 }
 
 #[derive(Debug)]
-struct Bucket {
+struct TokenBucket {
     interval: Duration,
     /// Time when the next token would be due if tokens came one by one.
     next_due: Instant,
 }
 
-impl Pace {
+impl RateLimiter {
     /// Creates a bucket. The rate is at least one per second: with zero no call would ever run.
     pub(crate) fn new(per_second_max: u32, bootstrap: Option<u32>) -> Self {
         let interval = Duration::from_secs(1) / bootstrap.unwrap_or(per_second_max).max(1);
-        Self { burst: per_second_max.max(1), bucket: Mutex::new(Bucket { interval, next_due: Instant::now() }) }
+        Self { burst: per_second_max.max(1), bucket: Mutex::new(TokenBucket { interval, next_due: Instant::now() }) }
     }
 
     /// Sets the usual rate.
@@ -90,12 +90,12 @@ impl Pace {
         self.bucket().interval = Duration::from_secs(1) / self.burst;
     }
 
-    fn bucket(&self) -> MutexGuard<'_, Bucket> {
+    fn bucket(&self) -> MutexGuard<'_, TokenBucket> {
         self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a token, in the order of the calls.
-    pub(crate) async fn take(&self) {
+    pub(crate) async fn acquire(&self) {
         tokio::time::sleep_until(self.reserve()).await;
     }
 
@@ -114,12 +114,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_passes_at_once_and_the_rest_is_paced() {
-        let pace = Pace::new(20, None);
+    async fn a_burst_passes_at_once_and_further_calls_are_paced() {
+        let pace = RateLimiter::new(20, None);
         let start = Instant::now();
         let mut waits = Vec::new();
         for _ in 0..23 {
-            pace.take().await;
+            pace.acquire().await;
             waits.push(start.elapsed().as_millis());
         }
         let mut expected = vec![0; 20];
@@ -130,26 +130,26 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let start = Instant::now();
         for _ in 0..20 {
-            pace.take().await;
+            pace.acquire().await;
         }
         assert!(start.elapsed() < Duration::from_millis(10), "an idle bucket is full again, and no fuller");
-        pace.take().await;
+        pace.acquire().await;
         assert!(start.elapsed() >= Duration::from_millis(50));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn until_all_is_read_it_may_be_faster_in_bursts_of_the_same_size() {
-        let pace = Pace::new(10, Some(100));
+    async fn the_bootstrap_rate_has_the_same_burst() {
+        let pace = RateLimiter::new(10, Some(100));
         let start = Instant::now();
         for _ in 0..60 {
-            pace.take().await;
+            pace.acquire().await;
         }
         let fast = start.elapsed().as_millis();
         assert!((500..=520).contains(&fast), "50 beyond the burst at 100 a second: {fast} ms");
         pace.caught_up();
         let start = Instant::now();
         for _ in 0..20 {
-            pace.take().await;
+            pace.acquire().await;
         }
         assert!(start.elapsed() >= Duration::from_secs(1), "10 beyond the burst at 10 a second");
     }

@@ -4,7 +4,7 @@
 use etcd_client::proto::PbRangeResponse;
 use etcd_client::{GetOptions, GetStreamResponse};
 
-use super::tally::Tally;
+use super::list_checker::ListChecker;
 use crate::error::printable;
 use crate::{Connection, KeyValue, KvstoreError, Revision, prefix_end};
 
@@ -20,11 +20,11 @@ pub struct PagedList {
     connection: Connection,
     start: Vec<u8>,
     end: Vec<u8>,
-    /// Current number of keys per page; smaller than `asked` while values are large. 0 means
+    /// Current number of keys per page; smaller than `requested` while values are large. 0 means
     /// unlimited.
     limit: i64,
     /// Requested number of keys per page.
-    asked: i64,
+    requested: i64,
     /// Whether values are left out.
     keys_only: bool,
     /// Whether the connected member answers alone. It may be behind the others.
@@ -32,13 +32,13 @@ pub struct PagedList {
     /// Revision to read; `None` for the newest.
     at: Option<Revision>,
     /// Set by the first page, unless the list has an older revision.
-    tally: Option<Tally>,
+    checker: Option<ListChecker>,
     /// Stream with the remaining keys, if the server supports it.
     stream: Option<GetStreamResponse>,
     /// Whether the remaining keys must be requested page by page.
     in_pages: bool,
     /// Whether the first page has been requested.
-    begun: bool,
+    started: bool,
     done: bool,
 }
 
@@ -102,14 +102,14 @@ impl PagedList {
             start,
             end: prefix_end(prefix),
             limit,
-            asked: limit,
+            requested: limit,
             keys_only: false,
             serializable: false,
             at: None,
-            tally: None,
+            checker: None,
             stream: None,
             in_pages: false,
-            begun: false,
+            started: false,
             done: false,
         }
     }
@@ -118,13 +118,13 @@ impl PagedList {
     /// keys.
     pub(crate) fn of_keys(connection: Connection, prefix: &[u8], changed: &ChangedKeys) -> Self {
         let list = Self::new(connection, prefix);
-        let tally = Tally::new(list.start.clone(), list.end.clone(), changed.revision, changed.total_count);
-        Self { keys_only: true, tally: Some(tally), ..list }
+        let checker = ListChecker::new(list.start.clone(), list.end.clone(), changed.revision, changed.total_count);
+        Self { keys_only: true, checker: Some(checker), ..list }
     }
 
     /// Sets the number of keys per page; 0 means all.
     pub(crate) fn with_page_limit(self, limit: i64) -> Self {
-        Self { limit, asked: limit, ..self }
+        Self { limit, requested: limit, ..self }
     }
 
     /// Sets whether the connected member may answer alone.
@@ -148,7 +148,7 @@ impl PagedList {
         if self.done {
             return Ok(None);
         }
-        if !std::mem::replace(&mut self.begun, true) {
+        if !std::mem::replace(&mut self.started, true) {
             self.connection.pace().await;
         }
         if let Some(page) = self.next_of_stream().await? {
@@ -156,7 +156,7 @@ impl PagedList {
         }
         loop {
             let first = self.at.unwrap_or_default().0;
-            let (start, revision) = self.tally.as_ref().map_or((&*self.start, first), |tally| (tally.next(), tally.revision().0));
+            let (start, revision) = self.checker.as_ref().map_or((&*self.start, first), |checker| (checker.next(), checker.revision().0));
             let mut options = GetOptions::new().with_range(self.end.clone()).with_limit(self.limit).with_revision(revision);
             if self.keys_only {
                 options = options.with_keys_only();
@@ -177,7 +177,7 @@ impl PagedList {
     /// Returns the next part of the stream, once the list is known to have more than one page;
     /// `None` if the part must be requested as a page.
     async fn next_of_stream(&mut self) -> Result<Option<Page>, KvstoreError> {
-        if self.in_pages || self.tally.is_none() || !self.connection.has_range_stream() {
+        if self.in_pages || self.checker.is_none() || !self.connection.has_range_stream() {
             return Ok(None);
         }
         let is_new = self.stream.is_none();
@@ -200,20 +200,20 @@ impl PagedList {
 
     async fn next_part(&mut self) -> Result<Page, KvstoreError> {
         let no_list = || malformed("a part without a page before it");
-        let tally = self.tally.as_mut().ok_or_else(no_list)?;
+        let checker = self.checker.as_mut().ok_or_else(no_list)?;
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
-                let mut options = GetOptions::new().with_range(self.end.clone()).with_revision(tally.revision().0);
+                let mut options = GetOptions::new().with_range(self.end.clone()).with_revision(checker.revision().0);
                 if self.keys_only {
                     options = options.with_keys_only();
                 }
-                self.stream.insert(self.connection.range_stream(tally.next(), options).await?)
+                self.stream.insert(self.connection.range_stream(checker.next(), options).await?)
             }
         };
-        let part = self.connection.next_part(stream, tally.next(), tally.revision()).await?;
+        let part = self.connection.next_part(stream, checker.next(), checker.revision()).await?;
         self.done = part.header.is_some();
-        tally.take(part.kvs, self.done)
+        checker.accept(part.kvs, self.done)
     }
 
     fn accept(&mut self, reply: PbRangeResponse, newest: Revision) -> Result<Page, KvstoreError> {
@@ -221,24 +221,27 @@ impl PagedList {
         self.done = !reply.more;
         self.grow(&reply);
         let revision = self.at.unwrap_or(newest);
-        let tally = self.tally.get_or_insert_with(|| Tally::new(self.start.clone(), self.end.clone(), revision, count));
-        tally.take(reply.kvs, self.done)
+        let checker = self.checker.get_or_insert_with(|| ListChecker::new(self.start.clone(), self.end.clone(), revision, count));
+        checker.accept(reply.kvs, self.done)
     }
 
     /// Doubles a halved limit again if twice the last page would fill at most half a message.
     fn grow(&mut self, reply: &PbRangeResponse) {
-        let asked = self.asked;
-        let halved = self.limit != asked;
+        let requested = self.requested;
+        let halved = self.limit != requested;
         let bytes: usize = reply.kvs.iter().map(|key_value| key_value.key.len() + key_value.value.len()).sum();
         if halved && bytes.saturating_mul(4) <= self.connection.options().message_bytes_max {
             let doubled = self.limit.saturating_mul(2);
-            self.limit = if asked == 0 { doubled.min(PAGE_LIMIT_WHERE_UNLIMITED) } else { doubled.min(asked) };
+            self.limit = if requested == 0 { doubled.min(PAGE_LIMIT_WHERE_UNLIMITED) } else { doubled.min(requested) };
         }
     }
 
     fn too_large(&self, bytes_max: usize) -> KvstoreError {
-        let what =
-            format!("reading one key from {} to {}", printable(self.tally.as_ref().map_or(&self.start, Tally::next)), printable(&self.end));
+        let what = format!(
+            "reading one key from {} to {}",
+            printable(self.checker.as_ref().map_or(&self.start, ListChecker::next)),
+            printable(&self.end)
+        );
         KvstoreError::TooLarge { what, bytes_max }
     }
 }

@@ -30,11 +30,11 @@ pub struct Watch {
     subscription: Subscription,
     /// Revision of the response to the creation, until it is returned.
     created: Option<Revision>,
-    assembly: Assembly,
+    assembler: RevisionAssembler,
 }
 
 /// Combines the responses of one watch into complete revisions. No IO.
-struct Assembly {
+struct RevisionAssembler {
     expected: EtcdClusterId,
     what: String,
     message_bytes_max: usize,
@@ -42,7 +42,7 @@ struct Assembly {
     /// starts at it, and older etcds send additional old events (etcd #20221).
     read: Revision,
     /// Revision of the newest event that was returned; initially that of the read.
-    handed_out: Revision,
+    returned: Revision,
     /// Received events of a revision that is not complete yet. Between calls they belong to at most
     /// one revision.
     pending: Vec<Event>,
@@ -137,8 +137,8 @@ impl Connection {
         let subscription = timeout(limit, Box::pin(self.subscribe(CreateRequest { key: key.to_vec(), options }))).await;
         let subscription = subscription.map_err(|_| too_long())?;
         let subscription = subscription.map_err(|e| KvstoreError::from_call(what.clone(), message_bytes_max, &e))?;
-        let assembly = Assembly::new(self.etcd_cluster_id(), what.clone(), message_bytes_max, after);
-        let mut watch = Watch { subscription, created: None, assembly };
+        let assembler = RevisionAssembler::new(self.etcd_cluster_id(), what.clone(), message_bytes_max, after);
+        let mut watch = Watch { subscription, created: None, assembler };
         let first = watch.subscription.next_within(limit).await.map_err(|_| too_long())?;
         watch.begin(first)?;
         Ok(watch)
@@ -156,7 +156,7 @@ impl Watch {
         }
         loop {
             let response = self.subscription.next().await.ok_or_else(|| self.ended())?;
-            if let Some(message) = self.assembly.accept(response)? {
+            if let Some(message) = self.assembler.accept(response)? {
                 return Ok(message);
             }
         }
@@ -188,7 +188,7 @@ impl Watch {
     /// Processes the response to the creation.
     fn begin(&mut self, first: Option<PbWatchResponse>) -> Result<(), KvstoreError> {
         let response = first.ok_or_else(|| self.ended())?;
-        let revision = self.assembly.check(&response).inspect_err(|error| {
+        let revision = self.assembler.check(&response).inspect_err(|error| {
             if error.is_about_the_token() {
                 self.subscription.retire_stream();
             }
@@ -196,8 +196,8 @@ impl Watch {
         if !response.created {
             return Err(KvstoreError::Malformed { reason: "a watch that sends events before it is created".into() });
         }
-        if revision < self.assembly.read {
-            return Err(KvstoreError::WentBack { what: self.assembly.what.clone(), from: self.assembly.read, to: revision });
+        if revision < self.assembler.read {
+            return Err(KvstoreError::WentBack { what: self.assembler.what.clone(), from: self.assembler.read, to: revision });
         }
         self.created = Some(revision);
         Ok(())
@@ -205,9 +205,9 @@ impl Watch {
 
     /// Returns why there are no more responses.
     fn ended(&self) -> KvstoreError {
-        let what = self.assembly.what.clone();
+        let what = self.assembler.what.clone();
         let Some(error) = self.subscription.end() else { return KvstoreError::WatchEnded { what } };
-        match KvstoreError::from_call(what, self.assembly.message_bytes_max, error) {
+        match KvstoreError::from_call(what, self.assembler.message_bytes_max, error) {
             // The message was never read, so its watch is unknown. etcd would send it again; a list
             // avoids it with pages.
             KvstoreError::TooLarge { what, bytes_max } => KvstoreError::BatchTooLarge { what, bytes_max },
@@ -222,9 +222,9 @@ fn start_revision(after: Revision) -> Revision {
     after.max(FIRST_REVISION)
 }
 
-impl Assembly {
+impl RevisionAssembler {
     fn new(expected: EtcdClusterId, what: String, message_bytes_max: usize, after: Revision) -> Self {
-        Self { expected, what, message_bytes_max, read: after, handed_out: after, pending: Vec::new() }
+        Self { expected, what, message_bytes_max, read: after, returned: after, pending: Vec::new() }
     }
 
     /// Processes one response; `None` while it is only a part of a message.
@@ -233,18 +233,18 @@ impl Assembly {
         if response.watch_id == WATCH_ID_OF_STREAM {
             return Ok(Some(WatchMessage::Progress));
         }
-        let says_nothing = response.events.is_empty() && !response.fragment;
-        if says_nothing && header_revision < self.handed_out {
-            return Err(KvstoreError::WentBack { what: self.what.clone(), from: self.handed_out, to: header_revision });
+        let is_progress = response.events.is_empty() && !response.fragment;
+        if is_progress && header_revision < self.returned {
+            return Err(KvstoreError::WentBack { what: self.what.clone(), from: self.returned, to: header_revision });
         }
         self.append(response.events, header_revision)?;
         let complete = if response.fragment { self.take_complete_revisions() } else { std::mem::take(&mut self.pending) };
         if let Some(last) = complete.last() {
             let revision = last.mod_revision();
-            self.handed_out = revision;
+            self.returned = revision;
             return Ok(Some(WatchMessage::Events { revision, events: complete }));
         }
-        Ok(says_nothing.then_some(WatchMessage::Progress))
+        Ok(is_progress.then_some(WatchMessage::Progress))
     }
 
     /// Returns all events of a response in fragments except those of its newest revision, which may
@@ -268,7 +268,7 @@ impl Assembly {
             if revision <= self.read {
                 continue;
             }
-            if revision <= self.handed_out || self.pending.last().is_some_and(|last| revision < last.mod_revision()) {
+            if revision <= self.returned || self.pending.last().is_some_and(|last| revision < last.mod_revision()) {
                 return Err(KvstoreError::Malformed { reason: format!("{}: an event of revision {revision} out of order", self.what) });
             }
             if revision > header_revision {
@@ -317,12 +317,12 @@ mod tests {
 
     const CLUSTER: u64 = 0xabc;
 
-    fn assembly() -> Assembly {
+    fn assembler() -> RevisionAssembler {
         assembly_after(1)
     }
 
-    fn assembly_after(revision: i64) -> Assembly {
-        Assembly::new(EtcdClusterId(CLUSTER), "watching".into(), 1000, Revision(revision))
+    fn assembly_after(revision: i64) -> RevisionAssembler {
+        RevisionAssembler::new(EtcdClusterId(CLUSTER), "watching".into(), 1000, Revision(revision))
     }
 
     fn response(header_revision: i64, deleted: &[(&str, i64)]) -> PbWatchResponse {
@@ -349,46 +349,46 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_cut_into_fragments_is_handed_out_once_it_is_whole() {
-        let mut assembly = assembly();
-        assert_eq!(assembly.accept(fragment(&[("a", 2), ("b", 3)])).unwrap(), events(&[("a", 2)]));
-        assert_eq!(assembly.accept(fragment(&[("c", 3)])).unwrap(), None);
+    fn a_fragmented_revision_is_returned_once_it_is_complete() {
+        let mut assembler = assembler();
+        assert_eq!(assembler.accept(fragment(&[("a", 2), ("b", 3)])).unwrap(), events(&[("a", 2)]));
+        assert_eq!(assembler.accept(fragment(&[("c", 3)])).unwrap(), None);
         let requested = PbWatchResponse { watch_id: WATCH_ID_OF_STREAM, ..response(9, &[]) };
-        assert_eq!(assembly.accept(requested).unwrap(), Some(WatchMessage::Progress));
-        assert_eq!(assembly.accept(response(9, &[("d", 3), ("e", 4)])).unwrap(), events(&[("b", 3), ("c", 3), ("d", 3), ("e", 4)]));
-        assert_eq!(assembly.accept(response(9, &[])).unwrap(), Some(WatchMessage::Progress));
+        assert_eq!(assembler.accept(requested).unwrap(), Some(WatchMessage::Progress));
+        assert_eq!(assembler.accept(response(9, &[("d", 3), ("e", 4)])).unwrap(), events(&[("b", 3), ("c", 3), ("d", 3), ("e", 4)]));
+        assert_eq!(assembler.accept(response(9, &[])).unwrap(), Some(WatchMessage::Progress));
     }
 
     /// The watch starts at the revision that was read, and etcd before 3.4.38 and 3.5.22 sends old
     /// events to a watch that starts at a future revision.
     #[test]
-    fn what_was_read_before_is_dropped_and_progress_moves_nothing() {
-        let mut assembly = assembly_after(5);
-        assert_eq!(assembly.accept(response(5, &[("a", 5)])).unwrap(), None);
-        assert_eq!(assembly.accept(response(9, &[("a", 4), ("b", 5), ("c", 6)])).unwrap(), events(&[("c", 6)]));
-        assert_eq!(assembly.accept(response(9, &[("a", 3)])).unwrap(), None);
+    fn events_of_the_read_revision_are_dropped_and_progress_changes_nothing() {
+        let mut assembler = assembly_after(5);
+        assert_eq!(assembler.accept(response(5, &[("a", 5)])).unwrap(), None);
+        assert_eq!(assembler.accept(response(9, &[("a", 4), ("b", 5), ("c", 6)])).unwrap(), events(&[("c", 6)]));
+        assert_eq!(assembler.accept(response(9, &[("a", 3)])).unwrap(), None);
         // etcd before 3.4.25 and 3.5.8 sends a progress notification ahead of the events that it
         // covers
         for watch_id in [0, WATCH_ID_OF_STREAM] {
             let ahead = PbWatchResponse { watch_id, ..response(30, &[]) };
-            assert_eq!(assembly.accept(ahead).unwrap(), Some(WatchMessage::Progress));
+            assert_eq!(assembler.accept(ahead).unwrap(), Some(WatchMessage::Progress));
         }
-        assert_eq!(assembly.accept(response(30, &[("d", 7)])).unwrap(), events(&[("d", 7)]));
+        assert_eq!(assembler.accept(response(30, &[("d", 7)])).unwrap(), events(&[("d", 7)]));
     }
 
     #[test]
     fn every_response_must_be_of_the_same_etcd() {
         let of = |header| PbWatchResponse { header, ..response(2, &[("a", 2)]) };
-        let message = |response| assembly().accept(response).unwrap_err().to_string();
+        let message = |response| assembler().accept(response).unwrap_err().to_string();
         let other = PbResponseHeader { cluster_id: 0xdef, ..Default::default() };
         assert_eq!(message(of(Some(other))), "etcd cluster id changed from abc to def");
         assert_eq!(message(of(None)), "reply without header");
     }
 
     #[test]
-    fn what_ends_a_watch_says_what_to_do_next() {
+    fn the_end_of_a_watch_has_a_disposition() {
         let outcome = |response: PbWatchResponse| {
-            let error = assembly().accept(response).unwrap_err();
+            let error = assembler().accept(response).unwrap_err();
             (error.to_string(), error.disposition())
         };
         let compacted = PbWatchResponse { canceled: true, compact_revision: 7, ..response(9, &[]) };

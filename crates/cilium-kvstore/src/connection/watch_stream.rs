@@ -105,7 +105,7 @@ impl SharedStream {
         let (sender, responses) = mpsc::channel(RESPONSES_WAITING_MAX);
         let shared = Arc::new(StreamShared::default());
         let next_watch_id = FIRST_WATCH_ID + 1;
-        let reader = Reader { shared: Arc::clone(&shared), requests, creating: Some(sender), next_watch_id, watches: HashMap::new() };
+        let reader = StreamReader { shared: Arc::clone(&shared), requests, creating: Some(sender), next_watch_id, watches: HashMap::new() };
         let mut task = JoinSet::new();
         task.spawn(reader.run(response_stream, progress_interval));
         let stream = Arc::new(Self { shared, _reader: task });
@@ -141,9 +141,9 @@ impl Subscription {
     /// Returns the next response, or an error after `limit` of listening time. Time in which an
     /// unread watch blocks the stream does not count.
     pub(crate) async fn next_within(&mut self, limit: Duration) -> Result<Option<PbWatchResponse>, Elapsed> {
-        let begun = self.listened();
+        let started = self.listened();
         loop {
-            let left = limit.saturating_sub(self.listened().saturating_sub(begun));
+            let left = limit.saturating_sub(self.listened().saturating_sub(started));
             match timeout(left, self.next()).await {
                 Err(_) if !left.is_zero() => {}
                 done => return done,
@@ -211,7 +211,7 @@ impl StreamShared {
 }
 
 /// Task state of the only reader and writer of the stream.
-struct Reader {
+struct StreamReader {
     shared: Arc<StreamShared>,
     requests: WatchRequestSender,
     /// Receiver of the watch that is being created. The next request is sent after the response to
@@ -221,7 +221,7 @@ struct Reader {
     watches: HashMap<i64, ResponseSender>,
 }
 
-impl Drop for Reader {
+impl Drop for StreamReader {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.closed = true;
@@ -229,7 +229,7 @@ impl Drop for Reader {
     }
 }
 
-impl Reader {
+impl StreamReader {
     async fn run(mut self, mut responses: WatchResponseStream, progress_interval: Duration) {
         let mut progress = interval_at(Instant::now() + progress_interval, progress_interval);
         progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -240,7 +240,7 @@ impl Reader {
                 response = responses.message() => match response {
                     Ok(Some(response)) => {
                         self.shared.listens(false);
-                        self.hand_over(response.0).await;
+                        self.deliver(response.0).await;
                         self.shared.listens(true);
                     }
                     Ok(None) => break None,
@@ -261,7 +261,7 @@ impl Reader {
         let _ = self.shared.end.set(end);
     }
 
-    async fn hand_over(&mut self, response: PbWatchResponse) {
+    async fn deliver(&mut self, response: PbWatchResponse) {
         if response.created {
             let Some(sender) = self.creating.take() else { return };
             if !response.canceled {
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_response_that_is_not_taken_for_long_is_a_stall_and_silence_is_none() {
+    async fn an_unread_response_is_a_stall_and_silence_is_not() {
         let shared = StreamShared::default();
         shared.listens(true);
         for (held_up, stalls) in [(STALL_MIN / 2, 0), (STALL_MIN / 2, 0), (STALL_MIN, 1), (STALL_MIN / 2, 1), (2 * STALL_MIN, 2)] {

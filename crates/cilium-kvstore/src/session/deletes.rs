@@ -3,7 +3,7 @@
 //!
 //! etcd sends only deletes, so that writes below the prefix cost nothing here. A new connection
 //! resumes the watch at the last position. If that is impossible, or deletes may have been missed,
-//! the watcher sends [`Deleted::Unknown`] and the receiver compares the keys.
+//! the watcher sends [`DeleteEvent::Unknown`] and the receiver compares the keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const WARN_FROM: u32 = 5;
 
 /// Event of a [`DeleteWatcher`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Deleted {
+pub enum DeleteEvent {
     /// A key was deleted; it may have been written again since.
     Key(Vec<u8>),
     /// Deletes are reported from now on. Earlier deletes may have been missed.
@@ -33,40 +33,40 @@ pub enum Deleted {
 
 /// Reports deletes until it is dropped.
 pub struct DeleteWatcher {
-    deleted: mpsc::Receiver<Deleted>,
+    deleted: mpsc::Receiver<DeleteEvent>,
     _stop: DropGuard,
 }
 
 impl Session {
     /// Watches deletes below a prefix from now on, in the background. The first event is
-    /// [`Deleted::Unknown`]. At most `deleted_max` events are buffered; while the buffer is full,
-    /// nothing more is read from etcd.
+    /// [`DeleteEvent::Unknown`]. At most `deleted_max` events are buffered; while the buffer is
+    /// full, nothing more is read from etcd.
     #[must_use]
     pub fn watch_deletes(&self, prefix: &[u8], deleted_max: usize) -> DeleteWatcher {
         let (sender, deleted) = mpsc::channel(deleted_max.max(1));
         let stop = CancellationToken::new();
-        let watching = Watching { shared: Arc::clone(&self.shared), prefix: prefix.to_vec(), sender, at: None };
-        self.spawn(stop.clone(), watching.run());
+        let task = DeleteWatchTask { shared: Arc::clone(&self.shared), prefix: prefix.to_vec(), sender, at: None };
+        self.spawn(stop.clone(), task.run());
         DeleteWatcher { deleted, _stop: stop.drop_guard() }
     }
 }
 
 impl DeleteWatcher {
     /// Returns the next event; `None` once the session is closed.
-    pub async fn next(&mut self) -> Option<Deleted> {
+    pub async fn next(&mut self) -> Option<DeleteEvent> {
         self.deleted.recv().await
     }
 }
 
-struct Watching {
+struct DeleteWatchTask {
     shared: Arc<SessionState>,
     prefix: Vec<u8>,
-    sender: mpsc::Sender<Deleted>,
+    sender: mpsc::Sender<DeleteEvent>,
     /// Revision up to which everything was reported, and its etcd.
     at: Option<(EtcdClusterId, Revision)>,
 }
 
-impl Watching {
+impl DeleteWatchTask {
     async fn run(mut self) {
         let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         loop {
@@ -101,7 +101,7 @@ impl Watching {
         let mut watch = connection.watch_deletes(&self.prefix, Some(&end), after).await?;
         self.at = Some((id, after));
         backoff.reset();
-        if known.is_none() && self.sender.send(Deleted::Unknown).await.is_err() {
+        if known.is_none() && self.sender.send(DeleteEvent::Unknown).await.is_err() {
             return Ok(());
         }
         loop {
@@ -112,7 +112,7 @@ impl Watching {
             let WatchMessage::Events { events, revision } = message else { continue };
             for event in events {
                 if let Event::Delete { key, .. } = event
-                    && self.sender.send(Deleted::Key(key)).await.is_err()
+                    && self.sender.send(DeleteEvent::Key(key)).await.is_err()
                 {
                     return Ok(());
                 }

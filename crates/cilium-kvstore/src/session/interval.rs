@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Base interval while every endpoint is healthy.
-const INTERVAL_WELL: Duration = Duration::from_secs(30);
+const INTERVAL_HEALTHY: Duration = Duration::from_secs(30);
 /// Base interval while an endpoint is not healthy.
 const INTERVAL_FAILING: Duration = Duration::from_secs(5);
 
@@ -22,8 +22,8 @@ const INTERVAL_FAILING: Duration = Duration::from_secs(5);
 /// | 2048 | 228.8 s | 38.1 s |
 /// | 8192 | 270.3 s | 45.1 s |
 #[must_use]
-pub fn status_check_interval(nodes: u64, all_well: bool) -> Duration {
-    let base = if all_well { INTERVAL_WELL } else { INTERVAL_FAILING };
+pub fn status_check_interval(nodes: u64, all_healthy: bool) -> Duration {
+    let base = if all_healthy { INTERVAL_HEALTHY } else { INTERVAL_FAILING };
     if nodes == 0 {
         return base;
     }
@@ -37,9 +37,9 @@ mod tests {
 
     /// The table above, which equals Cilium's except for rounding.
     #[test]
-    fn the_table_holds() {
-        let tenths = |nodes, well| (status_check_interval(nodes, well).as_secs_f64() * 10.0).round() / 10.0;
-        for (nodes, well, failing) in [
+    fn the_documented_table_is_correct() {
+        let tenths = |nodes, healthy| (status_check_interval(nodes, healthy).as_secs_f64() * 10.0).round() / 10.0;
+        for (nodes, healthy, failing) in [
             (0, 30.0, 5.0),
             (1, 20.8, 3.5),
             (4, 48.3, 8.0),
@@ -50,7 +50,7 @@ mod tests {
             (2048, 228.8, 38.1),
             (8192, 270.3, 45.1),
         ] {
-            assert!((tenths(nodes, true) - well).abs() < 0.05 && (tenths(nodes, false) - failing).abs() < 0.05, "{nodes}");
+            assert!((tenths(nodes, true) - healthy).abs() < 0.05 && (tenths(nodes, false) - failing).abs() < 0.05, "{nodes}");
         }
     }
 }

@@ -29,7 +29,7 @@ const RENEWALS_AT_ONCE: usize = 8;
 const NO_SCOPE: u16 = u16::MAX;
 
 /// Callback for lost leases.
-type Observer = Arc<dyn Fn(&LostKeys) + Send + Sync>;
+type LeaseObserver = Arc<dyn Fn(&LostKeys) + Send + Sync>;
 
 /// Keys whose lease was lost.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ impl LostKeys {
 
     /// Returns whether a key is in the set.
     #[must_use]
-    pub fn had(&self, key: &[u8]) -> bool {
+    pub fn contains(&self, key: &[u8]) -> bool {
         self.hashes.binary_search(&self.hasher.hash_one(key)).is_ok()
     }
 
@@ -73,7 +73,7 @@ pub(super) struct Leases {
     life: Duration,
     keys_per_lease_max: u32,
     hasher: RandomState,
-    book: Mutex<Book>,
+    table: Mutex<LeaseTable>,
     /// Held while a lease is granted, so that only one is requested at a time. The waiting tasks
     /// then choose again.
     granting: tokio::sync::Mutex<()>,
@@ -82,31 +82,31 @@ pub(super) struct Leases {
 }
 
 #[derive(Default)]
-struct Book {
-    leases: BTreeMap<u32, Held>,
+struct LeaseTable {
+    leases: BTreeMap<u32, TrackedLease>,
     /// Internal number of each lease.
     numbers: HashMap<LeaseId, u32>,
     /// Leases of keys, by the hash of the key.
-    keys: HashMap<u64, Place>,
+    keys: HashMap<u64, KeyLease>,
     /// Prefixes and their observers. The index in this list is the scope.
-    observers: Vec<(Vec<u8>, Option<Observer>)>,
+    observers: Vec<(Vec<u8>, Option<LeaseObserver>)>,
     next_number: u32,
     /// Lease for the next new key.
     current: Option<u32>,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct KeyLease {
     lease: u32,
     scope: u16,
 }
 
-struct Held {
+struct TrackedLease {
     id: LeaseId,
     keys: u32,
     renew_at: Instant,
     lost_at: Instant,
-    gone: CancellationToken,
+    lost_token: CancellationToken,
 }
 
 impl Leases {
@@ -115,7 +115,7 @@ impl Leases {
             life,
             keys_per_lease_max: keys_per_lease_max.max(1),
             hasher: RandomState::new(),
-            book: Mutex::default(),
+            table: Mutex::default(),
             granting: tokio::sync::Mutex::new(()),
             changed: Notify::new(),
         }
@@ -133,10 +133,10 @@ impl Leases {
         if let Some(lease) = self.choose(key) {
             return Ok(lease);
         }
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         let id = connection.grant(self.life).await?;
         tracing::debug!(lease = format!("{:x}", id.0), life = ?self.life, "got a lease");
-        self.book().add(id, asked_at, self.life);
+        self.table().add(id, requested_at, self.life);
         self.changed.notify_one();
         Ok(self.choose(key).unwrap_or(id))
     }
@@ -146,73 +146,73 @@ impl Leases {
     pub(super) fn adopt(&self, key: &[u8], lease: LeaseId) {
         let hash = self.hasher.hash_one(key);
         let life = self.life;
-        if self.book().adopt(hash, key, lease, life) {
+        if self.table().adopt(hash, key, lease, life) {
             self.changed.notify_one();
         }
     }
 
     fn choose(&self, key: &[u8]) -> Option<LeaseId> {
         let hash = self.hasher.hash_one(key);
-        self.book().choose(hash, key, self.keys_per_lease_max)
+        self.table().choose(hash, key, self.keys_per_lease_max)
     }
 
     /// Returns the lease that a key is attached to.
     pub(super) fn lease_of(&self, key: &[u8]) -> Option<LeaseId> {
-        let book = self.book();
-        let place = book.keys.get(&self.hasher.hash_one(key))?;
-        book.leases.get(&place.lease).map(|held| held.id)
+        let table = self.table();
+        let key_lease = table.keys.get(&self.hasher.hash_one(key))?;
+        table.leases.get(&key_lease.lease).map(|lease| lease.id)
     }
 
     /// Stops counting a key.
     pub(super) fn release(&self, key: &[u8]) {
         let hash = self.hasher.hash_one(key);
-        self.book().release(hash);
+        self.table().release(hash);
     }
 
     /// Returns whether any key is counted.
     pub(super) fn is_in_use(&self) -> bool {
-        !self.book().keys.is_empty()
+        !self.table().keys.is_empty()
     }
 
     /// Returns the number of leases.
     pub(super) fn count(&self) -> usize {
-        self.book().leases.len()
+        self.table().leases.len()
     }
 
     /// Returns all leases, to be revoked.
     pub(super) fn ids(&self) -> Vec<LeaseId> {
-        self.book().leases.values().map(|held| held.id).collect()
+        self.table().leases.values().map(|lease| lease.id).collect()
     }
 
     /// Returns a token that is cancelled once the lease is lost; already cancelled if the lease is
     /// unknown.
-    pub(super) fn gone(&self, lease: LeaseId) -> CancellationToken {
-        self.book().held(lease).map_or_else(cancelled, |held| held.gone.clone())
+    pub(super) fn lost_token(&self, lease: LeaseId) -> CancellationToken {
+        self.table().lease(lease).map_or_else(cancelled, |lease| lease.lost_token.clone())
     }
 
     /// Sets or removes the observer of a prefix. Keys that are counted already keep their
     /// observer's scope.
-    pub(super) fn observe(&self, prefix: &[u8], observer: Option<Observer>) {
-        let mut book = self.book();
-        match book.observers.iter_mut().find(|(known, _)| known == prefix) {
-            Some((_, place)) => *place = observer,
-            None => book.observers.push((prefix.to_vec(), observer)),
+    pub(super) fn set_observer(&self, prefix: &[u8], observer: Option<LeaseObserver>) {
+        let mut table = self.table();
+        match table.observers.iter_mut().find(|(known, _)| known == prefix) {
+            Some((_, known)) => *known = observer,
+            None => table.observers.push((prefix.to_vec(), observer)),
         }
     }
 
     /// Handles leases that etcd no longer has. Scans all keys only once for all leases, because a
     /// wiped etcd loses all of them.
     pub(super) fn lose(&self, leases: &[LeaseId]) {
-        let mut book = self.book();
-        let lost: BTreeSet<u32> = leases.iter().filter_map(|lease| book.numbers.get(lease).copied()).collect();
+        let mut table = self.table();
+        let lost: BTreeSet<u32> = leases.iter().filter_map(|lease| table.numbers.get(lease).copied()).collect();
         if lost.is_empty() {
             return;
         }
-        let told = book.lose(&lost, &self.hasher);
-        drop(book);
+        let affected = table.lose(&lost, &self.hasher);
+        drop(table);
         let first = leases.first().map(|lease| format!("{:x}", lease.0));
         tracing::warn!(count = lost.len(), first, "leases were lost: their writers write the keys again");
-        for (observer, lost) in told {
+        for (observer, lost) in affected {
             observer(&lost);
         }
     }
@@ -225,7 +225,7 @@ impl Leases {
     /// Renews all leases at once, because this etcd may no longer have them.
     pub(super) fn renew_all(&self) {
         let now = Instant::now();
-        self.book().leases.values_mut().for_each(|held| held.renew_at = now);
+        self.table().leases.values_mut().for_each(|lease| lease.renew_at = now);
         self.changed.notify_one();
     }
 
@@ -233,7 +233,7 @@ impl Leases {
     /// renewals are repeated until the lease has expired.
     pub(super) async fn keep(&self, connection: impl Fn() -> Option<Connection>) {
         loop {
-            let next = self.book().leases.values().map(|held| held.renew_at.min(held.lost_at)).min();
+            let next = self.table().leases.values().map(|lease| lease.renew_at.min(lease.lost_at)).min();
             let wait = async {
                 match next {
                     Some(time) => tokio::time::sleep_until(time).await,
@@ -245,14 +245,14 @@ impl Leases {
                 () = self.changed.notified() => continue,
             }
             let now = Instant::now();
-            let over: Vec<LeaseId> = self.book().leases.values().filter(|held| held.lost_at <= now).map(|held| held.id).collect();
+            let over: Vec<LeaseId> = self.table().leases.values().filter(|lease| lease.lost_at <= now).map(|lease| lease.id).collect();
             self.lose(&over);
             self.renew_due(connection(), now).await;
         }
     }
 
     async fn renew_due(&self, connection: Option<Connection>, now: Instant) {
-        let due: Vec<LeaseId> = self.book().leases.values().filter(|held| held.renew_at <= now).map(|held| held.id).collect();
+        let due: Vec<LeaseId> = self.table().leases.values().filter(|lease| lease.renew_at <= now).map(|lease| lease.id).collect();
         let Some(connection) = connection else {
             due.into_iter().for_each(|lease| self.retry(lease));
             return;
@@ -262,15 +262,15 @@ impl Leases {
         let calls = due.into_iter().map(|lease| {
             let connection = connection.clone();
             async move {
-                let asked_at = Instant::now();
-                (lease, asked_at, connection.keep_alive(lease, limit).await)
+                let requested_at = Instant::now();
+                (lease, requested_at, connection.keep_alive(lease, limit).await)
             }
         });
         let mut answers = stream::iter(calls).buffer_unordered(RENEWALS_AT_ONCE);
         let mut lost = Vec::new();
-        while let Some((lease, asked_at, answer)) = answers.next().await {
+        while let Some((lease, requested_at, answer)) = answers.next().await {
             match answer {
-                Ok(true) => self.renewed(lease, asked_at),
+                Ok(true) => self.set_renewed(lease, requested_at),
                 Ok(false) => lost.push(lease),
                 Err(error) => {
                     tracing::debug!(lease = format!("{:x}", lease.0), %error, "cannot renew a lease");
@@ -281,35 +281,41 @@ impl Leases {
         self.lose(&lost);
     }
 
-    fn renewed(&self, lease: LeaseId, asked_at: Instant) {
-        if let Some(held) = self.book().held(lease) {
-            (held.renew_at, held.lost_at) = (asked_at + self.life / 3, asked_at + self.life);
+    fn set_renewed(&self, lease: LeaseId, requested_at: Instant) {
+        if let Some(lease) = self.table().lease(lease) {
+            (lease.renew_at, lease.lost_at) = (requested_at + self.life / 3, requested_at + self.life);
         }
     }
 
     fn retry(&self, lease: LeaseId) {
-        if let Some(held) = self.book().held(lease) {
-            held.renew_at = Instant::now() + RETRY_INTERVAL;
+        if let Some(lease) = self.table().lease(lease) {
+            lease.renew_at = Instant::now() + RETRY_INTERVAL;
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, LeaseTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
-    fn held(&mut self, lease: LeaseId) -> Option<&mut Held> {
+impl LeaseTable {
+    fn lease(&mut self, lease: LeaseId) -> Option<&mut TrackedLease> {
         let number = self.numbers.get(&lease)?;
         self.leases.get_mut(number)
     }
 
-    fn add(&mut self, id: LeaseId, asked_at: Instant, life: Duration) {
+    fn add(&mut self, id: LeaseId, requested_at: Instant, life: Duration) {
         let number = self.next_number;
         self.next_number = self.next_number.wrapping_add(1);
         // a new lease is renewed after a third of its life
-        let held = Held { id, keys: 0, renew_at: asked_at + life / 3, lost_at: asked_at + life, gone: CancellationToken::new() };
-        self.leases.insert(number, held);
+        let lease = TrackedLease {
+            id,
+            keys: 0,
+            renew_at: requested_at + life / 3,
+            lost_at: requested_at + life,
+            lost_token: CancellationToken::new(),
+        };
+        self.leases.insert(number, lease);
         self.numbers.insert(id, number);
         self.current = Some(number);
     }
@@ -322,34 +328,34 @@ impl Book {
             let now = Instant::now();
             self.add(id, now, life);
             let number = self.next_number.wrapping_sub(1);
-            if let Some(held) = self.leases.get_mut(&number) {
-                held.renew_at = now;
+            if let Some(lease) = self.leases.get_mut(&number) {
+                lease.renew_at = now;
             }
             self.current = current;
             number
         });
         self.release(hash);
         let scope = self.scope(key);
-        self.keys.insert(hash, Place { lease: number, scope });
-        if let Some(held) = self.leases.get_mut(&number) {
-            held.keys += 1;
+        self.keys.insert(hash, KeyLease { lease: number, scope });
+        if let Some(lease) = self.leases.get_mut(&number) {
+            lease.keys += 1;
         }
         known.is_none()
     }
 
     fn choose(&mut self, hash: u64, key: &[u8], keys_per_lease_max: u32) -> Option<LeaseId> {
-        if let Some(held) = self.keys.get(&hash).and_then(|place| self.leases.get(&place.lease)) {
-            return Some(held.id);
+        if let Some(lease) = self.keys.get(&hash).and_then(|key_lease| self.leases.get(&key_lease.lease)) {
+            return Some(lease.id);
         }
-        let has_room = |number: &u32, book: &Self| book.leases.get(number).is_some_and(|held| held.keys < keys_per_lease_max);
+        let has_room = |number: &u32, table: &Self| table.leases.get(number).is_some_and(|lease| lease.keys < keys_per_lease_max);
         let number = self.current.filter(|number| has_room(number, self));
         let number = number.or_else(|| self.leases.keys().copied().find(|number| has_room(number, self)))?;
         self.current = Some(number);
         let scope = self.scope(key);
-        self.keys.insert(hash, Place { lease: number, scope });
-        self.leases.get_mut(&number).map(|held| {
-            held.keys += 1;
-            held.id
+        self.keys.insert(hash, KeyLease { lease: number, scope });
+        self.leases.get_mut(&number).map(|lease| {
+            lease.keys += 1;
+            lease.id
         })
     }
 
@@ -357,39 +363,39 @@ impl Book {
     fn scope(&self, key: &[u8]) -> u16 {
         let matching = self.observers.iter().enumerate().filter(|(_, (prefix, _))| key.starts_with(prefix));
         let longest = matching.max_by_key(|(_, (prefix, _))| prefix.len());
-        longest.and_then(|(place, _)| u16::try_from(place).ok()).unwrap_or(NO_SCOPE)
+        longest.and_then(|(index, _)| u16::try_from(index).ok()).unwrap_or(NO_SCOPE)
     }
 
     fn release(&mut self, hash: u64) {
-        if let Some(place) = self.keys.remove(&hash)
-            && let Some(held) = self.leases.get_mut(&place.lease)
+        if let Some(key_lease) = self.keys.remove(&hash)
+            && let Some(lease) = self.leases.get_mut(&key_lease.lease)
         {
-            held.keys -= 1;
+            lease.keys -= 1;
         }
     }
 
     /// Removes leases and their keys. Returns the observers to call, each with its lost keys.
-    fn lose(&mut self, leases: &BTreeSet<u32>, hasher: &RandomState) -> Vec<(Observer, LostKeys)> {
+    fn lose(&mut self, leases: &BTreeSet<u32>, hasher: &RandomState) -> Vec<(LeaseObserver, LostKeys)> {
         for number in leases {
-            if let Some(held) = self.leases.remove(number) {
-                self.numbers.remove(&held.id);
-                held.gone.cancel();
+            if let Some(lease) = self.leases.remove(number) {
+                self.numbers.remove(&lease.id);
+                lease.lost_token.cancel();
             }
         }
         let mut by_scope: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
-        self.keys.retain(|hash, place| {
-            let lost = leases.contains(&place.lease);
+        self.keys.retain(|hash, key_lease| {
+            let lost = leases.contains(&key_lease.lease);
             if lost {
-                by_scope.entry(place.scope).or_default().push(*hash);
+                by_scope.entry(key_lease.scope).or_default().push(*hash);
             }
             !lost
         });
-        let told = by_scope.into_iter().filter_map(|(scope, mut hashes)| {
+        let affected = by_scope.into_iter().filter_map(|(scope, mut hashes)| {
             let (_, observer) = self.observers.get(usize::from(scope))?;
             hashes.sort_unstable();
             Some((observer.clone()?, LostKeys { hasher: hasher.clone(), hashes: hashes.into() }))
         });
-        told.collect()
+        affected.collect()
     }
 }
 
@@ -408,11 +414,11 @@ mod tests {
     }
 
     fn grant(leases: &Leases, id: i64) {
-        leases.book().add(LeaseId(id), Instant::now(), leases.life);
+        leases.table().add(LeaseId(id), Instant::now(), leases.life);
     }
 
     #[tokio::test]
-    async fn a_key_keeps_its_lease_and_new_ones_fill_the_current_one_then_any_with_room() {
+    async fn keys_keep_their_lease_and_new_keys_fill_the_current_one() {
         let leases = Leases::new(Duration::from_secs(60), 2);
         assert_eq!(choose(&leases, "a"), None, "there is none to be had");
         grant(&leases, 1);
@@ -428,25 +434,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_lost_lease_each_observer_hears_of_the_keys_below_its_prefix() {
+    async fn observers_get_the_lost_keys_below_their_prefix() {
         let leases = Leases::new(Duration::from_secs(60), 100);
-        type Heard = Vec<(&'static str, usize, bool, bool)>;
-        let heard: Arc<Mutex<Heard>> = Arc::default();
+        type LossReports = Vec<(&'static str, usize, bool, bool)>;
+        let reports: Arc<Mutex<LossReports>> = Arc::default();
         for prefix in ["n/", "n/x/", "s/"] {
-            let heard = Arc::clone(&heard);
-            let note = move |lost: &LostKeys| heard.lock().unwrap().push((prefix, lost.len(), lost.had(b"n/a"), lost.had(b"n/x/a")));
-            leases.observe(prefix.as_bytes(), Some(Arc::new(note)));
+            let reports = Arc::clone(&reports);
+            let note =
+                move |lost: &LostKeys| reports.lock().unwrap().push((prefix, lost.len(), lost.contains(b"n/a"), lost.contains(b"n/x/a")));
+            leases.set_observer(prefix.as_bytes(), Some(Arc::new(note)));
         }
         grant(&leases, 1);
         for key in ["n/a", "n/b", "n/x/a", "elsewhere"] {
             choose(&leases, key);
         }
-        let gone = leases.gone(LeaseId(1));
-        leases.observe(b"s/", None);
+        let lost_token = leases.lost_token(LeaseId(1));
+        leases.set_observer(b"s/", None);
         leases.lose(&[LeaseId(1)]);
         leases.lose(&[LeaseId(1)]);
-        assert_eq!(*heard.lock().unwrap(), [("n/", 2, true, false), ("n/x/", 1, false, true)]);
-        assert!(gone.is_cancelled() && !leases.is_in_use());
+        assert_eq!(*reports.lock().unwrap(), [("n/", 2, true, false), ("n/x/", 1, false, true)]);
+        assert!(lost_token.is_cancelled() && !leases.is_in_use());
         assert_eq!(choose(&leases, "n/a"), None, "a lost lease is not chosen");
     }
 }

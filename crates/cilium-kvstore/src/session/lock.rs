@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::in_process::Leftover;
 use super::mutex::{LockKey, acquire, key_of};
+use super::path_locks::AbandonedLock;
 use super::{Session, SessionState};
 use crate::error::printable;
 use crate::{KvstoreError, LeaseId};
@@ -28,13 +28,13 @@ const CLEANING_INTERVAL: Duration = Duration::from_millis(500);
 /// Held lock. Dropping it releases the lock in the background; [`KvLocker::unlock`] reports the
 /// result.
 pub struct KvLocker {
-    holding: Holding,
+    held_path: HeldPath,
     lock: LockKey,
     lease_gone: CancellationToken,
 }
 
 /// Path that is locked in this process, with its key in etcd if it may exist.
-struct Holding {
+struct HeldPath {
     shared: Arc<SessionState>,
     path: Vec<u8>,
     owner: u64,
@@ -42,10 +42,10 @@ struct Holding {
     done: bool,
 }
 
-/// Deletes the keys of dropped holders in the background. Holds at most one entry per lock.
+/// Deletes the keys of dropped locks in the background. Has at most one entry per lock.
 #[derive(Default)]
-pub(super) struct Janitor {
-    left: Mutex<Vec<Leftover>>,
+pub(super) struct LockCleaner {
+    left: Mutex<Vec<AbandonedLock>>,
     more: Notify,
 }
 
@@ -72,22 +72,22 @@ impl Session {
     pub(super) async fn lock(&self, path: &[u8], for_long: bool) -> Result<KvLocker, KvstoreError> {
         let shared = &self.shared;
         let owner = shared.paths.lock(path, for_long).await;
-        let mut holding = Holding { shared: Arc::clone(shared), path: path.to_vec(), owner, key: None, done: false };
+        let mut held_path = HeldPath { shared: Arc::clone(shared), path: path.to_vec(), owner, key: None, done: false };
         let connection = shared.connection(|| format!("locking {}", printable(path))).await?;
         let lease = shared.locks.lease_for(&connection, path).await?;
         let key = key_of(path, lease);
         shared.paths.set_key(path, owner, &key);
-        holding.key = Some(key);
+        held_path.key = Some(key);
         let lock = acquire(&connection, path, lease).await.inspect_err(|error| shared.note_lost_lock_lease(error, lease))?;
-        shared.paths.taken(path, owner);
-        Ok(KvLocker { holding, lock, lease_gone: shared.locks.gone(lease) })
+        shared.paths.set_acquired(path, owner);
+        Ok(KvLocker { held_path, lock, lease_gone: shared.locks.lost_token(lease) })
     }
 
     /// Takes away the locks that this process has held for more than 30 s, because their holders
     /// forgot them. Returns their number. A session also does this itself every 30 s.
     #[must_use = "some locks were not released"]
     pub fn run_locks_gc(&self) -> usize {
-        self.shared.sweep_once()
+        self.shared.release_stale_locks()
     }
 }
 
@@ -95,7 +95,7 @@ impl KvLocker {
     /// Returns the locked path.
     #[must_use]
     pub fn path(&self) -> &[u8] {
-        &self.holding.path
+        &self.held_path.path
     }
 
     /// Returns the key and revision that a transaction compares to be under this lock.
@@ -116,19 +116,19 @@ impl KvLocker {
     /// [`KvstoreError`]; the lock is then released in the background. `LockLost` if it had been
     /// taken away.
     pub async fn unlock(mut self) -> Result<(), KvstoreError> {
-        let (shared, path) = (Arc::clone(&self.holding.shared), self.holding.path.clone());
+        let (shared, path) = (Arc::clone(&self.held_path.shared), self.held_path.path.clone());
         let what = || format!("unlocking {}", printable(&path));
-        if !shared.paths.begin_unlock(&path, self.holding.owner) {
-            self.holding.done = true;
+        if !shared.paths.begin_unlock(&path, self.held_path.owner) {
+            self.held_path.done = true;
             return Err(KvstoreError::LockLost { what: format!("{}: lock has already been released", what()) });
         }
         shared.connection(what).await?.delete_at_once(&self.lock.key).await?;
-        self.holding.finish();
+        self.held_path.finish();
         Ok(())
     }
 }
 
-impl Holding {
+impl HeldPath {
     /// Unlocks the path, because its key was deleted or never existed.
     fn finish(&mut self) {
         self.done = true;
@@ -137,7 +137,7 @@ impl Holding {
     }
 }
 
-impl Drop for Holding {
+impl Drop for HeldPath {
     fn drop(&mut self) {
         if self.done {
             return;
@@ -146,13 +146,13 @@ impl Drop for Holding {
             self.finish();
         } else {
             self.shared.paths.begin_unlock(&self.path, self.owner);
-            self.shared.janitor.take([Leftover { path: self.path.clone(), owner: self.owner, key: self.key.take() }]);
+            self.shared.lock_cleaner.add([AbandonedLock { path: self.path.clone(), owner: self.owner, key: self.key.take() }]);
         }
     }
 }
 
-impl Janitor {
-    fn take(&self, left: impl IntoIterator<Item = Leftover>) {
+impl LockCleaner {
+    fn add(&self, left: impl IntoIterator<Item = AbandonedLock>) {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
         self.more.notify_one();
     }
@@ -166,30 +166,30 @@ impl SessionState {
         }
     }
 
-    fn sweep_once(&self) -> usize {
-        let stale = self.paths.take_stale(STALE_AFTER);
+    fn release_stale_locks(&self) -> usize {
+        let stale = self.paths.abandon_stale(STALE_AFTER);
         let count = stale.len();
         for left in &stale {
             tracing::error!(path = printable(&left.path), "a lock was held for more than 30 s: releasing it");
         }
-        self.janitor.take(stale);
+        self.lock_cleaner.add(stale);
         count
     }
 
     /// Takes away forgotten locks for as long as the session lives.
-    pub(super) async fn sweep_locks(&self) {
+    pub(super) async fn sweep_stale_locks(&self) {
         loop {
             tokio::time::sleep(STALE_AFTER).await;
-            self.sweep_once();
+            self.release_stale_locks();
         }
     }
 
-    /// Deletes the keys of dropped holders for as long as the session lives. Their lease is renewed
+    /// Deletes the keys of dropped locks for as long as the session lives. Their lease is renewed
     /// until then, so no other process could get the lock.
-    pub(super) async fn clean_locks(&self) {
+    pub(super) async fn delete_abandoned_locks(&self) {
         loop {
             let Some(connection) = self.connection_at_last().await else { return };
-            let left = std::mem::take(&mut *self.janitor.left.lock().unwrap_or_else(PoisonError::into_inner));
+            let left = std::mem::take(&mut *self.lock_cleaner.left.lock().unwrap_or_else(PoisonError::into_inner));
             let mut kept = Vec::new();
             for left in left {
                 let deleted = match &left.key {
@@ -209,9 +209,9 @@ impl SessionState {
                 }
             }
             if kept.is_empty() {
-                self.janitor.more.notified().await;
+                self.lock_cleaner.more.notified().await;
             } else {
-                self.janitor.left.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
+                self.lock_cleaner.left.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
                 tokio::time::sleep(CLEANING_INTERVAL).await;
             }
         }

@@ -51,7 +51,7 @@ impl Session {
     pub async fn update_if_different_if_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<bool, KvstoreError> {
         let updating = async {
             match self.read_locked(key, GetOptions::new(), lock).await {
-                Ok(found) if self.is_as_wanted(found.first(), value, life) => return Ok(false),
+                Ok(found) if self.is_up_to_date(found.first(), value, life) => return Ok(false),
                 Err(error @ KvstoreError::LockLost { .. }) => return Err(error),
                 Ok(_) | Err(_) => {}
             }
@@ -69,15 +69,15 @@ impl Session {
     pub async fn create_only_if_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<bool, KvstoreError> {
         let creating = async {
             let what = || format!("creating {}", printable(key));
-            let (connection, lease) = self.shared.to_write(key, life, what).await?;
+            let (connection, lease) = self.shared.connection_and_lease(key, life, what).await?;
             let put = [put_op(key, value, lease)];
             let txn = Txn::new().when([absent(key), lock.comparator().comparison()]).and_then(put).or_else([TxnOp::get(key, None)]);
             let result = connection.transact(what, txn).await;
-            let (reply, _) = self.shared.noted(result, lease)?;
+            let (reply, _) = self.shared.note_lost_lease(result, lease)?;
             if reply.succeeded {
                 return Ok(true);
             }
-            self.shared.not_written(key, life);
+            self.shared.release_unwritten(key, life);
             if range(&reply, 0)?.kvs.is_empty() { Err(lost(&what())) } else { Ok(false) }
         };
         self.traced("create_only_if_locked", key, creating).await
@@ -103,9 +103,9 @@ impl Session {
 
     async fn put_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<Revision, KvstoreError> {
         let what = || format!("writing {}", printable(key));
-        let (connection, lease) = self.shared.to_write(key, life, what).await?;
+        let (connection, lease) = self.shared.connection_and_lease(key, life, what).await?;
         let txn = Txn::new().when([lock.comparator().comparison()]).and_then([put_op(key, value, lease)]);
-        let (reply, revision) = self.shared.noted(connection.transact(what, txn).await, lease)?;
+        let (reply, revision) = self.shared.note_lost_lease(connection.transact(what, txn).await, lease)?;
         if reply.succeeded { Ok(revision) } else { Err(lost(&what())) }
     }
 
@@ -115,9 +115,9 @@ impl Session {
         lock: &KvLocker,
         operation: TxnOp,
     ) -> Result<(PbTxnResponse, Revision), KvstoreError> {
-        let connection = self.shared.turn(&what).await?;
+        let connection = self.shared.paced_connection(&what).await?;
         let txn = Txn::new().when([lock.comparator().comparison()]).and_then([operation]);
-        let (reply, revision) = self.shared.noted(connection.transact(&what, txn).await, LeaseId(0))?;
+        let (reply, revision) = self.shared.note_lost_lease(connection.transact(&what, txn).await, LeaseId(0))?;
         if reply.succeeded { Ok((reply, revision)) } else { Err(lost(&what())) }
     }
 }

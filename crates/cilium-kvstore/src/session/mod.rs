@@ -9,14 +9,14 @@
 //! what to do.
 
 mod deletes;
-mod in_process;
 mod interval;
 mod leases;
-mod life;
 mod lock;
 mod locked;
 mod mutex;
 mod operations;
+mod path_locks;
+mod reconnect;
 mod status;
 mod transaction;
 mod users;
@@ -31,12 +31,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::in_process::PathLocks;
 use self::leases::Leases;
-use self::lock::Janitor;
+use self::lock::LockCleaner;
+use self::path_locks::PathLocks;
 use crate::{ClientOptions, Connection, EtcdConfig, KvstoreError, LeaseId};
 
-pub use self::deletes::{DeleteWatcher, Deleted};
+pub use self::deletes::{DeleteEvent, DeleteWatcher};
 pub use self::interval::status_check_interval;
 pub use self::leases::LostKeys;
 pub use self::lock::KvLocker;
@@ -117,18 +117,18 @@ struct SessionState {
     options: SessionOptions,
     cancel: CancellationToken,
     tasks: TaskTracker,
-    link: watch::Sender<Link>,
+    current: watch::Sender<CurrentConnection>,
     keys: Leases,
     locks: Leases,
     paths: PathLocks,
-    janitor: Janitor,
+    lock_cleaner: LockCleaner,
     caught_up: AtomicBool,
     status: Mutex<SessionStatus>,
 }
 
 /// State of the current connection.
 #[derive(Clone, Default)]
-struct Link {
+struct CurrentConnection {
     connection: Option<Connection>,
     /// Whether the heartbeat was listed, so that operations may use the connection.
     ready: bool,
@@ -148,15 +148,15 @@ impl Session {
             options,
             cancel,
             tasks: TaskTracker::new(),
-            link: watch::Sender::new(Link::default()),
+            current: watch::Sender::new(CurrentConnection::default()),
             keys,
             locks,
             paths: PathLocks::default(),
-            janitor: Janitor::default(),
+            lock_cleaner: LockCleaner::default(),
             caught_up: AtomicBool::new(false),
             status: Mutex::new(SessionStatus::default()),
         });
-        shared.tasks.spawn(life::run(Arc::clone(&shared)));
+        shared.tasks.spawn(reconnect::run(Arc::clone(&shared)));
         Self { shared }
     }
 
@@ -166,11 +166,11 @@ impl Session {
     /// # Errors
     /// `Closed` if the session ends before.
     pub async fn connected(&self) -> Result<(), KvstoreError> {
-        let mut link = self.shared.link.subscribe();
+        let mut current = self.shared.current.subscribe();
         tokio::select! {
             biased;
             () = self.shared.cancel.cancelled() => Err(closed("connecting")),
-            _ = link.wait_for(|link| link.ready) => Ok(()),
+            _ = current.wait_for(|current| current.ready) => Ok(()),
         }
     }
 
@@ -179,9 +179,9 @@ impl Session {
         if self.connected().await.is_err() {
             return;
         }
-        let mut link = self.shared.link.subscribe();
+        let mut current = self.shared.current.subscribe();
         tokio::select! {
-            _ = link.wait_for(|link| !link.ready) => {}
+            _ = current.wait_for(|current| !current.ready) => {}
             () = self.shared.cancel.cancelled() => {}
         }
     }
@@ -189,16 +189,16 @@ impl Session {
     /// Returns whether there is a connection now.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.shared.link.borrow().ready
+        self.shared.current.borrow().ready
     }
 
     /// Returns the status of the session.
     #[must_use]
     pub fn status(&self) -> SessionStatus {
         let mut status = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let link = self.shared.link.borrow();
-        status.connected = link.ready;
-        status.cause = link.cause.clone();
+        let current = self.shared.current.borrow();
+        status.connected = current.ready;
+        status.cause = current.cause.clone();
         status.leases = self.shared.keys.count();
         status.lock_leases = self.shared.locks.count();
         status
@@ -208,7 +208,7 @@ impl Session {
     /// on.
     pub fn caught_up(&self) {
         self.shared.caught_up.store(true, Ordering::Relaxed);
-        if let Some(connection) = &self.shared.link.borrow().connection {
+        if let Some(connection) = &self.shared.current.borrow().connection {
             connection.caught_up();
         }
     }
@@ -217,12 +217,12 @@ impl Session {
     /// the prefix's previous observer. It must be fast, because no lease is renewed meanwhile. If
     /// several prefixes match a key, the longest counts.
     pub fn on_lease_lost(&self, prefix: &[u8], observer: impl Fn(&LostKeys) + Send + Sync + 'static) {
-        self.shared.keys.observe(prefix, Some(Arc::new(observer)));
+        self.shared.keys.set_observer(prefix, Some(Arc::new(observer)));
     }
 
     /// Removes the observer of a prefix.
     pub fn forget_lease_observer(&self, prefix: &[u8]) {
-        self.shared.keys.observe(prefix, None);
+        self.shared.keys.set_observer(prefix, None);
     }
 
     /// Returns the lease of this session that a key is attached to.
@@ -259,7 +259,7 @@ impl Session {
     /// Closes the session: watches end and operations fail. Its keys stay until their leases
     /// expire, unless the options ask to revoke the leases, which is attempted once.
     pub async fn close(&self) {
-        let connection = self.shared.link.borrow().connection.clone();
+        let connection = self.shared.current.borrow().connection.clone();
         self.shared.cancel.cancel();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
@@ -276,25 +276,25 @@ impl SessionState {
     /// Waits for the connection, at most for the request timeout.
     async fn connection(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
         let limit = self.options.client.request_timeout;
-        let mut link = self.link.subscribe();
-        let waiting = async { link.wait_for(|link| link.ready).await.ok().and_then(|link| link.connection.clone()) };
+        let mut current = self.current.subscribe();
+        let waiting = async { current.wait_for(|current| current.ready).await.ok().and_then(|current| current.connection.clone()) };
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(KvstoreError::Closed { what: what() }),
             found = tokio::time::timeout(limit, waiting) => match found {
                 Ok(Some(connection)) => Ok(connection),
-                Ok(None) | Err(_) => Err(KvstoreError::NotConnected { what: what(), cause: self.link.borrow().cause.clone() }),
+                Ok(None) | Err(_) => Err(KvstoreError::NotConnected { what: what(), cause: self.current.borrow().cause.clone() }),
             },
         }
     }
 
     /// Waits for the connection without a time limit; `None` once the session is closed.
     async fn connection_at_last(&self) -> Option<Connection> {
-        let mut link = self.link.subscribe();
+        let mut current = self.current.subscribe();
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => None,
-            found = link.wait_for(|link| link.ready) => found.ok().and_then(|link| link.connection.clone()),
+            found = current.wait_for(|current| current.ready) => found.ok().and_then(|current| current.connection.clone()),
         }
     }
 }

@@ -40,12 +40,12 @@ pub(super) async fn acquire(connection: &Connection, path: &[u8], lease: LeaseId
         .and_then([put, first.clone()])
         .or_else([TxnOp::get(&*key, None), first]);
     let (reply, revision) = connection.transact_at_once(what, txn).await?;
-    let create_revision = if reply.succeeded { revision } else { created(&mine(&reply)?)? };
+    let create_revision = if reply.succeeded { revision } else { created(&own_key(&reply)?)? };
     let owner = range(&reply, 1)?.kvs.first().map(|owner| owner.create_revision);
     if owner.is_none_or(|owner| owner == create_revision.0) {
         return Ok(LockKey { key, create_revision });
     }
-    wait_for_those_before(connection, &prefix, create_revision).await?;
+    wait_for_older_keys(connection, &prefix, create_revision).await?;
     // the lease may have expired while we waited for others
     let (found, _) = connection.range_at_once(&key, GetOptions::new()).await?;
     match found.kvs.first() {
@@ -56,7 +56,7 @@ pub(super) async fn acquire(connection: &Connection, path: &[u8], lease: LeaseId
 
 /// Waits until no key below the prefix is older than ours: for the deletion of the youngest older
 /// key, then of the next.
-async fn wait_for_those_before(connection: &Connection, prefix: &[u8], own: Revision) -> Result<(), KvstoreError> {
+async fn wait_for_older_keys(connection: &Connection, prefix: &[u8], own: Revision) -> Result<(), KvstoreError> {
     let before = below(prefix).with_sort(SortTarget::Create, SortOrder::Descend).with_limit(1);
     let before = before.with_max_create_revision(own.previous().0);
     loop {
@@ -86,7 +86,7 @@ fn below(prefix: &[u8]) -> GetOptions {
 }
 
 /// Returns our own key from the transaction's reply.
-fn mine(reply: &PbTxnResponse) -> Result<PbKeyValue, KvstoreError> {
+fn own_key(reply: &PbTxnResponse) -> Result<PbKeyValue, KvstoreError> {
     range(reply, 0)?.kvs.first().cloned().ok_or_else(|| malformed("the key of a lock that both exists and does not exist"))
 }
 

@@ -77,7 +77,7 @@ impl Session {
     pub async fn update_if_different(&self, key: &[u8], value: &[u8], life: Life) -> Result<bool, KvstoreError> {
         let updating = async {
             if let Ok(found) = self.read(key, GetOptions::new()).await
-                && self.is_as_wanted(found.first(), value, life)
+                && self.is_up_to_date(found.first(), value, life)
             {
                 return Ok(false);
             }
@@ -94,12 +94,12 @@ impl Session {
     pub async fn create_only(&self, key: &[u8], value: &[u8], life: Life) -> Result<bool, KvstoreError> {
         let creating = async {
             let what = || format!("creating {}", printable(key));
-            let (connection, lease) = self.shared.to_write(key, life, what).await?;
+            let (connection, lease) = self.shared.connection_and_lease(key, life, what).await?;
             let txn = Txn::new().when([absent(key)]).and_then([put_op(key, value, lease)]);
             let result = connection.transact(what, txn).await;
-            let (reply, _) = self.shared.noted(result, lease)?;
+            let (reply, _) = self.shared.note_lost_lease(result, lease)?;
             if !reply.succeeded {
-                self.shared.not_written(key, life);
+                self.shared.release_unwritten(key, life);
             }
             Ok(reply.succeeded)
         };
@@ -112,7 +112,7 @@ impl Session {
     /// [`KvstoreError`].
     pub async fn delete(&self, key: &[u8]) -> Result<bool, KvstoreError> {
         let deleting = async {
-            let connection = self.shared.turn(|| format!("deleting {}", printable(key))).await?;
+            let connection = self.shared.paced_connection(|| format!("deleting {}", printable(key))).await?;
             let (count, _) = connection.delete(key, None).await?;
             self.shared.keys.release(key);
             Ok(count > 0)
@@ -126,7 +126,7 @@ impl Session {
     /// [`KvstoreError`].
     pub async fn delete_prefix(&self, prefix: &[u8]) -> Result<u64, KvstoreError> {
         let deleting = async {
-            let connection = self.shared.turn(|| format!("deleting below {}", printable(prefix))).await?;
+            let connection = self.shared.paced_connection(|| format!("deleting below {}", printable(prefix))).await?;
             let (count, revision) = connection.delete(prefix, Some(&prefix_end(prefix))).await?;
             self.shared.release_deleted(&connection, prefix, count, revision).await;
             Ok(count)
@@ -136,21 +136,21 @@ impl Session {
 
     /// Reads without tracing.
     pub(super) async fn read(&self, key: &[u8], options: GetOptions) -> Result<Vec<KeyValue>, KvstoreError> {
-        let connection = self.shared.turn(|| format!("reading {}", printable(key))).await?;
+        let connection = self.shared.paced_connection(|| format!("reading {}", printable(key))).await?;
         let (reply, _) = connection.range(key, options).await?;
         Ok(reply.kvs.into_iter().map(KeyValue::from).collect())
     }
 
     async fn put(&self, key: &[u8], value: &[u8], life: Life) -> Result<Revision, KvstoreError> {
-        let (connection, lease) = self.shared.to_write(key, life, || format!("writing {}", printable(key))).await?;
+        let (connection, lease) = self.shared.connection_and_lease(key, life, || format!("writing {}", printable(key))).await?;
         let result = connection.put(key, value, lease).await;
-        self.shared.noted(result, lease)
+        self.shared.note_lost_lease(result, lease)
     }
 
     /// Returns whether no write is needed: the key has the value and, if it needs a lease, our
     /// lease. (Cilium mistakes a key without a lease, if it does not know the key, for one with its
     /// own lease: 0 equals 0.)
-    pub(super) fn is_as_wanted(&self, found: Option<&KeyValue>, value: &[u8], life: Life) -> bool {
+    pub(super) fn is_up_to_date(&self, found: Option<&KeyValue>, value: &[u8], life: Life) -> bool {
         found.is_some_and(|found| {
             let leased = life == Life::Lasting || self.shared.keys.lease_of(&found.key) == Some(found.lease);
             leased && *found.value == *value
@@ -164,12 +164,12 @@ impl Session {
         key: &[u8],
         run: impl Future<Output = Result<T, KvstoreError>>,
     ) -> Result<T, KvstoreError> {
-        let begun_at = Instant::now();
+        let started = Instant::now();
         let result = run.await;
         if tracing::enabled!(tracing::Level::TRACE) {
             let error = result.as_ref().err().map(ToString::to_string);
             let scope = keys::scope_of(&String::from_utf8_lossy(key));
-            tracing::trace!(operation, key = printable(key), scope, took = ?begun_at.elapsed(), error, "kvstore");
+            tracing::trace!(operation, key = printable(key), scope, took = ?started.elapsed(), error, "kvstore");
         }
         result
     }
@@ -177,7 +177,7 @@ impl Session {
 
 impl SessionState {
     /// Returns the connection when the pace allows one more call.
-    pub(super) async fn turn(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
+    pub(super) async fn paced_connection(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
         let connection = self.connection(what).await?;
         connection.pace().await;
         Ok(connection)
@@ -185,7 +185,12 @@ impl SessionState {
 
     /// Returns the connection and the lease for a write. Chooses the lease before it waits for the
     /// pace.
-    pub(super) async fn to_write(&self, key: &[u8], life: Life, what: impl Fn() -> String) -> Result<(Connection, LeaseId), KvstoreError> {
+    pub(super) async fn connection_and_lease(
+        &self,
+        key: &[u8],
+        life: Life,
+        what: impl Fn() -> String,
+    ) -> Result<(Connection, LeaseId), KvstoreError> {
         let connection = self.connection(what).await?;
         let lease = match life {
             Life::Lasting => LeaseId(0),
@@ -197,7 +202,7 @@ impl SessionState {
 
     /// Forgets a lease that etcd no longer has. The operation failed; the next one gets another
     /// lease.
-    pub(super) fn noted<T>(&self, result: Result<T, KvstoreError>, lease: LeaseId) -> Result<T, KvstoreError> {
+    pub(super) fn note_lost_lease<T>(&self, result: Result<T, KvstoreError>, lease: LeaseId) -> Result<T, KvstoreError> {
         result.inspect_err(|error| {
             if error.is_about_a_lost_lease() {
                 self.keys.lose(&[lease]);
@@ -206,7 +211,7 @@ impl SessionState {
     }
 
     /// Stops counting a leased key that another process has.
-    pub(super) fn not_written(&self, key: &[u8], life: Life) {
+    pub(super) fn release_unwritten(&self, key: &[u8], life: Life) {
         if life == Life::Leased {
             self.keys.release(key);
         }

@@ -41,8 +41,8 @@ impl fmt::Display for SessionStatus {
     /// Writes `etcd: 1/1 connected, leases=3, lock leases=1, has quorum: https://… - 3.5.1
     /// (leader)`, as cilium-dbg does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let well = self.endpoints.iter().filter(|endpoint| endpoint.version.is_ok()).count();
-        write!(f, "etcd: {well}/{} connected", self.endpoints.len())?;
+        let healthy = self.endpoints.iter().filter(|endpoint| endpoint.version.is_ok()).count();
+        write!(f, "etcd: {healthy}/{} connected", self.endpoints.len())?;
         if let Some(cause) = self.cause.as_ref().filter(|_| !self.connected) {
             write!(f, " ({cause})")?;
         }

@@ -84,11 +84,12 @@ impl Session {
             let txn = Txn::new().when(conditions.iter().map(Condition::comparison).collect::<Vec<_>>()).and_then(operations);
             let result = connection.transact(what, txn).await;
             // usually one lease is lost; etcd does not say which one
-            let result = leases.into_iter().filter(|lease| lease.0 != 0).fold(result, |result, lease| self.shared.noted(result, lease));
+            let result =
+                leases.into_iter().filter(|lease| lease.0 != 0).fold(result, |result, lease| self.shared.note_lost_lease(result, lease));
             let (reply, _) = result?;
             for write in writes {
                 match write {
-                    Write::Put(key, _, life) if !reply.succeeded => self.shared.not_written(key, *life),
+                    Write::Put(key, _, life) if !reply.succeeded => self.shared.release_unwritten(key, *life),
                     Write::Delete(key) if reply.succeeded => self.shared.keys.release(key),
                     Write::Put(..) | Write::Delete(_) => {}
                 }

@@ -72,15 +72,15 @@ impl Session {
     pub fn list_and_watch(&self, prefix: &[u8], events_max: usize) -> Watcher {
         let (sender, events) = mpsc::channel(events_max.max(1));
         let stop = CancellationToken::new();
-        let following = Following {
+        let task = WatcherTask {
             shared: Arc::clone(&self.shared),
             prefix: prefix.to_vec(),
             sender,
             known: HashMap::new(),
             generation: 0,
-            told: false,
+            is_listed: false,
         };
-        self.spawn(stop.clone(), following.run());
+        self.spawn(stop.clone(), task.run());
         Watcher { events, _stop: stop.drop_guard() }
     }
 }
@@ -92,7 +92,7 @@ impl Watcher {
     }
 }
 
-struct Following {
+struct WatcherTask {
     shared: Arc<SessionState>,
     prefix: Vec<u8>,
     sender: mpsc::Sender<KeyValueEvent>,
@@ -101,24 +101,24 @@ struct Following {
     /// Number of the current list.
     generation: u64,
     /// Whether the end of the first list was reported.
-    told: bool,
+    is_listed: bool,
 }
 
 /// The receiver was dropped.
-struct Unread;
+struct ReceiverDropped;
 
-enum Ended {
-    Unread,
+enum WatchEnd {
+    ReceiverDropped,
     Failed(KvstoreError),
 }
 
-impl From<Unread> for Ended {
-    fn from(_: Unread) -> Self {
-        Self::Unread
+impl From<ReceiverDropped> for WatchEnd {
+    fn from(_: ReceiverDropped) -> Self {
+        Self::ReceiverDropped
     }
 }
 
-impl From<KvstoreError> for Ended {
+impl From<KvstoreError> for WatchEnd {
     fn from(error: KvstoreError) -> Self {
         Self::Failed(error)
     }
@@ -133,23 +133,23 @@ fn wait_after(backoff: &mut Backoff, watched: Duration) -> Duration {
     backoff.next_wait()
 }
 
-impl Following {
+impl WatcherTask {
     async fn run(mut self) {
         let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         loop {
             let Some(connection) = self.shared.connection_at_last().await else { return };
             let (watched, error) = match self.list_then_watch(&connection).await {
-                (_, Ended::Unread) => return,
-                (watched, Ended::Failed(error)) => (watched, error),
+                (_, WatchEnd::ReceiverDropped) => return,
+                (watched, WatchEnd::Failed(error)) => (watched, error),
             };
             let wait = wait_after(&mut backoff, watched);
-            self.note_failure(backoff.failures(), &error);
+            self.log_failure(backoff.failures(), &error);
             tokio::time::sleep(wait).await;
         }
     }
 
     /// Lists and then watches. Returns how long the watch lasted, and why it ended.
-    async fn list_then_watch(&mut self, connection: &Connection) -> (Duration, Ended) {
+    async fn list_then_watch(&mut self, connection: &Connection) -> (Duration, WatchEnd) {
         let revision = match self.list(connection).await {
             Ok(revision) => revision,
             Err(ended) => return (Duration::ZERO, ended),
@@ -159,7 +159,7 @@ impl Following {
         (listed.elapsed(), ended)
     }
 
-    fn note_failure(&self, failures: u32, error: &KvstoreError) {
+    fn log_failure(&self, failures: u32, error: &KvstoreError) {
         let prefix = printable(&self.prefix);
         if failures == WARN_AT {
             tracing::warn!(prefix, %error, attempts = WARN_AT, hint = error.hint(), "a list or its watch keeps failing");
@@ -168,10 +168,10 @@ impl Following {
         }
     }
 
-    async fn list(&mut self, connection: &Connection) -> Result<Revision, Ended> {
+    async fn list(&mut self, connection: &Connection) -> Result<Revision, WatchEnd> {
         self.generation += 1;
-        if self.told {
-            self.tell(about_list(EventKind::Relisting, Revision(0))).await?;
+        if self.is_listed {
+            self.send(list_event(EventKind::Relisting, Revision(0))).await?;
         }
         let mut list = connection.list(&self.prefix);
         let mut revision = Revision(0);
@@ -180,62 +180,62 @@ impl Following {
             for found in page.key_values {
                 let known = self.known.insert(found.key.clone(), self.generation).is_some();
                 let kind = if known { EventKind::Modify } else { EventKind::Create };
-                self.tell(KeyValueEvent { kind, key: found.key, value: found.value, mod_revision: found.mod_revision }).await?;
+                self.send(KeyValueEvent { kind, key: found.key, value: found.value, mod_revision: found.mod_revision }).await?;
             }
         }
         let generation = self.generation;
         let vanished: Vec<Vec<u8>> = self.known.iter().filter(|(_, seen)| **seen != generation).map(|(key, _)| key.clone()).collect();
         for key in vanished {
             self.known.remove(&key);
-            self.tell(gone(key, revision)).await?;
+            self.send(delete_event(key, revision)).await?;
         }
-        let kind = if self.told { EventKind::Relisted } else { EventKind::ListDone };
-        self.told = true;
-        self.tell(about_list(kind, revision)).await?;
+        let kind = if self.is_listed { EventKind::Relisted } else { EventKind::ListDone };
+        self.is_listed = true;
+        self.send(list_event(kind, revision)).await?;
         Ok(revision)
     }
 
     /// Follows the changes after a list. The watch starts at the list's own revision: a watch that
     /// starts one later receives nothing if that revision was a delete and is compacted
     /// (`Connection::watch`).
-    async fn watch(&mut self, connection: &Connection, after: Revision) -> Result<Infallible, Ended> {
+    async fn watch(&mut self, connection: &Connection, after: Revision) -> Result<Infallible, WatchEnd> {
         let mut watch = connection.watch(&self.prefix, Some(&prefix_end(&self.prefix)), after).await?;
         loop {
             let message = tokio::select! {
                 message = watch.next() => message?,
-                () = self.sender.closed() => return Err(Ended::Unread),
+                () = self.sender.closed() => return Err(WatchEnd::ReceiverDropped),
             };
             let WatchMessage::Events { events, .. } = message else { continue };
             for event in events {
-                self.take(event).await?;
+                self.forward(event).await?;
             }
         }
     }
 
-    async fn take(&mut self, event: Event) -> Result<(), Unread> {
+    async fn forward(&mut self, event: Event) -> Result<(), ReceiverDropped> {
         match event {
             Event::Put(put) => {
                 let kind = if put.create_revision == put.mod_revision { EventKind::Create } else { EventKind::Modify };
                 self.known.insert(put.key.clone(), self.generation);
-                self.tell(KeyValueEvent { kind, key: put.key, value: put.value, mod_revision: put.mod_revision }).await
+                self.send(KeyValueEvent { kind, key: put.key, value: put.value, mod_revision: put.mod_revision }).await
             }
             Event::Delete { key, mod_revision } => {
                 self.known.remove(&key);
-                self.tell(gone(key, mod_revision)).await
+                self.send(delete_event(key, mod_revision)).await
             }
         }
     }
 
-    async fn tell(&self, event: KeyValueEvent) -> Result<(), Unread> {
-        self.sender.send(event).await.map_err(|_| Unread)
+    async fn send(&self, event: KeyValueEvent) -> Result<(), ReceiverDropped> {
+        self.sender.send(event).await.map_err(|_| ReceiverDropped)
     }
 }
 
-fn about_list(kind: EventKind, mod_revision: Revision) -> KeyValueEvent {
+fn list_event(kind: EventKind, mod_revision: Revision) -> KeyValueEvent {
     KeyValueEvent { kind, key: Vec::new(), value: Arc::default(), mod_revision }
 }
 
-fn gone(key: Vec<u8>, mod_revision: Revision) -> KeyValueEvent {
+fn delete_event(key: Vec<u8>, mod_revision: Revision) -> KeyValueEvent {
     KeyValueEvent { kind: EventKind::Delete, key, value: Arc::default(), mod_revision }
 }
 
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn watches_that_are_refused_are_tried_less_and_less_often() {
+    fn refused_watches_are_retried_with_backoff() {
         let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         let waits: Vec<u128> = (0..12).map(|_| wait_after(&mut backoff, Duration::from_millis(5)).as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 60_000, 60_000]);

@@ -328,7 +328,7 @@ impl<W: Wanted> SyncQueue<W> {
         let mut state = self.shared.state();
         for key in &keys {
             let etcd_key = self.shared.wanted.etcd_key(key);
-            if lost.iter().any(|lost| lost.had(&etcd_key)) {
+            if lost.iter().any(|lost| lost.contains(&etcd_key)) {
                 state.add(key.clone(), Self::LOST);
             }
         }

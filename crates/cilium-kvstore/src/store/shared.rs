@@ -42,20 +42,20 @@ impl SharedStoreOptions {
 /// Joined store. Dropping it leaves own keys to expire with their leases, as
 /// [`SharedStore::release`] does; [`SharedStore::close`] deletes them.
 pub struct SharedStore {
-    inner: Arc<Inner>,
+    inner: Arc<SharedStoreState>,
     stop: CancellationToken,
 }
 
-struct Inner {
+struct SharedStoreState {
     session: Session,
     options: SharedStoreOptions,
     observer: Arc<dyn Observer>,
-    keys: Mutex<Keys>,
+    keys: Mutex<SharedKeys>,
     listed: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct Keys {
+struct SharedKeys {
     local: BTreeMap<Vec<u8>, Arc<[u8]>>,
     shared: BTreeMap<Vec<u8>, Arc<[u8]>>,
 }
@@ -67,13 +67,14 @@ impl SharedStore {
     /// `Timeout` if that takes longer than `list_max`; `Closed` if the session ends before.
     pub async fn join(session: &Session, options: SharedStoreOptions, observer: Arc<dyn Observer>) -> Result<Self, KvstoreError> {
         let (limit, what) = (options.list_max, format!("listing {}", printable(&options.prefix)));
-        let inner = Inner { session: session.clone(), options, observer, keys: Mutex::default(), listed: watch::Sender::new(false) };
+        let inner =
+            SharedStoreState { session: session.clone(), options, observer, keys: Mutex::default(), listed: watch::Sender::new(false) };
         let (inner, stop) = (Arc::new(inner), CancellationToken::new());
         let store = Self { inner: Arc::clone(&inner), stop: stop.clone() };
         let following = Arc::clone(&inner);
         session.spawn(stop.clone(), async move { following.follow().await });
         let keeping = Arc::clone(&inner);
-        session.spawn(stop, async move { keeping.keep().await });
+        session.spawn(stop, async move { keeping.sync_periodically().await });
         let mut listed = inner.listed.subscribe();
         let waiting = async {
             tokio::select! {
@@ -149,17 +150,17 @@ impl Drop for SharedStore {
     }
 }
 
-impl Inner {
+impl SharedStoreState {
     async fn follow(&self) {
         let prefix = [&*self.options.prefix, b"/"].concat();
         let mut watcher = self.session.list_and_watch(&prefix, EVENTS_MAX);
         while let Some(event) = watcher.next().await {
             let name = name_below(&prefix, &event.key).to_vec();
-            self.take(event, name).await;
+            self.apply(event, name).await;
         }
     }
 
-    async fn take(&self, event: KeyValueEvent, name: Vec<u8>) {
+    async fn apply(&self, event: KeyValueEvent, name: Vec<u8>) {
         match event.kind {
             EventKind::ListDone => {
                 self.listed.send_replace(true);
@@ -191,7 +192,7 @@ impl Inner {
     }
 
     /// Compares own keys with etcd at the interval, and writes those that differ.
-    async fn keep(&self) {
+    async fn sync_periodically(&self) {
         loop {
             tokio::time::sleep(self.options.sync_interval).await;
             let local = self.keys().local.clone();
@@ -216,7 +217,7 @@ impl Inner {
         join(&[&self.options.prefix, name])
     }
 
-    fn keys(&self) -> MutexGuard<'_, Keys> {
+    fn keys(&self) -> MutexGuard<'_, SharedKeys> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

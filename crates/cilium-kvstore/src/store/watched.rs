@@ -19,13 +19,13 @@ const EVENTS_MAX: usize = 256;
 pub struct WatchStore {
     observer: Arc<dyn Observer>,
     validate: Option<Validate>,
-    entries: Mutex<BTreeMap<Vec<u8>, Entry>>,
+    entries: Mutex<BTreeMap<Vec<u8>, StoreEntry>>,
     synced: watch::Sender<bool>,
     /// Held while a watch runs: two concurrent watches would treat each other's keys as stale.
     watching: tokio::sync::Mutex<()>,
 }
 
-struct Entry {
+struct StoreEntry {
     value: Arc<[u8]>,
     stale: bool,
 }
@@ -42,7 +42,7 @@ impl WatchStore {
     /// again, with the same or another session. A concurrent second call waits.
     pub async fn watch(&self, session: &Session, prefix: &[u8]) {
         let _watching = self.watching.lock().await;
-        let _unsynced = Unsynced(&self.synced);
+        let _unsynced = UnsyncedOnDrop(&self.synced);
         self.entries().values_mut().for_each(|entry| entry.stale = true);
         let prefix = [prefix, b"/"].concat();
         let mut watcher = session.list_and_watch(&prefix, EVENTS_MAX);
@@ -100,7 +100,7 @@ impl WatchStore {
             tracing::warn!(name = printable(name), reason, "a value cannot be used");
             return;
         }
-        self.entries().insert(name.to_vec(), Entry { value: Arc::clone(&value), stale: false });
+        self.entries().insert(name.to_vec(), StoreEntry { value: Arc::clone(&value), stale: false });
         self.observer.on_update(name, &value);
     }
 
@@ -115,22 +115,22 @@ impl WatchStore {
     fn prune(&self) {
         let mut entries = self.entries();
         let stale: Vec<Vec<u8>> = entries.iter().filter(|(_, entry)| entry.stale).map(|(name, _)| name.clone()).collect();
-        let gone: Vec<(Vec<u8>, Entry)> = stale.into_iter().filter_map(|name| entries.remove_entry(&name)).collect();
+        let gone: Vec<(Vec<u8>, StoreEntry)> = stale.into_iter().filter_map(|name| entries.remove_entry(&name)).collect();
         drop(entries);
         for (name, entry) in gone {
             self.observer.on_delete(&name, &entry.value);
         }
     }
 
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, StoreEntry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Marks the store as not synced when a watch ends, however it ends.
-struct Unsynced<'a>(&'a watch::Sender<bool>);
+struct UnsyncedOnDrop<'a>(&'a watch::Sender<bool>);
 
-impl Drop for Unsynced<'_> {
+impl Drop for UnsyncedOnDrop<'_> {
     fn drop(&mut self) {
         self.0.send_replace(false);
     }

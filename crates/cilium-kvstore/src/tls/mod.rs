@@ -19,8 +19,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use crate::ClientCertificate;
 use crate::files::read_bounded;
 use crate::{EtcdConfig, KvstoreError, TLS_FILE_BYTES_MAX};
-use refusal::Owner;
-use trust::{Purpose, TrustedCertificates};
+use refusal::CertificateSide;
+use trust::{CertificateUse, TrustedCertificates};
 
 pub use certificates::{CertificateFacts, CertificateFile};
 pub use refusal::TlsRefusal;
@@ -84,8 +84,8 @@ impl EtcdConfig {
         let chain = read_certificates(certificate).ok()?;
         let (own, between) = chain.split_first()?;
         let algorithms = provider().signature_verification_algorithms;
-        let verified = trusted.verify_chain(algorithms.all, own, between, UnixTime::now(), Purpose::Client);
-        Some(verified.map_err(|error| TlsRefusal::of_certificate(Owner::Client, own, between, &trusted, None, &error)))
+        let verified = trusted.verify_chain(algorithms.all, own, between, UnixTime::now(), CertificateUse::Client);
+        Some(verified.map_err(|error| TlsRefusal::of_certificate(CertificateSide::Client, own, between, &trusted, None, &error)))
     }
 }
 

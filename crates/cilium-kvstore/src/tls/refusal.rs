@@ -13,7 +13,7 @@ use x509_parser::certificate::X509Certificate;
 
 use super::certificates::names;
 use super::trust::TrustedCertificates;
-use chain::Chain;
+use chain::CertificateChain;
 
 /// Maximum characters of a name in a message. Real certificates have some 60.
 const NAME_CHARS_MAX: usize = 200;
@@ -41,7 +41,7 @@ impl fmt::Display for TlsRefusal {
 
 /// Side that presented a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum CertificateSide {
     Server,
     Client,
 }
@@ -53,14 +53,14 @@ impl TlsRefusal {
 
     /// Describes a certificate that is not trusted, or not valid for this name.
     pub(super) fn of_certificate(
-        owner: Owner,
+        owner: CertificateSide,
         own: &CertificateDer<'_>,
         between: &[CertificateDer<'_>],
         trusted: &TrustedCertificates,
         name: Option<&ServerName<'_>>,
         error: &webpki::Error,
     ) -> Self {
-        match Chain::read(owner, own, between, trusted) {
+        match CertificateChain::read(owner, own, between, trusted) {
             Some(chain) => chain.refusal(name, error),
             None => {
                 let reason = format!("the {}'s certificate is damaged", owner.noun());
@@ -174,7 +174,7 @@ fn is_about_certificates(alert: AlertDescription) -> bool {
     )
 }
 
-impl Owner {
+impl CertificateSide {
     fn noun(self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn alerts_about_client_certificates_name_the_certificate_or_that_there_is_none() {
+    fn alerts_name_the_client_certificate_or_its_absence() {
         let alert = |alert, client| of(rustls::Error::AlertReceived(alert), client);
         let client = Some("CN=meshkeep (serial 0a) of /c.crt");
         for (what, client, expected) in [
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_no_tls_or_ends_the_connection_is_told_apart_from_a_refusal() {
+    fn a_missing_tls_or_a_closed_connection_differs_from_a_refusal() {
         let text = of(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType), None);
         assert!(text.starts_with("the server does not use TLS; check that this is the port"), "{text}");
         let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_tls_is_seen_below_what_wraps_it() {
+    fn wrapped_tls_errors_are_found() {
         let alert = rustls::Error::AlertReceived(AlertDescription::BadCertificate);
         let wrapped = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, alert.clone()));
         assert_eq!(tls_error(&wrapped), Some(&alert));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut_and_codes_are_words() {
+    fn long_names_are_shortened_and_codes_are_readable() {
         assert_eq!(clip(&"ä".repeat(NAME_CHARS_MAX + 1)), "ä".repeat(NAME_CHARS_MAX) + "…");
         let names: Vec<String> = (0..NAMES_MAX + 2).map(|number| number.to_string()).collect();
         assert_eq!(list(&names), "0, 1, 2, 3, 4, 5, 6, 7, 2 more");

@@ -24,12 +24,12 @@ const CLIENT_PURPOSE: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02];
 
 /// Use of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum CertificateUse {
     Server,
     Client,
 }
 
-impl ExtendedKeyUsageValidator for Purpose {
+impl ExtendedKeyUsageValidator for CertificateUse {
     fn validate(&self, ids: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
         let (wanted, usage) = match self {
             Self::Server => (SERVER_PURPOSE, KeyUsage::server_auth()),
@@ -102,7 +102,7 @@ impl TrustedCertificates {
         own: &CertificateDer<'_>,
         between: &[CertificateDer<'_>],
         now: UnixTime,
-        purpose: Purpose,
+        purpose: CertificateUse,
     ) -> Result<(), webpki::Error> {
         let certificate = EndEntityCert::try_from(own)?;
         if self.certificates.iter().any(|trusted| trusted.as_ref() == own.as_ref()) {
@@ -138,14 +138,14 @@ fn anchor(certificate: &CertificateDer<'_>) -> Option<TrustAnchor<'static>> {
 
 /// Verifies a certificate that is itself trusted. Go's `Certificate.Verify` first searches the
 /// trusted certificates, and does not check whether the match is an authority's.
-fn verify_itself(own: &CertificateDer<'_>, now: UnixTime, purpose: Purpose) -> Result<(), webpki::Error> {
+fn verify_itself(own: &CertificateDer<'_>, now: UnixTime, purpose: CertificateUse) -> Result<(), webpki::Error> {
     verify_dates(own, now)?;
     let (_, certificate) = x509_parser::parse_x509_certificate(own).map_err(|_| webpki::Error::BadDer)?;
     let usage = certificate.extended_key_usage().map_err(|_| webpki::Error::BadDer)?;
     let Some(usage) = usage.map(|extension| extension.value) else { return Ok(()) };
     let (is_permitted, required) = match purpose {
-        Purpose::Server => (usage.server_auth, KeyUsage::server_auth()),
-        Purpose::Client => (usage.client_auth, KeyUsage::client_auth()),
+        CertificateUse::Server => (usage.server_auth, KeyUsage::server_auth()),
+        CertificateUse::Client => (usage.client_auth, KeyUsage::client_auth()),
     };
     if usage.any || is_permitted {
         return Ok(());

@@ -9,8 +9,8 @@ use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, Uni
 use rustls::{CertificateError, DigitallySignedStruct, OtherError, SignatureScheme};
 
 use super::provider;
-use super::refusal::{Owner, TlsRefusal};
-use super::trust::{Purpose, TrustedCertificates};
+use super::refusal::{CertificateSide, TlsRefusal};
+use super::trust::{CertificateUse, TrustedCertificates};
 use crate::{EtcdConfig, KvstoreError};
 
 /// Verifier for one connection.
@@ -59,9 +59,9 @@ impl ServerCertVerifier for ServerVerifier {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let Some(trusted) = &self.trusted else { return Ok(ServerCertVerified::assertion()) };
         let verify_name = || webpki::EndEntityCert::try_from(own)?.verify_is_valid_for_subject_name(name);
-        let chain = trusted.verify_chain(self.algorithms.all, own, between, now, Purpose::Server);
+        let chain = trusted.verify_chain(self.algorithms.all, own, between, now, CertificateUse::Server);
         chain.and_then(|()| verify_name()).map(|()| ServerCertVerified::assertion()).map_err(|error| {
-            self.refuse(TlsRefusal::of_certificate(Owner::Server, own, between, trusted, Some(name), &error));
+            self.refuse(TlsRefusal::of_certificate(CertificateSide::Server, own, between, trusted, Some(name), &error));
             as_rustls_error(error)
         })
     }

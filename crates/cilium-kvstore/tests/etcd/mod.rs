@@ -1,5 +1,5 @@
-// An etcd server of its own for each test and each example of the documentation, which include this file.
-// ETCD_BIN names the program; without it, it is the `etcd` of the PATH.
+// Starts an etcd server for each test and each example of the documentation, which include this
+// file. ETCD_BIN names the program; the default is the `etcd` in the PATH.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};

@@ -4,7 +4,7 @@ use super::*;
 
 /// Old bugs of etcd's watches, to be switched on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Bugs {
+pub(super) struct EtcdBugs {
     /// A watch from the compacted revision omits a delete at that revision (etcd #18089, #19179).
     pub(super) silent_at_a_compacted_delete: bool,
     /// A new watch gets events from before its start (etcd #20221).
@@ -16,7 +16,7 @@ pub(super) struct Bugs {
 }
 
 #[derive(Clone)]
-pub(super) struct Etcd {
+pub(super) struct FakeEtcd {
     pub(super) id: u64,
     pub(super) revision: i64,
     pub(super) compacted: i64,
@@ -31,12 +31,12 @@ pub(super) struct Etcd {
     pub(super) deadlines: BTreeMap<i64, Duration>,
     pub(super) clock: Duration,
     /// Bugs of this release of etcd.
-    pub(super) bugs: Bugs,
+    pub(super) bugs: EtcdBugs,
     /// True for a KVStoreMesh's etcd, false for the cluster's own.
     pub(super) cached: bool,
 }
 
-impl Etcd {
+impl FakeEtcd {
     pub(super) fn new(id: u64) -> Self {
         Self {
             id,
@@ -49,7 +49,7 @@ impl Etcd {
             expired: BTreeSet::new(),
             deadlines: BTreeMap::new(),
             clock: Duration::ZERO,
-            bugs: Bugs::default(),
+            bugs: EtcdBugs::default(),
             cached: false,
         }
     }
@@ -75,14 +75,14 @@ impl Etcd {
 
     pub(super) fn life(&self, lease: LeaseId) -> LeaseLife {
         if self.expired.contains(&lease.0) {
-            return LeaseLife::Gone;
+            return LeaseLife::NotFound;
         }
-        let remaining = self.deadlines.get(&lease.0).map_or(LEASE_LIFE, |deadline| deadline.saturating_sub(self.clock));
-        LeaseLife::Alive { granted: LEASE_LIFE, remaining }
+        let remaining = self.deadlines.get(&lease.0).map_or(LEASE_TTL, |deadline| deadline.saturating_sub(self.clock));
+        LeaseLife::Alive { granted: LEASE_TTL, remaining }
     }
 
-    pub(super) fn sign(&self, key: &[u8]) -> Sign {
-        self.keys.get(key).map_or(Sign::Gone, |put| Sign::Standing {
+    pub(super) fn writer_key(&self, key: &[u8]) -> WriterKey {
+        self.keys.get(key).map_or(WriterKey::Deleted, |put| WriterKey::Present {
             created: put.create_revision,
             lease: put.lease,
             life: self.life(put.lease),
@@ -135,23 +135,23 @@ impl Etcd {
         let is_silent = |at: i64, event: &Event| {
             self.bugs.silent_at_a_compacted_delete && at == self.compacted && matches!(event, Event::Delete { .. })
         };
-        let told = self.log.iter().filter(|(at, event)| *at >= old && !is_silent(*at, event));
-        Ok(self.by_revision(told))
+        let events = self.log.iter().filter(|(at, event)| *at >= old && !is_silent(*at, event));
+        Ok(self.by_revision(events))
     }
 
     /// Returns the events that an open watch gets after those up to a revision.
-    pub(super) fn heard_after(&self, heard: i64) -> Result<Vec<(i64, Vec<Event>)>, HistoryLost> {
+    pub(super) fn events_after(&self, sent_until: i64) -> Result<Vec<(i64, Vec<Event>)>, HistoryLost> {
         // a watch that is behind catches up from what is left
-        if heard.saturating_add(1) < self.compacted && !self.bugs.starved {
+        if sent_until.saturating_add(1) < self.compacted && !self.bugs.starved {
             return Err(HistoryLost);
         }
-        let heard = if self.bugs.starved { heard.max(self.compacted) } else { heard };
-        Ok(self.by_revision(self.log.iter().filter(|(at, _)| *at > heard)))
+        let sent_until = if self.bugs.starved { sent_until.max(self.compacted) } else { sent_until };
+        Ok(self.by_revision(self.log.iter().filter(|(at, _)| *at > sent_until)))
     }
 
-    fn by_revision<'a>(&self, told: impl Iterator<Item = &'a (i64, Event)>) -> Vec<(i64, Vec<Event>)> {
+    fn by_revision<'a>(&self, events: impl Iterator<Item = &'a (i64, Event)>) -> Vec<(i64, Vec<Event>)> {
         let mut revisions: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
-        for (at, event) in told.filter(|(_, event)| key_of(event).starts_with(self.prefix().as_bytes())) {
+        for (at, event) in events.filter(|(_, event)| key_of(event).starts_with(self.prefix().as_bytes())) {
             revisions.entry(*at).or_default().push(event.clone());
         }
         revisions.into_iter().collect()

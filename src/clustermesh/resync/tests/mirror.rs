@@ -4,7 +4,7 @@
 use super::*;
 
 /// The mirror of one scope: state machine, view, and what the store has after a crash.
-pub(super) struct Mirror {
+pub(super) struct FakeMirror {
     pub(super) resync: Resync,
     pub(super) view: View,
     /// Snapshots that the store wrote, newest last.
@@ -16,18 +16,18 @@ pub(super) struct Mirror {
     pub(super) connected: bool,
     pub(super) canaries: bool,
     /// Instant at which the etcd's clock was zero.
-    pub(super) begun: Instant,
+    pub(super) started: Instant,
 }
 
 pub(super) struct OpenWatch {
     /// Revision up to which etcd has sent events.
-    heard: i64,
+    sent_until: i64,
     /// Sent events that the mirror has not received.
     waiting: VecDeque<(i64, Vec<Event>)>,
     of: ScriptedWatch,
 }
 
-impl Mirror {
+impl FakeMirror {
     pub(super) fn new(canaries: bool) -> Self {
         let view = View::starting_at(Sequence(0));
         Self {
@@ -39,7 +39,7 @@ impl Mirror {
             watch: None,
             connected: false,
             canaries,
-            begun: Instant::now(),
+            started: Instant::now(),
         }
     }
 
@@ -56,9 +56,9 @@ impl Mirror {
         }
     }
 
-    pub(super) fn connect(&mut self, etcd: &Etcd) {
+    pub(super) fn connect(&mut self, etcd: &FakeEtcd) {
         self.connected = true;
-        self.feed(Input::Connected(Source {
+        self.feed(Input::Connected(SourceInfo {
             etcd_cluster_id: EtcdClusterId(etcd.id),
             cached: etcd.cached,
             canaries: self.canaries,
@@ -87,7 +87,7 @@ impl Mirror {
     }
 
     /// Performs one step of the current request. Returns false if there is nothing to do.
-    pub(super) fn advance(&mut self, etcd: &Etcd) -> bool {
+    pub(super) fn advance(&mut self, etcd: &FakeEtcd) -> bool {
         match self.request.clone() {
             None => return false,
             Some(Request::AwaitCanary) => match etcd.keys.get(etcd.canary()) {
@@ -122,8 +122,8 @@ impl Mirror {
                     .filter(|key| key.starts_with(etcd.prefix().as_bytes()) && matches!(etcd.at(key, revision), Ok(Some(_))));
                 let listed: Vec<Vec<u8>> = existing.cloned().collect();
                 let held: Vec<EntryKey> = self.view.in_scope(&scope()).map(|record| record.key.clone()).collect();
-                let signs = self.signs(etcd, &held);
-                self.feed(Input::Keys { listed, held, signs });
+                let evidence = self.evidence(etcd, &held);
+                self.feed(Input::Keys { listed, held, evidence });
             }
             Some(Request::List) => self.list(etcd),
             Some(Request::Compare) => {
@@ -131,8 +131,8 @@ impl Mirror {
                 let scope = scope();
                 let unconfirmed = self.view.in_scope(&scope).filter(|record| record.generation < generation);
                 let keys: Vec<EntryKey> = unconfirmed.map(|record| record.key.clone()).collect();
-                let signs = self.signs(etcd, &keys);
-                self.feed(Input::Absent { keys, signs });
+                let evidence = self.evidence(etcd, &keys);
+                self.feed(Input::Absent { keys, evidence });
             }
             Some(Request::Watch(after)) => return self.watch(etcd, after),
         }
@@ -140,14 +140,14 @@ impl Mirror {
     }
 
     /// Returns the evidence of the source for the deletion of some keys.
-    pub(super) fn signs(&self, etcd: &Etcd, keys: &[EntryKey]) -> Signs {
-        let lost = |key: &&EntryKey| self.view.record(key).is_some_and(|record| etcd.life(record.source.lease) == LeaseLife::Gone);
+    pub(super) fn evidence(&self, etcd: &FakeEtcd, keys: &[EntryKey]) -> DeleteEvidence {
+        let lost = |key: &&EntryKey| self.view.record(key).is_some_and(|record| etcd.life(record.source.lease) == LeaseLife::NotFound);
         let lost = keys.iter().filter(lost).cloned().collect();
-        let sign = |key| if self.canaries { etcd.sign(key) } else { Sign::NotExpected };
-        Signs { config: sign(CONFIG), canary: sign(etcd.canary()), lost }
+        let writer_key = |key| if self.canaries { etcd.writer_key(key) } else { WriterKey::NotWritten };
+        DeleteEvidence { config: writer_key(CONFIG), canary: writer_key(etcd.canary()), lost }
     }
 
-    pub(super) fn list(&mut self, etcd: &Etcd) {
+    pub(super) fn list(&mut self, etcd: &FakeEtcd) {
         if self.pages.is_empty() {
             let puts: Vec<KeyValue> = etcd.keys.values().filter(|put| put.key.starts_with(etcd.prefix().as_bytes())).cloned().collect();
             let page = |key_values: &[KeyValue]| Page {
@@ -167,22 +167,25 @@ impl Mirror {
 
     /// Performs one step of the watch: its creation or the next revision. Returns false if no
     /// events are left.
-    pub(super) fn watch(&mut self, etcd: &Etcd, after: Revision) -> bool {
+    pub(super) fn watch(&mut self, etcd: &FakeEtcd, after: Revision) -> bool {
         let is_new = self.watch.is_none();
-        let watch =
-            self.watch.get_or_insert_with(|| OpenWatch { heard: etcd.revision, waiting: VecDeque::new(), of: ScriptedWatch::after(after) });
+        let watch = self.watch.get_or_insert_with(|| OpenWatch {
+            sent_until: etcd.revision,
+            waiting: VecDeque::new(),
+            of: ScriptedWatch::after(after),
+        });
         // keys are compared after the stream has stalled (`Watch::stalls`)
-        if !is_new && etcd.bugs.starved && watch.heard < etcd.compacted {
+        if !is_new && etcd.bugs.starved && watch.sent_until < etcd.compacted {
             self.feed(Input::HistoryLost);
             return true;
         }
-        let told = if is_new { etcd.watch(watch.of.start_revision().0) } else { etcd.heard_after(watch.heard) };
-        let Ok(told) = told else {
+        let events = if is_new { etcd.watch(watch.of.start_revision().0) } else { etcd.events_after(watch.sent_until) };
+        let Ok(events) = events else {
             self.feed(Input::HistoryLost);
             return true;
         };
-        watch.waiting.extend(told);
-        watch.heard = etcd.revision;
+        watch.waiting.extend(events);
+        watch.sent_until = etcd.revision;
         if etcd.bugs.progress_ahead {
             // an error would be a fault of the model
             assert!(matches!(watch.of.accept(Revision(etcd.revision), &[]), Ok(Some(WatchMessage::Progress))));
@@ -192,8 +195,8 @@ impl Mirror {
             Some(WatchMessage::Events { revision, events }) => {
                 let keys: Vec<EntryKey> =
                     events.iter().map(|event| EntryKey::new(Kind::Identity, scope().cluster, name_of(key_of(event)))).collect();
-                let signs = self.signs(etcd, &keys);
-                self.feed(Input::Events { events, revision, signs });
+                let evidence = self.evidence(etcd, &keys);
+                self.feed(Input::Events { events, revision, evidence });
             }
             Some(other) => panic!("{other:?}"),
             None => {}
@@ -201,17 +204,17 @@ impl Mirror {
         true
     }
 
-    /// Lets the signs exist for a while. Returns whether that ended the holds.
-    pub(super) fn outlives(&mut self, etcd: &Etcd, time: Duration) -> bool {
-        self.keep_vigil(etcd);
-        self.begun += time;
-        self.keep_vigil(etcd);
+    /// Lets the writer's keys exist for a while. Returns whether that ended the holds.
+    pub(super) fn let_time_pass(&mut self, etcd: &FakeEtcd, time: Duration) -> bool {
+        self.check_holds(etcd);
+        self.started += time;
+        self.check_holds(etcd);
         !matches!(self.request, Some(Request::Watch(_)))
     }
 
-    pub(super) fn keep_vigil(&mut self, etcd: &Etcd) {
-        let signs = self.signs(etcd, &[]);
-        self.feed(Input::Vigil { signs, now: self.begun + etcd.clock, margin: MARGIN });
+    pub(super) fn check_holds(&mut self, etcd: &FakeEtcd) {
+        let evidence = self.evidence(etcd, &[]);
+        self.feed(Input::HoldCheck { evidence, now: self.started + etcd.clock, margin: MARGIN });
     }
 
     pub(super) fn served(&self) -> BTreeMap<String, Vec<u8>> {
@@ -224,17 +227,17 @@ impl Mirror {
     }
 
     /// Runs until nothing is left to do.
-    pub(super) fn settle(&mut self, etcd: &Etcd) {
+    pub(super) fn run_to_end(&mut self, etcd: &FakeEtcd) {
         if !self.connected {
             self.connect(etcd);
         }
         for _ in 0..10_000 {
             if !self.advance(etcd) {
-                if self.resync.owes_prune() {
+                if self.resync.has_pending_prune() {
                     self.feed(Input::Quiet);
                     continue;
                 }
-                if self.resync.held_count() > 0 && self.outlives(etcd, LEASE_LIFE + MARGIN) {
+                if self.resync.held_count() > 0 && self.let_time_pass(etcd, LEASE_TTL + MARGIN) {
                     continue;
                 }
                 return;

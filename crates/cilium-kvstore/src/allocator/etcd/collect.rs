@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use tokio::time::{Duration, Instant, sleep_until};
 
 use super::{EtcdBackend, locked};
-use crate::allocator::backend::{BackendError, Collected, CollectionRound, Id, LockCollection, Locker, StaleIds, StaleLocks};
+use crate::allocator::backend::{BackendError, CollectionLimits, CollectionRound, Id, LockCollection, Locker, StaleIds, StaleLocks};
 use crate::allocator::key::AllocatorKey;
 use crate::{Condition, KeyValue, Revision, Write};
 
@@ -14,37 +14,37 @@ use crate::{Condition, KeyValue, Revision, Write};
 const WINDOW: Duration = Duration::from_mins(1);
 
 /// Rate limit of deletions.
-struct Permits {
+struct DeleteRateLimiter {
     each_window: u32,
-    left: u32,
+    remaining: u32,
     window_end: Instant,
 }
 
-impl Permits {
+impl DeleteRateLimiter {
     fn new(each_window: u32) -> Self {
-        Self { each_window, left: each_window, window_end: Instant::now() + WINDOW }
+        Self { each_window, remaining: each_window, window_end: Instant::now() + WINDOW }
     }
 
     /// Takes a permit, and waits for one if none is left.
-    async fn take(&mut self) {
-        if self.left == 0 {
+    async fn acquire(&mut self) {
+        if self.remaining == 0 {
             sleep_until(self.window_end).await;
         }
         if Instant::now() >= self.window_end {
-            (self.left, self.window_end) = (self.each_window, Instant::now() + WINDOW);
+            (self.remaining, self.window_end) = (self.each_window, Instant::now() + WINDOW);
         }
-        self.left -= 1;
+        self.remaining -= 1;
     }
 }
 
 impl EtcdBackend {
     /// Runs one round over the numbers. Cilium locks each number to check its references. Here all
     /// references are read first, so that only the unused numbers are locked and checked once more.
-    pub(super) async fn collect(&self, last_round: &StaleIds, what: &Collected) -> Result<CollectionRound, BackendError> {
+    pub(super) async fn collect(&self, last_round: &StaleIds, what: &CollectionLimits) -> Result<CollectionRound, BackendError> {
         let entries = self.session.list_prefix(&self.names.entries()).await?;
         let used = self.used().await?;
         let mut round = CollectionRound::default();
-        let mut permits = Permits::new(what.deletes_per_minute.get());
+        let mut rate_limiter = DeleteRateLimiter::new(what.deletes_per_minute.get());
         for entry in entries {
             let Some(id) = self.names.id_of(&entry.key).filter(|id| what.range.contains(*id)) else { continue };
             round.alive += 1;
@@ -59,7 +59,7 @@ impl EtcdBackend {
                 // written since the last round: it gets another full round
                 Some(seen) if *seen != entry.mod_revision => {}
                 Some(_) => {
-                    permits.take().await;
+                    rate_limiter.acquire().await;
                     match self.delete_unused(id, &entry).await {
                         Ok(true) => {
                             round.alive -= 1;

@@ -5,12 +5,12 @@ use crate::allocator::key::AllocatorKey;
 use crate::keys::join;
 
 /// Base path of all keys, and the node that the references belong to.
-pub(super) struct Names {
+pub(super) struct KeyNames {
     base: Vec<u8>,
     node: Vec<u8>,
 }
 
-impl Names {
+impl KeyNames {
     pub(super) fn new(base: &str, node: &str) -> Self {
         Self { base: join(&[base.as_bytes()]), node: node.as_bytes().to_vec() }
     }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn keys_are_ciliums() {
-        let names = Names::new("cilium/state/identities/v1", "10.0.0.7");
+        let names = KeyNames::new("cilium/state/identities/v1", "10.0.0.7");
         let key = AllocatorKey::from_labels([("k8s:app", "a//b/")]);
         let id = Id::new(65_537).unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

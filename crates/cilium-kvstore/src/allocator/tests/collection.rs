@@ -2,18 +2,18 @@
 
 use std::num::NonZeroU32;
 
-use super::memory::Memory;
+use super::memory::MemoryStore;
 use super::{id, key, range};
-use crate::allocator::backend::{Backend, Collected, StaleIds};
+use crate::allocator::api::Allocator;
+use crate::allocator::backend::{Backend, CollectionLimits, StaleIds};
 use crate::allocator::options::AllocatorOptions;
-use crate::allocator::serve::Allocator;
 
 #[tokio::test]
-async fn what_is_unused_for_two_rounds_goes_unless_it_was_written_meanwhile() {
-    let memory = Memory::default();
+async fn numbers_unused_for_two_rounds_are_deleted_unless_written_again() {
+    let memory = MemoryStore::default();
     let collector = Allocator::for_collection(memory.node("operator"), AllocatorOptions::default()).unwrap();
     let node = memory.node("one");
-    let what = Collected { range: range(1, 9), deletes_per_minute: NonZeroU32::MIN };
+    let what = CollectionLimits { range: range(1, 9), deletes_per_minute: NonZeroU32::MIN };
     for number in [1, 2, 3, 10] {
         memory.put(id(number), &key(&number.to_string()));
     }

@@ -5,18 +5,18 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::memory::{Failure, Memory, Node};
+use super::memory::{MemoryNode, MemoryStore, WriteFailure};
 use super::{id, key, range};
+use crate::allocator::api::{AllocateError, Allocation, Allocator, Release};
 use crate::allocator::backend::Backend;
-use crate::allocator::event::{Event, EventKind};
+use crate::allocator::event::{AllocatorEvent, AllocatorEventKind};
 use crate::allocator::options::{AllocatorOptions, Validator};
-use crate::allocator::serve::{AllocateError, Allocation, Allocator, Released};
 
 fn options() -> AllocatorOptions {
     AllocatorOptions { range: range(1, 100), master_key_protection: true, ..AllocatorOptions::default() }
 }
 
-fn start(node: &Node, options: AllocatorOptions) -> Allocator<Node> {
+fn start(node: &MemoryNode, options: AllocatorOptions) -> Allocator<MemoryNode> {
     Allocator::start(node.clone(), options).unwrap()
 }
 
@@ -33,16 +33,16 @@ async fn until(mut holds: impl FnMut() -> bool) {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_has_one_number_on_all_nodes_and_each_counts_its_uses() {
-    let memory = Memory::default();
+    let memory = MemoryStore::default();
     let (one, two) = (start(&memory.node("one"), options()), start(&memory.node("two"), options()));
     let first = one.allocate(&key("a")).await.unwrap();
     assert_eq!((first.is_new, first.first_use), (true, true));
     assert_eq!(one.allocate(&key("a")).await.unwrap(), Allocation { id: first.id, is_new: false, first_use: false });
     assert_eq!(two.allocate(&key("a")).await.unwrap(), Allocation { id: first.id, is_new: false, first_use: true });
     assert_ne!(two.allocate(&key("b")).await.unwrap().id, first.id);
-    assert_eq!(one.release(&key("a")).await.unwrap(), Released { id: first.id, last_use: false });
+    assert_eq!(one.release(&key("a")).await.unwrap(), Release { id: first.id, last_use: false });
     assert_eq!(memory.content().references.len(), 3);
-    assert_eq!(one.release(&key("a")).await.unwrap(), Released { id: first.id, last_use: true });
+    assert_eq!(one.release(&key("a")).await.unwrap(), Release { id: first.id, last_use: true });
     assert!(matches!(one.release(&key("a")).await, Err(AllocateError::NotInUse)));
     assert_eq!(memory.content().references.len(), 2);
     assert_eq!(one.get(&key("a")).await.unwrap(), Some(first.id));
@@ -59,44 +59,44 @@ async fn a_key_has_one_number_on_all_nodes_and_each_counts_its_uses() {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_follow_each_other_at_growing_distances_and_end() {
-    let memory = Memory::default();
+    let memory = MemoryStore::default();
     let node = memory.node("one");
     let allocator = start(&node, AllocatorOptions { attempts_max: 4, ..options() });
-    memory.fail([Failure::Before; 3]);
+    memory.fail([WriteFailure::Before; 3]);
     let begin = tokio::time::Instant::now();
     assert!(allocator.allocate(&key("a")).await.unwrap().is_new);
     // 20 ms doubled once, twice and three times
     assert_eq!(begin.elapsed().as_millis() / 10, (40 + 80 + 160) / 10);
-    memory.fail([Failure::Before; 4]);
+    memory.fail([WriteFailure::Before; 4]);
     assert!(matches!(allocator.allocate(&key("b")).await, Err(AllocateError::Backend(_))));
     assert!(allocator.allocate(&key("b")).await.unwrap().is_new);
     let slow = start(&node, AllocatorOptions { allocation_max: Duration::from_millis(100), ..options() });
-    memory.fail([Failure::Before; 20]);
+    memory.fail([WriteFailure::Before; 20]);
     let error = slow.allocate(&key("c")).await.unwrap_err();
     assert_eq!(error.to_string(), "no identity within 100ms; the last attempt: lost the lock of the key: its lease expired");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_whose_answer_did_not_come_is_found_again_or_taken_back() {
-    let memory = Memory::default();
+async fn a_write_without_an_answer_is_found_or_deleted() {
+    let memory = MemoryStore::default();
     let allocator = start(&memory.node("one"), AllocatorOptions { attempts_max: 1, ..options() });
-    memory.fail([Failure::After]);
+    memory.fail([WriteFailure::After]);
     allocator.allocate(&key("a")).await.unwrap_err();
     // the entry exists, and no node refers to it
     let left = *memory.content().ids.keys().next().unwrap();
     assert!(memory.content().references.is_empty());
     assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: left, is_new: false, first_use: true });
     allocator.release(&key("a")).await.unwrap();
-    memory.fail([Failure::After]);
+    memory.fail([WriteFailure::After]);
     allocator.allocate(&key("a")).await.unwrap_err();
     assert_eq!(memory.content().references.len(), 1);
     // the key is unused: the next check deletes the reference
     until(|| memory.content().references.is_empty()).await;
-    memory.fail([Failure::After]);
+    memory.fail([WriteFailure::After]);
     allocator.allocate(&key("a")).await.unwrap_err();
     assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: left, is_new: false, first_use: true });
     // a failed release is repeated
-    memory.fail([Failure::Before]);
+    memory.fail([WriteFailure::Before]);
     allocator.release(&key("a")).await.unwrap();
     assert_eq!(memory.content().references.len(), 1);
     until(|| memory.content().references.is_empty()).await;
@@ -104,8 +104,8 @@ async fn a_write_whose_answer_did_not_come_is_found_again_or_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_wait_for_the_answer_leaves_nothing_in_use() {
-    let memory = Memory::default();
+async fn a_cancelled_allocation_leaves_no_use() {
+    let memory = MemoryStore::default();
     let allocator = start(&memory.node("one"), options());
     allocator.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
     let held = memory.node("two").lock(&key("a")).await.unwrap();
@@ -117,8 +117,8 @@ async fn who_does_not_wait_for_the_answer_leaves_nothing_in_use() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_that_is_used_up_is_said_at_once_and_what_is_collected_is_free_again() {
-    let memory = Memory::default();
+async fn an_exhausted_range_fails_at_once_and_collected_numbers_are_free() {
+    let memory = MemoryStore::default();
     let allocator = start(&memory.node("one"), AllocatorOptions { range: range(7, 8), ..options() });
     allocator.allocate(&key("a")).await.unwrap();
     let second = allocator.allocate(&key("b")).await.unwrap();
@@ -135,12 +135,12 @@ async fn a_range_that_is_used_up_is_said_at_once_and_what_is_collected_is_free_a
 /// As if the store lost an entry, and a node that uses its number has not been notified.
 #[tokio::test(start_paused = true)]
 async fn a_number_in_use_here_is_given_to_no_other_key_although_the_store_has_no_entry_of_it() {
-    let memory = Memory::default();
+    let memory = MemoryStore::default();
     let (one, two) = (memory.node("one"), memory.node("two"));
     let two_numbers = || AllocatorOptions { range: range(7, 8), ..options() };
     let (first, second) = (start(&one, two_numbers()), start(&two, two_numbers()));
     second.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
-    two.set_deaf(true);
+    two.set_drops_events(true);
     let used = first.allocate(&key("a")).await.unwrap().id;
     let of_others = first.allocate(&key("other")).await.unwrap().id;
     assert_eq!(second.allocate(&key("a")).await.unwrap(), Allocation { id: used, is_new: false, first_use: true });
@@ -154,11 +154,11 @@ async fn a_number_in_use_here_is_given_to_no_other_key_although_the_store_has_no
 
 #[tokio::test(start_paused = true)]
 async fn a_number_that_the_store_refused_may_be_chosen_again() {
-    let memory = Memory::default();
+    let memory = MemoryStore::default();
     let node = memory.node("one");
     let allocator = start(&node, AllocatorOptions { range: range(7, 8), ..options() });
     allocator.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
-    node.set_deaf(true);
+    node.set_drops_events(true);
     memory.put(id(7), &key("other"));
     memory.put(id(8), &key("another"));
     assert!(matches!(allocator.allocate(&key("a")).await, Err(AllocateError::Exhausted { .. })));
@@ -170,7 +170,7 @@ async fn a_number_that_the_store_refused_may_be_chosen_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_remote_copy_has_no_number_that_its_validator_refuses() {
-    let (own, remote) = (Memory::default(), Memory::default());
+    let (own, remote) = (MemoryStore::default(), MemoryStore::default());
     let allocator = start(&own.node("one"), options());
     for number in [99, 150, 200] {
         remote.put(id(number), &key("far"));
@@ -186,22 +186,22 @@ async fn a_remote_copy_has_no_number_that_its_validator_refuses() {
         let last = events.recv().await.unwrap();
         (first.id, last.id)
     };
-    let told = tokio::select! {
+    let changed = tokio::select! {
         () = cache.watch(&node, connection) => unreachable!("nobody ends it"),
-        told = changes => told,
+        changed = changes => changed,
     };
-    assert_eq!((told, cache.count()), ((id(150), id(151)), 2));
+    assert_eq!((changed, cache.count()), ((id(150), id(151)), 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn lost_references_and_deleted_numbers_are_written_again_while_they_are_used() {
-    let memory = Memory::default();
+    let memory = MemoryStore::default();
     let node = memory.node("one");
     let allocator = start(&node, AllocatorOptions { sync_interval: None, ..options() });
     let used = allocator.allocate(&key("a")).await.unwrap().id;
     node.lose_references();
     until(|| memory.content().references.len() == 1).await;
-    memory.fail([Failure::Before; 2]);
+    memory.fail([WriteFailure::Before; 2]);
     memory.delete(used);
     until(|| memory.content().ids.contains_key(&used)).await;
     assert_eq!(allocator.count(), 1, "the copy never was without it");
@@ -211,8 +211,8 @@ async fn lost_references_and_deleted_numbers_are_written_again_while_they_are_us
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_number_that_was_given_away_meanwhile_is_told_as_lost() {
-    let memory = Memory::default();
+async fn a_number_given_to_another_key_is_reported_as_lost() {
+    let memory = MemoryStore::default();
     let node = memory.node("one");
     let (sender, mut events) = mpsc::channel(16);
     let allocator = start(&node, AllocatorOptions { master_key_protection: false, sync_interval: None, events: Some(sender), ..options() });
@@ -222,44 +222,44 @@ async fn a_number_that_was_given_away_meanwhile_is_told_as_lost() {
     node.lose_references();
     loop {
         let event = events.recv().await.unwrap();
-        if event.kind == EventKind::Lost {
-            assert_eq!(event, Event { kind: EventKind::Lost, id: lost, key: key("a") });
+        if event.kind == AllocatorEventKind::Lost {
+            assert_eq!(event, AllocatorEvent { kind: AllocatorEventKind::Lost, id: lost, key: key("a") });
             break;
         }
     }
-    let anew = allocator.allocate(&key("a")).await.unwrap();
-    assert!(anew.id != lost && anew.is_new);
+    let again = allocator.allocate(&key("a")).await.unwrap();
+    assert!(again.id != lost && again.is_new);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_copy_says_is_believed_only_if_the_store_says_it_too() {
-    let memory = Memory::default();
+async fn the_copy_is_trusted_only_if_the_store_agrees() {
+    let memory = MemoryStore::default();
     let allocator = start(&memory.node("one"), options());
     allocator.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
     memory.put(id(5), &key("a"));
     until(|| allocator.count() == 1).await;
     // deleted and given to another key, which the copy has not received yet
     memory.content().ids.insert(id(5), (key("b"), 1));
-    let anew = allocator.allocate(&key("a")).await.unwrap();
-    assert!(anew.id != id(5) && anew.is_new);
+    let again = allocator.allocate(&key("a")).await.unwrap();
+    assert!(again.id != id(5) && again.is_new);
     // two entries for one key: the one that other nodes use wins
     let two = start(&memory.node("two"), options());
     two.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
     memory.put(id(1), &key("a"));
     until(|| two.count() == 3).await;
-    assert_eq!(two.allocate(&key("a")).await.unwrap().id, anew.id);
+    assert_eq!(two.allocate(&key("a")).await.unwrap().id, again.id);
 }
 
 /// As after a restart of the store, when a list takes a while and a lease expires meanwhile.
 #[tokio::test(start_paused = true)]
-async fn a_number_that_the_copy_has_not_heard_of_and_nobody_refers_to_is_found_all_the_same() {
-    let memory = Memory::default();
+async fn an_unreported_number_without_references_is_found() {
+    let memory = MemoryStore::default();
     let (one, two) = (memory.node("one"), memory.node("two"));
     let (first, second) = (start(&one, options()), start(&two, options()));
     second.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
-    two.set_deaf(true);
+    two.set_drops_events(true);
     let used = first.allocate(&key("a")).await.unwrap().id;
-    one.lose_references_unheard();
+    one.lose_references_without_event();
     let a = key("a");
     let mut allocating = Box::pin(second.allocate(&a));
     let written = until(|| memory.content().ids.len() == 2);
@@ -267,22 +267,22 @@ async fn a_number_that_the_copy_has_not_heard_of_and_nobody_refers_to_is_found_a
         early = &mut allocating => panic!("{early:?} before it heard of its entry"),
         () = written => {}
     }
-    two.set_deaf(false);
+    two.set_drops_events(false);
     assert_eq!(allocating.await.unwrap(), Allocation { id: used, is_new: false, first_use: true });
     assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&used], "the other number is gone");
     until(|| second.count() == 1).await;
     // a node that receives no events allocates nothing
-    two.set_deaf(true);
-    assert!(matches!(second.allocate(&key("b")).await, Err(AllocateError::Untold { .. } | AllocateError::Timeout { .. })));
+    two.set_drops_events(true);
+    assert!(matches!(second.allocate(&key("b")).await, Err(AllocateError::Unconfirmed { .. } | AllocateError::Timeout { .. })));
     until(|| memory.content().references.keys().all(|(used, _)| *used == a)).await;
-    two.set_deaf(false);
+    two.set_drops_events(false);
     let found = second.allocate(&key("b")).await.unwrap();
     assert_eq!(second.get(&key("b")).await.unwrap(), Some(found.id));
 }
 
 #[tokio::test(start_paused = true)]
-async fn remote_numbers_are_found_beside_the_own_ones_and_stay_while_a_connection_is_made_anew() {
-    let (own, remote) = (Memory::default(), Memory::default());
+async fn remote_numbers_stay_over_reconnects() {
+    let (own, remote) = (MemoryStore::default(), MemoryStore::default());
     let allocator = start(&own.node("one"), options());
     allocator.allocate(&key("own")).await.unwrap();
     remote.put(id(900), &key("far"));
@@ -319,11 +319,11 @@ async fn remote_numbers_are_found_beside_the_own_ones_and_stay_while_a_connectio
     until(|| events.len() == 5).await;
     connection.cancel();
     again.join_all().await;
-    let mut told = Vec::new();
-    events.recv_many(&mut told, 16).await;
-    let told: Vec<_> = told.into_iter().map(|event| (event.kind, event.id.number())).collect();
-    let (create, modify, delete) = (EventKind::Create, EventKind::Modify, EventKind::Delete);
-    assert_eq!(told, [(create, 900), (create, 901), (modify, 901), (create, 902), (delete, 900)]);
+    let mut changed = Vec::new();
+    events.recv_many(&mut changed, 16).await;
+    let changed: Vec<_> = changed.into_iter().map(|event| (event.kind, event.id.number())).collect();
+    let (create, modify, delete) = (AllocatorEventKind::Create, AllocatorEventKind::Modify, AllocatorEventKind::Delete);
+    assert_eq!(changed, [(create, 900), (create, 901), (modify, 901), (create, 902), (delete, 900)]);
     drop(cache);
     let mut count = 0;
     allocator.for_each(|_, _| count += 1);

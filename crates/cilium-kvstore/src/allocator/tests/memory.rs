@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Revision;
 use crate::allocator::backend::{
-    Backend, BackendError, Collected, CollectionRound, Id, LockCollection, Locker, Mutation, Restored, StaleIds, StaleLocks,
+    Backend, BackendError, CollectionLimits, CollectionRound, Id, LockCollection, Locker, Mutation, StaleIds, StaleLocks, UpdateOutcome,
 };
 use crate::allocator::key::AllocatorKey;
 
@@ -17,10 +17,10 @@ use crate::allocator::key::AllocatorKey;
 const WATCH_MAX: usize = 100_000;
 
 #[derive(Clone, Default)]
-pub(super) struct Memory(Arc<Mutex<Content>>);
+pub(super) struct MemoryStore(Arc<Mutex<MemoryContent>>);
 
 #[derive(Default)]
-pub(super) struct Content {
+pub(super) struct MemoryContent {
     revision: i64,
     pub(super) ids: BTreeMap<Id, (AllocatorKey, i64)>,
     /// Indexed by key and node.
@@ -28,12 +28,12 @@ pub(super) struct Content {
     watchers: Vec<mpsc::Sender<Mutation>>,
     locks: HashMap<AllocatorKey, Arc<tokio::sync::Mutex<()>>>,
     /// Failures of the next writes, last first.
-    failures: Vec<Failure>,
+    failures: Vec<WriteFailure>,
     pub(super) writes: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum WriteFailure {
     /// The write is not done.
     Before,
     /// The write is done, but the response is lost.
@@ -42,31 +42,31 @@ pub(super) enum Failure {
 
 /// One node's view of the store.
 #[derive(Clone)]
-pub(super) struct Node {
-    pub(super) memory: Memory,
+pub(super) struct MemoryNode {
+    pub(super) memory: MemoryStore,
     name: &'static str,
     /// Counts the losses of the node's references.
     lost: Arc<watch::Sender<u64>>,
     /// Whether the node receives no events.
-    is_deaf: Arc<watch::Sender<bool>>,
+    drops_events: Arc<watch::Sender<bool>>,
 }
 
-pub(super) struct Held(#[expect(dead_code, reason = "held for as long as it lives")] OwnedMutexGuard<()>);
+pub(super) struct MemoryLock(#[expect(dead_code, reason = "held for as long as it lives")] OwnedMutexGuard<()>);
 
-impl Locker for Held {
+impl Locker for MemoryLock {
     async fn unlock(self) {}
 }
 
-impl Memory {
-    pub(super) fn node(&self, name: &'static str) -> Node {
-        Node { memory: self.clone(), name, lost: Arc::new(watch::Sender::new(0)), is_deaf: Arc::new(watch::Sender::new(false)) }
+impl MemoryStore {
+    pub(super) fn node(&self, name: &'static str) -> MemoryNode {
+        MemoryNode { memory: self.clone(), name, lost: Arc::new(watch::Sender::new(0)), drops_events: Arc::new(watch::Sender::new(false)) }
     }
 
-    pub(super) fn content(&self) -> MutexGuard<'_, Content> {
+    pub(super) fn content(&self) -> MutexGuard<'_, MemoryContent> {
         self.0.lock().unwrap()
     }
 
-    pub(super) fn fail(&self, failures: impl IntoIterator<Item = Failure>) {
+    pub(super) fn fail(&self, failures: impl IntoIterator<Item = WriteFailure>) {
         self.content().failures.extend(failures);
     }
 
@@ -81,30 +81,30 @@ impl Memory {
     }
 }
 
-impl Node {
+impl MemoryNode {
     /// Ends the node's lease: its references are deleted, and it is notified.
     pub(super) fn lose_references(&self) {
-        self.lose_references_unheard();
+        self.lose_references_without_event();
         self.lost.send_modify(|count| *count += 1);
     }
 
     /// Stops the node's events, or delivers those of the meantime.
-    pub(super) fn set_deaf(&self, is_deaf: bool) {
-        self.is_deaf.send_replace(is_deaf);
+    pub(super) fn set_drops_events(&self, drops_events: bool) {
+        self.drops_events.send_replace(drops_events);
     }
 
     /// Ends the node's lease without notifying it.
-    pub(super) fn lose_references_unheard(&self) {
+    pub(super) fn lose_references_without_event(&self) {
         self.memory.content().references.retain(|(_, node), _| *node != self.name);
     }
 
     /// Runs one write, with the next planned failure.
-    fn write<T>(&self, write: impl FnOnce(&mut Content) -> T) -> Result<T, BackendError> {
+    fn write<T>(&self, write: impl FnOnce(&mut MemoryContent) -> T) -> Result<T, BackendError> {
         let mut content = self.memory.content();
         content.writes += 1;
         match content.failures.pop() {
-            Some(Failure::Before) => Err(BackendError::LockLost),
-            Some(Failure::After) => {
+            Some(WriteFailure::Before) => Err(BackendError::LockLost),
+            Some(WriteFailure::After) => {
                 write(&mut content);
                 Err(BackendError::LockLost)
             }
@@ -113,21 +113,21 @@ impl Node {
     }
 }
 
-impl Content {
+impl MemoryContent {
     fn put(&mut self, id: Id, key: &AllocatorKey) {
         self.revision += 1;
         self.ids.insert(id, (key.clone(), self.revision));
-        self.tell(&Mutation::Upsert(id, key.clone(), Revision(self.revision)));
+        self.publish(&Mutation::Upsert(id, key.clone(), Revision(self.revision)));
     }
 
     fn delete(&mut self, id: Id) {
         self.revision += 1;
         if self.ids.remove(&id).is_some() {
-            self.tell(&Mutation::Delete(id));
+            self.publish(&Mutation::Delete(id));
         }
     }
 
-    fn tell(&mut self, mutation: &Mutation) {
+    fn publish(&mut self, mutation: &Mutation) {
         self.watchers.retain(|watcher| watcher.try_send(mutation.clone()).is_ok());
     }
 
@@ -149,12 +149,12 @@ impl Content {
     }
 }
 
-impl Backend for Node {
-    type Lock = Held;
+impl Backend for MemoryNode {
+    type Lock = MemoryLock;
 
-    async fn lock(&self, key: &AllocatorKey) -> Result<Held, BackendError> {
+    async fn lock(&self, key: &AllocatorKey) -> Result<MemoryLock, BackendError> {
         let lock = Arc::clone(self.memory.content().locks.entry(key.clone()).or_default());
-        Ok(Held(lock.lock_owned().await))
+        Ok(MemoryLock(lock.lock_owned().await))
     }
 
     async fn get(&self, key: &AllocatorKey) -> Result<Option<Id>, BackendError> {
@@ -162,7 +162,7 @@ impl Backend for Node {
         Ok(self.memory.content().users(key).next())
     }
 
-    async fn get_if_locked(&self, key: &AllocatorKey, _: &Held) -> Result<Option<Id>, BackendError> {
+    async fn get_if_locked(&self, key: &AllocatorKey, _: &MemoryLock) -> Result<Option<Id>, BackendError> {
         self.get(key).await
     }
 
@@ -170,7 +170,7 @@ impl Backend for Node {
         Ok(self.memory.content().ids.get(&id).map(|(key, _)| key.clone()))
     }
 
-    async fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<bool, BackendError> {
+    async fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &MemoryLock) -> Result<bool, BackendError> {
         tokio::task::yield_now().await;
         self.write(|content| {
             let free = !content.ids.contains_key(&id);
@@ -181,12 +181,12 @@ impl Backend for Node {
         })
     }
 
-    async fn allocate_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<bool, BackendError> {
+    async fn allocate_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &MemoryLock) -> Result<bool, BackendError> {
         tokio::task::yield_now().await;
         self.write(|content| content.allocate(id, key, self.name))
     }
 
-    async fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<(), BackendError> {
+    async fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &MemoryLock) -> Result<(), BackendError> {
         tokio::task::yield_now().await;
         self.write(|content| {
             if content.is(id, key) {
@@ -195,7 +195,7 @@ impl Backend for Node {
         })
     }
 
-    async fn acquire_reference(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<bool, BackendError> {
+    async fn acquire_reference(&self, id: Id, key: &AllocatorKey, _: &MemoryLock) -> Result<bool, BackendError> {
         tokio::task::yield_now().await;
         self.write(|content| {
             let is = content.is(id, key);
@@ -206,18 +206,18 @@ impl Backend for Node {
         })
     }
 
-    async fn update_key(&self, id: Id, key: &AllocatorKey) -> Result<Restored, BackendError> {
+    async fn update_key(&self, id: Id, key: &AllocatorKey) -> Result<UpdateOutcome, BackendError> {
         let mine = (key.clone(), self.name);
         if self.memory.content().is(id, key) && self.memory.content().references.get(&mine) == Some(&id) {
-            return Ok(Restored::Standing);
+            return Ok(UpdateOutcome::Unchanged);
         }
         let lock = self.lock(key).await?;
-        let others = |content: &Content| content.users(key).any(|other| other != id);
+        let others = |content: &MemoryContent| content.users(key).any(|other| other != id);
         if others(&self.memory.content()) {
-            return Ok(Restored::Lost);
+            return Ok(UpdateOutcome::Lost);
         }
         let written = self.acquire_reference(id, key, &lock).await? || self.allocate_id_if_locked(id, key, &lock).await?;
-        Ok(if written { Restored::Written } else { Restored::Lost })
+        Ok(if written { UpdateOutcome::Rewritten } else { UpdateOutcome::Lost })
     }
 
     async fn release(&self, _: Id, key: &AllocatorKey) -> Result<(), BackendError> {
@@ -252,9 +252,9 @@ impl Backend for Node {
                     return;
                 }
             }
-            let mut deaf = self.is_deaf.subscribe();
+            let mut deaf = self.drops_events.subscribe();
             while let Some(mutation) = changes.recv().await {
-                if deaf.wait_for(|is_deaf| !is_deaf).await.is_err() {
+                if deaf.wait_for(|drops_events| !drops_events).await.is_err() {
                     return;
                 }
                 if mutations.send(mutation).await.is_err() {
@@ -265,7 +265,7 @@ impl Backend for Node {
         stop.run_until_cancelled(forward).await;
     }
 
-    async fn run_gc(&self, last_round: &StaleIds, what: &Collected) -> Result<CollectionRound, BackendError> {
+    async fn run_gc(&self, last_round: &StaleIds, what: &CollectionLimits) -> Result<CollectionRound, BackendError> {
         let all: Vec<_> = self.memory.content().ids.iter().map(|(id, entry)| (*id, entry.clone())).collect();
         let mut round = CollectionRound::default();
         for (id, (key, revision)) in all.into_iter().filter(|(id, _)| what.range.contains(*id)) {

@@ -9,12 +9,12 @@ use super::{id, key, range};
 use crate::Revision;
 use crate::allocator::backend::{Id, IdRange, Mutation};
 use crate::allocator::cache::Cache;
-use crate::allocator::event::{Event, EventKind};
+use crate::allocator::event::{AllocatorEvent, AllocatorEventKind};
 use crate::allocator::key::AllocatorKey;
-use crate::allocator::local::{Conflict, Given, LocalKeys};
+use crate::allocator::local::{Conflict, LocalKeys, LocalRelease};
 use crate::allocator::options::{AllocatorOptions, Validator};
 use crate::allocator::pool::IdPool;
-use crate::allocator::state::{Applied, State};
+use crate::allocator::state::{AllocatorState, MutationEffects};
 
 #[test]
 fn a_key_is_its_labels_in_the_order_of_their_keys_whatever_their_sources() {
@@ -56,7 +56,7 @@ fn a_pool_gives_out_each_number_once_until_it_is_free_again() {
 
 /// Compares the pool with one set of free numbers and one of leased numbers, as Cilium has them.
 #[test]
-fn a_pool_is_what_two_sets_would_be() {
+fn a_pool_behaves_like_two_sets() {
     let mut random = StdRng::seed_from_u64(7);
     for last in [2_u64, 3, 17, 64] {
         let mut pool = IdPool::new(range(1, last));
@@ -115,14 +115,14 @@ fn local_keys_count_their_uses_and_have_one_number_each() {
     local.verify(&a);
     assert_eq!((local.reuse(&a), local.verified()), (Some(id(5)), vec![(id(5), a.clone())]));
     assert_eq!((local.id(&a), local.key(id(5))), (Some(id(5)), Some(&a)));
-    assert_eq!(local.release(&a), Some(Given { id: id(5), last_use: false }));
-    assert_eq!(local.release(&a), Some(Given { id: id(5), last_use: true }));
+    assert_eq!(local.release(&a), Some(LocalRelease { id: id(5), last_use: false }));
+    assert_eq!(local.release(&a), Some(LocalRelease { id: id(5), last_use: true }));
     assert_eq!((local.release(&a), local.key(id(5))), (None, None));
     local.reserve(&b, id(5)).unwrap();
 }
 
 #[test]
-fn a_copy_answers_with_what_stood_until_a_new_list_is_complete() {
+fn a_copy_answers_with_old_entries_until_a_list_is_complete() {
     let (mut cache, a, b) = (Cache::default(), key("a"), key("b"));
     cache.insert(id(1), &a, Revision(1));
     cache.insert(id(2), &b, Revision(2));
@@ -141,7 +141,7 @@ fn a_copy_answers_with_what_stood_until_a_new_list_is_complete() {
 }
 
 #[test]
-fn a_key_with_two_numbers_is_found_until_both_are_gone() {
+fn a_key_with_two_numbers_is_found_until_both_are_deleted() {
     let (mut cache, a, b) = (Cache::default(), key("a"), key("b"));
     cache.insert(id(9), &a, Revision(7));
     cache.insert(id(8), &a, Revision(8));
@@ -152,12 +152,12 @@ fn a_key_with_two_numbers_is_found_until_both_are_gone() {
 }
 
 #[test]
-fn the_numbers_that_a_key_had_before_are_known_once_the_store_has_told_of_the_new_one_and_no_list_is_under_way() {
+fn earlier_numbers_are_known_once_the_new_one_is_reported() {
     let (options, a) = (AllocatorOptions { range: range(1, 100), ..options(true) }, key("a"));
-    let mut state = State::new(&options);
+    let mut state = AllocatorState::new(&options);
     state.apply(Mutation::ListDone, &options);
-    state.cache.insert_untold(id(7), &a);
-    assert_eq!(state.earlier_ids(id(7), &a), None, "it was written here, and the store has not told of it");
+    state.cache.insert_unreported(id(7), &a);
+    assert_eq!(state.earlier_ids(id(7), &a), None, "it was written here, and the store has not reported it");
     state.apply(Mutation::Upsert(id(7), key("b"), Revision(1)), &options);
     assert_eq!(state.earlier_ids(id(7), &a), None, "it was another's before");
     state.apply(Mutation::Relisting, &options);
@@ -174,23 +174,23 @@ fn options(protection: bool) -> AllocatorOptions {
     AllocatorOptions { range: range(1, 3), master_key_protection: protection, ..AllocatorOptions::default() }
 }
 
-fn event(kind: EventKind, number: u64, key: &AllocatorKey) -> Applied {
-    Applied { event: Some(Event { kind, id: id(number), key: key.clone() }), restore: None }
+fn event(kind: AllocatorEventKind, number: u64, key: &AllocatorKey) -> MutationEffects {
+    MutationEffects { event: Some(AllocatorEvent { kind, id: id(number), key: key.clone() }), restore: None }
 }
 
 #[test]
-fn what_goes_from_the_store_while_it_is_used_is_written_again() {
+fn numbers_in_use_that_are_deleted_are_restored() {
     let (options, a, mut random) = (options(true), key("a"), StdRng::seed_from_u64(1));
-    let mut state = State::new(&options);
-    assert_eq!(state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options), event(EventKind::Create, 1, &a));
+    let mut state = AllocatorState::new(&options);
+    assert_eq!(state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options), event(AllocatorEventKind::Create, 1, &a));
     state.apply(Mutation::ListDone, &options);
-    assert_eq!(state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options), event(EventKind::Modify, 1, &a));
+    assert_eq!(state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options), event(AllocatorEventKind::Modify, 1, &a));
     state.local.reserve(&a, id(1)).unwrap();
     let protected = state.apply(Mutation::Delete(id(1)), &options);
-    assert_eq!(protected, Applied { event: None, restore: Some((id(1), a.clone())) });
-    assert_eq!(state.cache.id(&a), Some(id(1)), "nobody is told that it had gone");
+    assert_eq!(protected, MutationEffects { event: None, restore: Some((id(1), a.clone())) });
+    assert_eq!(state.cache.id(&a), Some(id(1)), "its deletion is not reported");
     state.release(&a, &options);
-    assert_eq!(state.apply(Mutation::Delete(id(1)), &options), event(EventKind::Delete, 1, &a));
+    assert_eq!(state.apply(Mutation::Delete(id(1)), &options), event(AllocatorEventKind::Delete, 1, &a));
     let all: BTreeSet<_> = (0..3).map(|_| state.pool.lease(&mut random).unwrap()).collect();
     assert_eq!(all.len(), 3, "and it is free");
 }
@@ -198,14 +198,14 @@ fn what_goes_from_the_store_while_it_is_used_is_written_again() {
 #[test]
 fn a_number_in_use_is_free_only_when_it_is_in_use_no_more() {
     let (options, a, mut random) = (options(false), key("a"), StdRng::seed_from_u64(1));
-    let mut state = State::new(&options);
+    let mut state = AllocatorState::new(&options);
     state.apply(Mutation::ListDone, &options);
     state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options);
     state.local.reserve(&a, id(1)).unwrap();
-    assert_eq!(state.apply(Mutation::Delete(id(1)), &options), event(EventKind::Delete, 1, &a));
+    assert_eq!(state.apply(Mutation::Delete(id(1)), &options), event(AllocatorEventKind::Delete, 1, &a));
     let others: BTreeSet<_> = (0..2).map(|_| state.pool.lease(&mut random).unwrap()).collect();
     assert_eq!((others, state.pool.lease(&mut random)), ([id(2), id(3)].into(), None));
-    assert_eq!(state.release(&a, &options), Some(Given { id: id(1), last_use: true }));
+    assert_eq!(state.release(&a, &options), Some(LocalRelease { id: id(1), last_use: true }));
     assert_eq!(state.pool.lease(&mut random), Some(id(1)));
 }
 
@@ -213,7 +213,7 @@ fn a_number_in_use_is_free_only_when_it_is_in_use_no_more() {
 fn a_remote_cluster_s_numbers_are_of_its_range_and_name_it() {
     let validator = Validator::remote(range(100, 199), "k8s:io.cilium.k8s.policy.cluster", "vms".into());
     let options = AllocatorOptions { validator: Some(validator), ..AllocatorOptions::default() };
-    let mut state = State::new(&options);
+    let mut state = AllocatorState::new(&options);
     state.apply(Mutation::ListDone, &options);
     let foreign = AllocatorKey::from_labels([("k8s:io.cilium.k8s.policy.cluster", "paris")]);
     let unnamed = AllocatorKey::from_labels([("k8s:app", "a")]);
@@ -224,10 +224,10 @@ fn a_remote_cluster_s_numbers_are_of_its_range_and_name_it() {
         Mutation::Upsert(id(100), unnamed, Revision(1)),
         Mutation::Delete(id(200)),
     ] {
-        assert_eq!(state.apply(refused, &options), Applied::default());
+        assert_eq!(state.apply(refused, &options), MutationEffects::default());
     }
-    assert_eq!(state.apply(Mutation::Upsert(id(199), key("a"), Revision(1)), &options), event(EventKind::Create, 199, &key("a")));
-    assert_eq!(state.apply(Mutation::Delete(id(199)), &options), event(EventKind::Delete, 199, &key("a")));
+    assert_eq!(state.apply(Mutation::Upsert(id(199), key("a"), Revision(1)), &options), event(AllocatorEventKind::Create, 199, &key("a")));
+    assert_eq!(state.apply(Mutation::Delete(id(199)), &options), event(AllocatorEventKind::Delete, 199, &key("a")));
 }
 
 #[test]

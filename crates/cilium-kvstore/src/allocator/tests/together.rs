@@ -9,14 +9,14 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
-use super::memory::{Failure, Memory, Node};
-use super::uses::Uses;
+use super::memory::{MemoryNode, MemoryStore, WriteFailure};
+use super::uses::UseModel;
 use super::{key, range};
-use crate::allocator::backend::{Backend, Collected, StaleIds};
+use crate::allocator::api::Allocator;
+use crate::allocator::backend::{Backend, CollectionLimits, StaleIds};
 use crate::allocator::options::AllocatorOptions;
-use crate::allocator::serve::Allocator;
 
-async fn work(allocator: Allocator<Node>, uses: Arc<Mutex<Uses>>, seed: u64) {
+async fn work(allocator: Allocator<MemoryNode>, uses: Arc<Mutex<UseModel>>, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     for _ in 0..300 {
         let key = key(&format!("app-{}", random.random_range(0..40)));
@@ -29,8 +29,8 @@ async fn work(allocator: Allocator<Node>, uses: Arc<Mutex<Uses>>, seed: u64) {
     }
 }
 
-async fn collect(node: Node) {
-    let what = Collected { range: range(1, 48), deletes_per_minute: NonZeroU32::MAX };
+async fn collect(node: MemoryNode) {
+    let what = CollectionLimits { range: range(1, 48), deletes_per_minute: NonZeroU32::MAX };
     let mut stale = StaleIds::new();
     loop {
         stale = node.run_gc(&stale, &what).await.unwrap().stale;
@@ -39,23 +39,23 @@ async fn collect(node: Node) {
     }
 }
 
-async fn disturb(memory: Memory, nodes: Vec<Node>) {
+async fn disturb(memory: MemoryStore, nodes: Vec<MemoryNode>) {
     let mut random = StdRng::seed_from_u64(99);
     loop {
         tokio::time::sleep(Duration::from_millis(random.random_range(1..40))).await;
         match random.random_range(0..3) {
             0 => nodes[random.random_range(0..nodes.len())].lose_references(),
-            1 => memory.fail([Failure::Before]),
-            _ => memory.fail([Failure::After]),
+            1 => memory.fail([WriteFailure::Before]),
+            _ => memory.fail([WriteFailure::After]),
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
-    let memory = Memory::default();
+    let memory = MemoryStore::default();
     let nodes = vec![memory.node("one"), memory.node("two")];
-    let uses = Arc::new(Mutex::new(Uses::default()));
+    let uses = Arc::new(Mutex::new(UseModel::default()));
     let mut others = JoinSet::new();
     others.spawn(collect(memory.node("collector")));
     others.spawn(disturb(memory.clone(), nodes.clone()));

@@ -6,12 +6,12 @@ use super::{AllocatorKey, Id};
 
 /// Checks that no key has two numbers and no number has two keys.
 #[derive(Default)]
-pub(super) struct Uses {
+pub(super) struct UseModel {
     ids: HashMap<AllocatorKey, (Id, u32)>,
     keys: HashMap<Id, AllocatorKey>,
 }
 
-impl Uses {
+impl UseModel {
     pub(super) fn begin(&mut self, key: &AllocatorKey, id: Id) {
         let uses = self.ids.entry(key.clone()).or_insert((id, 0));
         assert_eq!(uses.0, id, "two numbers for {key}");

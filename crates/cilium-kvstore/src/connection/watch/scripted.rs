@@ -3,7 +3,7 @@
 
 use etcd_client::proto::{PbEvent, PbKeyValue, PbResponseHeader, PbWatchResponse};
 
-use super::{Assembly, WatchMessage, start_revision};
+use super::{RevisionAssembler, WatchMessage, start_revision};
 use crate::{EtcdClusterId, Event, KeyValue, KvstoreError, Revision};
 
 const CLUSTER: u64 = 0xabc;
@@ -11,13 +11,13 @@ const CLUSTER: u64 = 0xabc;
 /// Scripted watch.
 pub struct ScriptedWatch {
     after: Revision,
-    assembly: Assembly,
+    assembler: RevisionAssembler,
 }
 
 impl ScriptedWatch {
     /// Creates the watch as `Connection::watch` does after a read at revision `after`.
     pub fn after(after: Revision) -> Self {
-        Self { after, assembly: Assembly::new(EtcdClusterId(CLUSTER), "watching".into(), usize::MAX, after) }
+        Self { after, assembler: RevisionAssembler::new(EtcdClusterId(CLUSTER), "watching".into(), usize::MAX, after) }
     }
 
     /// Returns the start revision of the request to etcd.
@@ -29,7 +29,7 @@ impl ScriptedWatch {
     pub fn accept(&mut self, header_revision: Revision, events: &[Event]) -> Result<Option<WatchMessage>, KvstoreError> {
         let header = PbResponseHeader { cluster_id: CLUSTER, revision: header_revision.0, ..Default::default() };
         let events = events.iter().map(raw).collect();
-        self.assembly.accept(PbWatchResponse { header: Some(header), watch_id: 1, events, ..Default::default() })
+        self.assembler.accept(PbWatchResponse { header: Some(header), watch_id: 1, events, ..Default::default() })
     }
 }
 

@@ -6,19 +6,19 @@ use x509_parser::objects::{oid_registry, oid2sn};
 
 use super::super::certificates::{issuer_key_id, key_id, names};
 use super::super::trust::TrustedCertificates;
-use super::{NAMES_MAX, Owner, TlsRefusal, clip, describe, list, parsed, short_rsa_bits, words};
+use super::{CertificateSide, NAMES_MAX, TlsRefusal, clip, describe, list, parsed, short_rsa_bits, words};
 
 /// A certificate, the certificates that were sent with it, and the trusted ones.
-pub(super) struct Chain<'a> {
-    owner: Owner,
+pub(super) struct CertificateChain<'a> {
+    owner: CertificateSide,
     own: X509Certificate<'a>,
     between: Vec<X509Certificate<'a>>,
     trusted: &'a TrustedCertificates,
 }
 
-impl<'a> Chain<'a> {
+impl<'a> CertificateChain<'a> {
     pub(super) fn read(
-        owner: Owner,
+        owner: CertificateSide,
         own: &'a CertificateDer<'_>,
         between: &'a [CertificateDer<'_>],
         trusted: &'a TrustedCertificates,
@@ -115,8 +115,8 @@ impl<'a> Chain<'a> {
             return TlsRefusal::new(reason, format!("add it to {} if you trust it", self.file()));
         }
         let (sends, append) = match self.owner {
-            Owner::Server => ("the server does not send it", "append its certificate to the file of etcd's --cert-file"),
-            Owner::Client => ("cert-file does not have it", "append its certificate to cert-file"),
+            CertificateSide::Server => ("the server does not send it", "append its certificate to the file of etcd's --cert-file"),
+            CertificateSide::Client => ("cert-file does not have it", "append its certificate to cert-file"),
         };
         let reason =
             format!("{shown} is signed by {issuer}: {place} has no authority of this name, and {sends} as an intermediate certificate");
@@ -214,16 +214,16 @@ impl<'a> Chain<'a> {
 
     fn wrong_purpose(&self) -> TlsRefusal {
         let (purpose, wanted) = match self.owner {
-            Owner::Server => ("a server", "serverAuth"),
-            Owner::Client => ("a client", "clientAuth"),
+            CertificateSide::Server => ("a server", "serverAuth"),
+            CertificateSide::Client => ("a client", "clientAuth"),
         };
         let forbids = |certificate: &&X509Certificate<'_>| {
             let usage = certificate.extended_key_usage().ok().flatten().map(|extension| extension.value);
             usage.is_some_and(|usage| {
                 !usage.any
                     && !match self.owner {
-                        Owner::Server => usage.server_auth,
-                        Owner::Client => usage.client_auth,
+                        CertificateSide::Server => usage.server_auth,
+                        CertificateSide::Client => usage.client_auth,
                     }
             })
         };

@@ -7,8 +7,8 @@ use super::check_keys;
 use crate::error::printable;
 use crate::{KeyValue, KvstoreError, Page, Revision};
 
-/// Progress of a list: the keys of a range as of one revision, ascending.
-pub(crate) struct Tally {
+/// Checker of a list in progress: the keys of a range as of one revision, ascending.
+pub(crate) struct ListChecker {
     /// First key that has not been read.
     next: Vec<u8>,
     /// End of the range; `\0` is the end of all keys.
@@ -17,13 +17,13 @@ pub(crate) struct Tally {
     /// Number of keys that the server counted.
     total_count: u64,
     /// Number of keys that have been received.
-    come: u64,
+    received_count: u64,
 }
 
-impl Tally {
-    /// Creates the tally of a list before its first page.
+impl ListChecker {
+    /// Creates the checker of a list before its first page.
     pub(crate) fn new(start: Vec<u8>, end: Vec<u8>, revision: Revision, total_count: u64) -> Self {
-        Self { next: start, end, revision, total_count, come: 0 }
+        Self { next: start, end, revision, total_count, received_count: 0 }
     }
 
     /// Returns the first key that has not been read.
@@ -37,7 +37,7 @@ impl Tally {
     }
 
     /// Checks and adds the next keys. Returns them as a page.
-    pub(crate) fn take(&mut self, found: Vec<PbKeyValue>, is_last: bool) -> Result<Page, KvstoreError> {
+    pub(crate) fn accept(&mut self, found: Vec<PbKeyValue>, is_last: bool) -> Result<Page, KvstoreError> {
         check_keys(&found, self.revision)?;
         let mut after: Option<&[u8]> = None;
         for PbKeyValue { key, .. } in &found {
@@ -47,15 +47,15 @@ impl Tally {
             }
             after = Some(key);
         }
-        self.come += found.len() as u64;
+        self.received_count += found.len() as u64;
         if found.is_empty() && !is_last {
             // the same page would be requested forever
             return Err(malformed("an empty page that is not the last of a list".into()));
         }
-        if self.come > self.total_count || (is_last && self.come < self.total_count) {
-            let (come, total) = (self.come, self.total_count);
-            let reason = format!("{come} keys of a list that has {total} by the server's own count");
-            return Err(if come > total { KvstoreError::TooManyKeys { reason } } else { malformed(reason) });
+        if self.received_count > self.total_count || (is_last && self.received_count < self.total_count) {
+            let (received_count, total) = (self.received_count, self.total_count);
+            let reason = format!("{received_count} keys of a list that has {total} by the server's own count");
+            return Err(if received_count > total { KvstoreError::TooManyKeys { reason } } else { malformed(reason) });
         }
         if let Some(last) = found.last() {
             self.next.clone_from(&last.key);
@@ -78,8 +78,8 @@ mod tests {
         keys.iter().map(|key| PbKeyValue { key: key.as_bytes().to_vec(), mod_revision: 7, ..Default::default() }).collect()
     }
 
-    fn tally(total_count: u64) -> Tally {
-        Tally::new(b"a/".to_vec(), b"a0".to_vec(), Revision(7), total_count)
+    fn checker(total_count: u64) -> ListChecker {
+        ListChecker::new(b"a/".to_vec(), b"a0".to_vec(), Revision(7), total_count)
     }
 
     fn refusal(result: Result<Page, KvstoreError>) -> String {
@@ -87,31 +87,31 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_must_be_as_much_as_was_counted() {
-        let mut whole = tally(3);
-        assert_eq!(whole.take(found(&["a/1", "a/2"]), false).unwrap().key_values.len(), 2);
+    fn the_number_of_keys_must_equal_the_count() {
+        let mut whole = checker(3);
+        assert_eq!(whole.accept(found(&["a/1", "a/2"]), false).unwrap().key_values.len(), 2);
         assert_eq!(whole.next(), b"a/2\0");
-        assert_eq!(whole.take(found(&["a/3"]), true).unwrap().total_count, 3);
-        tally(0).take(vec![], true).unwrap();
+        assert_eq!(whole.accept(found(&["a/3"]), true).unwrap().total_count, 3);
+        checker(0).accept(vec![], true).unwrap();
 
-        assert_eq!(refusal(tally(2).take(found(&["a/1"]), true)), "1 keys of a list that has 2 by the server's own count");
-        let mut endless = tally(2);
-        endless.take(found(&["a/1", "a/2"]), false).unwrap();
-        assert_eq!(refusal(endless.take(found(&["a/3"]), false)), "3 keys of a list that has 2 by the server's own count");
-        assert_eq!(refusal(tally(2).take(vec![], false)), "an empty page that is not the last of a list");
+        assert_eq!(refusal(checker(2).accept(found(&["a/1"]), true)), "1 keys of a list that has 2 by the server's own count");
+        let mut endless = checker(2);
+        endless.accept(found(&["a/1", "a/2"]), false).unwrap();
+        assert_eq!(refusal(endless.accept(found(&["a/3"]), false)), "3 keys of a list that has 2 by the server's own count");
+        assert_eq!(refusal(checker(2).accept(vec![], false)), "an empty page that is not the last of a list");
     }
 
     #[test]
-    fn keys_come_in_order_from_within_the_range_and_of_the_revision() {
+    fn keys_must_be_ordered_and_of_the_range_and_revision() {
         for keys in [&["b"][..], &["a0"], &["A"], &["a/2", "a/1"], &["a/1", "a/1"]] {
-            let text = refusal(tally(9).take(found(keys), false));
+            let text = refusal(checker(9).accept(found(keys), false));
             assert!(text.ends_with(" is out of order in a list"), "{text}");
         }
-        let mut twice = tally(9);
-        twice.take(found(&["a/1", "a/2"]), false).unwrap();
-        assert_eq!(refusal(twice.take(found(&["a/2"]), false)), "\"a/2\" is out of order in a list");
-        Tally::new(vec![0], vec![0], Revision(7), 1).take(found(&["zz"]), true).unwrap();
-        let newer = Tally::new(b"a/".to_vec(), b"a0".to_vec(), Revision(6), 1).take(found(&["a/1"]), true);
+        let mut twice = checker(9);
+        twice.accept(found(&["a/1", "a/2"]), false).unwrap();
+        assert_eq!(refusal(twice.accept(found(&["a/2"]), false)), "\"a/2\" is out of order in a list");
+        ListChecker::new(vec![0], vec![0], Revision(7), 1).accept(found(&["zz"]), true).unwrap();
+        let newer = ListChecker::new(b"a/".to_vec(), b"a0".to_vec(), Revision(6), 1).accept(found(&["a/1"]), true);
         assert_eq!(refusal(newer), "\"a/1\" of revision 7 in a reply of revision 6");
     }
 }

@@ -18,7 +18,7 @@ use crate::{Connection, Disposition, Event, KeyValue, KvstoreError, Revision, Wa
 const KEYS_MAX: i64 = 64;
 
 /// Short range that is followed. Dropping it also ends the watch at the server.
-pub struct Follow {
+pub struct FollowedRange {
     connection: Connection,
     key: Vec<u8>,
     range_end: Option<Vec<u8>>,
@@ -33,7 +33,7 @@ pub struct Follow {
 }
 
 /// Result of reading the range, and a watch on it.
-struct Reading {
+struct RangeSnapshot {
     found: Vec<KeyValue>,
     revision: Revision,
     watch: Watch,
@@ -44,9 +44,9 @@ impl Connection {
     ///
     /// # Errors
     /// [`KvstoreError`]; `TooManyKeys` if the range has more keys than Cilium ever writes there.
-    pub async fn follow(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<(Vec<KeyValue>, Follow), KvstoreError> {
-        let Reading { found, watch, .. } = self.read_and_watch(key, range_end).await?;
-        let follow = Follow {
+    pub async fn follow(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<(Vec<KeyValue>, FollowedRange), KvstoreError> {
+        let RangeSnapshot { found, watch, .. } = self.read_and_watch(key, range_end).await?;
+        let follow = FollowedRange {
             connection: self.clone(),
             key: key.to_vec(),
             range_end: range_end.map(<[u8]>::to_vec),
@@ -60,12 +60,12 @@ impl Connection {
 
     /// Reads again as long as etcd compacts the history before the watch starts. Each attempt is
     /// paced like a list and a watch.
-    async fn read_and_watch(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<Reading, KvstoreError> {
+    async fn read_and_watch(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<RangeSnapshot, KvstoreError> {
         loop {
             let (found, revision) = self.read_short(key, range_end).await?;
             match self.watch(key, range_end, revision).await {
                 Err(error) if error.disposition() == Disposition::Resync => {}
-                watch => return Ok(Reading { found, revision, watch: watch? }),
+                watch => return Ok(RangeSnapshot { found, revision, watch: watch? }),
             }
         }
     }
@@ -84,23 +84,23 @@ impl Connection {
     }
 }
 
-impl Follow {
+impl FollowedRange {
     /// Returns the next changes; empty if the server only reported its progress. Cancel-safe.
     ///
     /// # Errors
     /// [`KvstoreError`], except for compacted history.
     pub async fn next(&mut self) -> Result<Vec<Event>, KvstoreError> {
-        let Some(watch) = &mut self.watch else { return self.read_anew().await };
+        let Some(watch) = &mut self.watch else { return self.reread().await };
         match watch.next().await {
             Ok(WatchMessage::Events { events, .. }) => {
-                self.learn(&events)?;
+                self.track(&events)?;
                 Ok(events)
             }
             Ok(WatchMessage::Created { .. } | WatchMessage::Progress) => Ok(Vec::new()),
             Err(error) if error.disposition() == Disposition::Resync => {
                 self.listened = self.listened();
                 self.watch = None;
-                self.read_anew().await
+                self.reread().await
             }
             Err(error) => Err(error),
         }
@@ -116,8 +116,8 @@ impl Follow {
 
     /// Returns the changes since the last watch as its events would have reported them, except that
     /// repeated changes of a key are merged.
-    async fn read_anew(&mut self) -> Result<Vec<Event>, KvstoreError> {
-        let Reading { found, revision, watch } = self.connection.read_and_watch(&self.key, self.range_end.as_deref()).await?;
+    async fn reread(&mut self) -> Result<Vec<Event>, KvstoreError> {
+        let RangeSnapshot { found, revision, watch } = self.connection.read_and_watch(&self.key, self.range_end.as_deref()).await?;
         let now = revisions(&found);
         let gone = self.known.keys().filter(|key| !now.contains_key(*key));
         let mut events: Vec<Event> = gone.map(|key| Event::Delete { key: key.clone(), mod_revision: revision }).collect();
@@ -128,7 +128,7 @@ impl Follow {
         Ok(events)
     }
 
-    fn learn(&mut self, events: &[Event]) -> Result<(), KvstoreError> {
+    fn track(&mut self, events: &[Event]) -> Result<(), KvstoreError> {
         for event in events {
             match event {
                 Event::Put(put) => self.known.insert(put.key.clone(), put.mod_revision),

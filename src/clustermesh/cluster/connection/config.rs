@@ -6,40 +6,40 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
-use super::super::Memory;
-use super::Attempt;
+use super::super::ClusterState;
+use super::ClusterConnection;
 use super::missing::MissingConfigCheck;
-use crate::clustermesh::failure::AttemptError;
+use crate::clustermesh::connection_error::ConnectionError;
 use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase};
 use crate::wire::cluster_config::{parse_cluster_config, validate_cluster_config, validate_own_config};
 use crate::wire::keys;
-use cilium_kvstore::{Connection, Event, Follow, KeyValue, KvstoreError};
+use cilium_kvstore::{Connection, Event, FollowedRange, KeyValue, KvstoreError};
 
 /// Cluster config as it was read, with the watch that follows its key.
 pub(super) struct ReadConfig {
     /// `None` if the cluster has no config and is read as a legacy one.
     pub(super) config: Option<(ClusterConfig, KeyValue)>,
-    follow: Follow,
+    follow: FollowedRange,
 }
 
-impl Attempt<'_> {
+impl ClusterConnection<'_> {
     /// Waits for a usable cluster config.
     ///
     /// A cluster without a config is read only if `--legacy-clusters` names it, it never had a
     /// config, and the wait is over (docs/develop/invariants.md, 3).
-    pub(super) async fn read_config(&self, connection: &Connection, memory: &mut Memory) -> Result<ReadConfig, AttemptError> {
+    pub(super) async fn read_config(&self, connection: &Connection, state: &mut ClusterState) -> Result<ReadConfig, ConnectionError> {
         let key = keys::cluster_config_key(&self.task.name);
         let mut missing = MissingConfigCheck::new(self, connection);
         let started = Instant::now();
         loop {
             match connection.follow(key.as_bytes(), None).await {
-                Ok((found, follow)) => return self.await_config(found, follow, missing, memory).await,
-                Err(KvstoreError::PermissionDenied { .. }) => self.report_missing_config(memory),
+                Ok((found, follow)) => return self.await_config(found, follow, missing, state).await,
+                Err(KvstoreError::PermissionDenied { .. }) => self.report_missing_config(state),
                 Err(error) => return Err(error.into()),
             }
-            missing.check(true, memory).await?;
+            missing.check(true, state).await?;
             if started.elapsed() >= self.missing_limit(&missing) {
-                return Err(AttemptError::ConfigMissing);
+                return Err(ConnectionError::ConfigMissing);
             }
             sleep(missing.interval()).await;
         }
@@ -48,10 +48,10 @@ impl Attempt<'_> {
     async fn await_config(
         &self,
         found: Vec<KeyValue>,
-        mut follow: Follow,
+        mut follow: FollowedRange,
         mut missing: MissingConfigCheck<'_>,
-        memory: &mut Memory,
-    ) -> Result<ReadConfig, AttemptError> {
+        state: &mut ClusterState,
+    ) -> Result<ReadConfig, ConnectionError> {
         let started = Instant::now();
         // an unusable config is still a config: such a cluster is not a legacy one
         let mut is_there = !found.is_empty();
@@ -59,9 +59,9 @@ impl Attempt<'_> {
             return Ok(ReadConfig { config: Some(config), follow });
         }
         if !is_there {
-            self.report_missing_config(memory);
+            self.report_missing_config(state);
         }
-        let is_legacy = self.is_legacy(memory);
+        let is_legacy = self.is_legacy(state);
         let mut tick = interval(missing.interval());
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -74,22 +74,22 @@ impl Attempt<'_> {
                         return Ok(ReadConfig { config: Some(config), follow });
                     }
                 }
-                _ = tick.tick(), if !is_there && !is_legacy => missing.check(false, memory).await?,
+                _ = tick.tick(), if !is_there && !is_legacy => missing.check(false, state).await?,
                 () = sleep_until(deadline.into()) => {
                     if is_there {
                         let (key, wait) = (keys::cluster_config_key(&self.task.name), self.task.options.timing.cluster.legacy_wait);
                         let text = format!("{key} could not be used for {wait:?}: meshkeep keeps the last known state of the cluster");
-                        return Err(AttemptError::Cluster(text));
+                        return Err(ConnectionError::Cluster(text));
                     }
-                    return if is_legacy { Ok(ReadConfig { config: None, follow }) } else { Err(AttemptError::ConfigMissing) };
+                    return if is_legacy { Ok(ReadConfig { config: None, follow }) } else { Err(ConnectionError::ConfigMissing) };
                 }
             }
         }
     }
 
     /// Returns whether the cluster is read without a config.
-    fn is_legacy(&self, memory: &Memory) -> bool {
-        memory.record.config.is_none() && self.task.options.legacy_clusters.contains(&self.task.name)
+    fn is_legacy(&self, state: &ClusterState) -> bool {
+        state.record.config.is_none() && self.task.options.legacy_clusters.contains(&self.task.name)
     }
 
     /// Returns the time that one connection waits for a config: twice as long if stored state is
@@ -100,9 +100,9 @@ impl Attempt<'_> {
         if missing.awaits_removal() { wait * 2 } else { wait }
     }
 
-    fn report_missing_config(&self, memory: &Memory) {
-        let reporter = &self.task.surroundings.reporter;
-        let (had_config, is_legacy) = (memory.record.config.is_some(), self.is_legacy(memory));
+    fn report_missing_config(&self, state: &ClusterState) {
+        let reporter = &self.task.context.reporter;
+        let (had_config, is_legacy) = (state.record.config.is_some(), self.is_legacy(state));
         reporter.config_refused(None);
         reporter.change(|status| {
             status.config_deleted = had_config;
@@ -119,7 +119,7 @@ impl Attempt<'_> {
         let newest = events.into_iter().filter_map(|event| match event {
             Event::Put(put) => self.parse_config(put),
             Event::Delete { .. } => {
-                self.task.surroundings.reporter.config_refused(None);
+                self.task.context.reporter.config_refused(None);
                 None
             }
         });
@@ -131,8 +131,8 @@ impl Attempt<'_> {
             Ok(config) => Some((config, found)),
             Err(reason) => {
                 let key = keys::cluster_config_key(&self.task.name);
-                self.task.surroundings.reporter.waiting(Phase::ReadingConfig, &format!("{key} cannot be used: {reason}"));
-                self.task.surroundings.reporter.config_refused(Some((&found.value, &reason)));
+                self.task.context.reporter.waiting(Phase::ReadingConfig, &format!("{key} cannot be used: {reason}"));
+                self.task.context.reporter.config_refused(Some((&found.value, &reason)));
                 None
             }
         }
@@ -140,8 +140,8 @@ impl Attempt<'_> {
 
     /// Validates the cluster config, reserves its id, and removes entries that were read under
     /// another id (docs/develop/protocol.md §3.3, step 6).
-    pub(super) async fn accept(&self, read: Option<&(ClusterConfig, KeyValue)>, memory: &mut Memory) -> Result<(), AttemptError> {
-        let reporter = &self.task.surroundings.reporter;
+    pub(super) async fn accept(&self, read: Option<&(ClusterConfig, KeyValue)>, state: &mut ClusterState) -> Result<(), ConnectionError> {
+        let reporter = &self.task.context.reporter;
         if let Some((config, found)) = read {
             let refuse = |reason: String| {
                 reporter.config_refused(Some((&found.value, &reason)));
@@ -154,53 +154,53 @@ impl Attempt<'_> {
             });
             let validate = if options.local.as_ref() == Some(&self.task.name) { validate_own_config } else { validate_cluster_config };
             validate(config, options.own_id, options.max_connected_clusters).map_err(|reason| {
-                AttemptError::Cluster(format!("the config of cluster {} is refused: {}", self.task.name, refuse(reason)))
+                ConnectionError::Cluster(format!("the config of cluster {} is refused: {}", self.task.name, refuse(reason)))
             })?;
-            let old_id = memory.record.config.as_ref().map(|config| config.id);
+            let old_id = state.record.config.as_ref().map(|config| config.id);
             if let Some(old_id) = old_id.filter(|old_id| *old_id != config.id) {
                 tracing::warn!(cluster = %self.task.name, %old_id, new_id = %config.id, "the id of cluster {} changed: removing its entries", self.task.name);
                 reporter.phase(Phase::Draining);
-                self.remove_stored(memory).await?;
+                self.remove_stored(state).await?;
                 self.task.ids.release(&self.task.name);
-                memory.record.config = None;
+                state.record.config = None;
             }
-            self.task.ids.reserve(config.id, &self.task.name).map_err(|error| AttemptError::Cluster(refuse(error.to_string())))?;
-            memory.record.config = Some(config.clone());
+            self.task.ids.reserve(config.id, &self.task.name).map_err(|error| ConnectionError::Cluster(refuse(error.to_string())))?;
+            state.record.config = Some(config.clone());
         }
         reporter.change(|status| {
-            status.config.clone_from(&memory.record.config);
+            status.config.clone_from(&state.record.config);
             status.config_retrieved = read.is_some();
             status.connected = true;
         });
         reporter.config_refused(None);
         reporter.forget_missing_config();
-        self.store_record(memory).await
+        self.store_record(state).await
     }
 
     /// Removes the cluster's entries from the mirror. It stays a cluster of the mesh.
-    pub(super) async fn remove_stored(&self, memory: &mut Memory) -> Result<(), AttemptError> {
+    pub(super) async fn remove_stored(&self, state: &mut ClusterState) -> Result<(), ConnectionError> {
         self.send(Command::Remove { cluster: self.task.name.clone(), reason: DeleteReason::Deleted }).await?;
-        memory.forget();
-        Kind::ALL.into_iter().for_each(|kind| self.task.surroundings.reporter.holds(kind, 0));
+        state.forget();
+        Kind::ALL.into_iter().for_each(|kind| self.task.context.reporter.set_held_count(kind, 0));
         Ok(())
     }
 
     /// Watches the cluster config, and ends the connection when it changes (`clustercfg.go`). A
-    /// deleted config ends nothing; deletes are only not trusted any more (invariant 4).
-    pub(super) async fn watch_config(&self, mut read: ReadConfig) -> Result<Infallible, AttemptError> {
-        let reporter = &self.task.surroundings.reporter;
+    /// deleted config does not end it, but deletes are no longer trusted (invariant 4).
+    pub(super) async fn watch_config(&self, mut read: ReadConfig) -> Result<Infallible, ConnectionError> {
+        let reporter = &self.task.context.reporter;
         loop {
             for event in read.follow.next().await? {
                 let Event::Put(put) = event else {
-                    reporter.sign(None, read.config.is_some());
+                    reporter.set_writer_key_missing(None, read.config.is_some());
                     reporter.config_refused(None);
                     continue;
                 };
-                reporter.sign(None, false);
+                reporter.set_writer_key_missing(None, false);
                 let known = read.config.as_ref().is_some_and(|(_, known)| known.value == put.value);
                 match parse_cluster_config(&put.value) {
                     Ok(_) if known => reporter.config_refused(None),
-                    Ok(_) => return Err(AttemptError::Cluster("the cluster config changed".to_owned())),
+                    Ok(_) => return Err(ConnectionError::Cluster("the cluster config changed".to_owned())),
                     // an unreadable config changes nothing (`clustercfg.go`), and is reported
                     Err(reason) => reporter.config_refused(Some((&put.value, &reason))),
                 }

@@ -1,4 +1,4 @@
-//! File stamps: metadata that shows without reading whether a file changed.
+//! State of a followed file: metadata that shows without reading whether the file changed.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 /// The state of a path as the system reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FileStamp {
+pub(super) enum FileState {
     /// No file exists at the path.
     Missing,
     /// The system reports an error other than "not found". Never treated as a deleted file.
@@ -29,9 +29,9 @@ pub(super) struct FileVersion {
     pub(super) changed: (i64, i64),
 }
 
-impl FileStamp {
+impl FileState {
     /// Reads the current stamp of a path. Blocks.
-    pub(super) fn of(path: &Path) -> Self {
+    pub(super) fn read(path: &Path) -> Self {
         match std::fs::metadata(path) {
             Ok(found) => Self::Present(FileVersion {
                 device: found.dev(),

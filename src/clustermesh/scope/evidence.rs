@@ -1,12 +1,11 @@
-//! Reads the signs of the source that decide whether a delete is trusted
-//! (docs/develop/invariants.md, 4).
+//! Reads the evidence that decides whether a delete is trusted (docs/develop/invariants.md, 4).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::try_join_all;
 
-use super::super::failure::AttemptError;
-use super::super::resync::{Sign, Signs};
+use super::super::connection_error::ConnectionError;
+use super::super::resync::{DeleteEvidence, WriterKey};
 use super::ScopeTask;
 use crate::model::{ClusterId, EntryKey, LeaseId};
 use crate::wire::keys;
@@ -14,70 +13,70 @@ use cilium_kvstore::{Event, KeyValue, LeaseLife};
 
 /// Number of leases that are read at the same time. A lost source has one lease per thousand keys,
 /// and each answer takes a round trip.
-const LEASES_ASKED_TOGETHER: usize = 16;
+const CONCURRENT_LEASE_READS: usize = 16;
 
 impl ScopeTask<'_> {
     /// Returns the evidence for the deletes among `events`. It is read after the events have
     /// arrived, so it is never older than they are.
-    pub(super) async fn signs_of_events(&mut self, events: &[Event]) -> Result<Signs, AttemptError> {
+    pub(super) async fn event_evidence(&mut self, events: &[Event]) -> Result<DeleteEvidence, ConnectionError> {
         if events.iter().all(|event| matches!(event, Event::Put(_))) {
-            return Ok(Signs::default());
+            return Ok(DeleteEvidence::default());
         }
-        let mut signs = self.signs(false).await?;
-        if self.link.source.cached {
+        let mut evidence = self.writer_key_evidence(false).await?;
+        if self.source.info.cached {
             let leases = self.leases_of_deleted(events).await;
-            signs.lost = self.lost(leases).await?;
+            evidence.lost = self.keys_without_lease(leases).await?;
         }
-        Ok(signs)
+        Ok(evidence)
     }
 
     /// Returns the evidence for the deletion of keys that are missing from a list or comparison.
-    pub(super) async fn signs_for(&mut self, gone: &[&EntryKey]) -> Result<Signs, AttemptError> {
+    pub(super) async fn missing_key_evidence(&mut self, gone: &[&EntryKey]) -> Result<DeleteEvidence, ConnectionError> {
         if gone.is_empty() {
-            return Ok(Signs::default());
+            return Ok(DeleteEvidence::default());
         }
-        let mut signs = self.signs(true).await?;
-        if self.link.source.cached {
-            let mirror = self.surroundings.mirror.current();
+        let mut evidence = self.writer_key_evidence(true).await?;
+        if self.source.info.cached {
+            let mirror = self.context.mirror.current();
             let lease = |key: &EntryKey| mirror.view.record(key).map(|record| record.source.lease);
             let leases = gone.iter().filter_map(|key| Some(((*key).clone(), lease(key)?))).collect();
-            signs.lost = self.lost(leases).await?;
+            evidence.lost = self.keys_without_lease(leases).await?;
         }
-        Ok(signs)
+        Ok(evidence)
     }
 
     /// Reads cluster config and canary, as far as the cluster has them, and their leases if
     /// `with_lives` is set.
-    pub(super) async fn signs(&self, with_lives: bool) -> Result<Signs, AttemptError> {
-        let (source, cluster) = (&self.link.source, &self.scope.cluster);
+    pub(super) async fn writer_key_evidence(&self, with_lives: bool) -> Result<DeleteEvidence, ConnectionError> {
+        let (source, cluster) = (&self.source.info, &self.scope.cluster);
         let config = (source.cluster_id != ClusterId(0)).then(|| keys::cluster_config_key(cluster));
         let canary = source.canaries.then(|| keys::canary_key(self.scope.kind, cluster, source.cached));
-        let wanted: Vec<Vec<u8>> = config.iter().chain(&canary).map(|key| key.clone().into_bytes()).collect();
-        if wanted.is_empty() {
-            return Ok(Signs::default());
+        let keys: Vec<Vec<u8>> = config.iter().chain(&canary).map(|key| key.clone().into_bytes()).collect();
+        if keys.is_empty() {
+            return Ok(DeleteEvidence::default());
         }
-        let (found, _) = self.link.connection.get_together(&wanted).await?;
+        let (found, _) = self.source.connection.get_together(&keys).await?;
         let mut found = found.into_iter();
-        let mut signs = Signs::default();
-        for (expected, sign) in [(config.is_some(), &mut signs.config), (canary.is_some(), &mut signs.canary)] {
+        let mut evidence = DeleteEvidence::default();
+        for (expected, key) in [(config.is_some(), &mut evidence.config), (canary.is_some(), &mut evidence.canary)] {
             if expected {
-                *sign = self.sign(found.next().flatten(), with_lives).await?;
+                *key = self.writer_key(found.next().flatten(), with_lives).await?;
             }
         }
-        Ok(signs)
+        Ok(evidence)
     }
 
-    async fn sign(&self, found: Option<KeyValue>, with_life: bool) -> Result<Sign, AttemptError> {
-        let Some(found) = found else { return Ok(Sign::Gone) };
+    async fn writer_key(&self, found: Option<KeyValue>, with_life: bool) -> Result<WriterKey, ConnectionError> {
+        let Some(found) = found else { return Ok(WriterKey::Deleted) };
         let (created, lease) = (found.create_revision, found.lease);
-        let life = if with_life { self.link.connection.lease_life(lease).await? } else { LeaseLife::Unknown };
-        Ok(Sign::Standing { created, lease, life })
+        let life = if with_life { self.source.connection.lease_life(lease).await? } else { LeaseLife::Unknown };
+        Ok(WriterKey::Present { created, lease, life })
     }
 
     /// Returns the leases of the deleted keys: that of the last put among the events, otherwise
     /// that in the mirror.
     async fn leases_of_deleted(&self, events: &[Event]) -> Vec<(EntryKey, LeaseId)> {
-        let mirror = self.settled_mirror().await;
+        let mirror = self.applied_mirror().await;
         let mut put: BTreeMap<&[u8], LeaseId> = BTreeMap::new();
         let mut leases = Vec::new();
         for event in events {
@@ -98,13 +97,13 @@ impl ScopeTask<'_> {
 
     /// Returns the keys whose lease does not exist any more. Each lease is read once, and never
     /// again once it is gone.
-    async fn lost(&mut self, leases: Vec<(EntryKey, LeaseId)>) -> Result<BTreeSet<EntryKey>, AttemptError> {
+    async fn keys_without_lease(&mut self, leases: Vec<(EntryKey, LeaseId)>) -> Result<BTreeSet<EntryKey>, ConnectionError> {
         let unknown: BTreeSet<LeaseId> =
             leases.iter().map(|(_, lease)| *lease).filter(|lease| lease.0 != 0 && !self.gone_leases.contains(lease)).collect();
-        for some in unknown.into_iter().collect::<Vec<_>>().chunks(LEASES_ASKED_TOGETHER) {
-            let connection = &self.link.connection;
+        for some in unknown.into_iter().collect::<Vec<_>>().chunks(CONCURRENT_LEASE_READS) {
+            let connection = &self.source.connection;
             let lives = try_join_all(some.iter().map(|lease| connection.lease_life(*lease))).await?;
-            let gone = some.iter().zip(lives).filter(|(_, life)| *life == LeaseLife::Gone);
+            let gone = some.iter().zip(lives).filter(|(_, life)| *life == LeaseLife::NotFound);
             self.gone_leases.extend(gone.map(|(lease, _)| *lease));
         }
         Ok(leases.into_iter().filter(|(_, lease)| self.gone_leases.contains(lease)).map(|(key, _)| key).collect())

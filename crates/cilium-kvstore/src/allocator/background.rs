@@ -9,17 +9,17 @@ use futures_util::stream::iter;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::backend::{Backend, Id, Mutation, Restored};
-use super::event::Event;
+use super::backend::{Backend, Id, Mutation, UpdateOutcome};
+use super::event::AllocatorEvent;
 use super::key::AllocatorKey;
-use super::shared::Shared;
+use super::shared::AllocatorShared;
 use crate::Backoff;
 
 /// Capacity of the queue of changes to apply: one page of a list (`etcd.limit`, 256).
 const MUTATIONS_MAX: usize = 256;
 
 /// Maximum concurrent checks of numbers in the store: as many as tasks allocate on a busy node.
-const LOOKS_MAX: usize = 16;
+const CHECKS_MAX: usize = 16;
 
 /// First wait after a failure.
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
@@ -28,17 +28,17 @@ const BACKOFF_MIN: Duration = Duration::from_secs(1);
 /// attached to (15 minutes).
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-pub(super) fn start<B: Backend>(shared: &Arc<Shared<B>>) {
+pub(super) fn start<B: Backend>(shared: &Arc<AllocatorShared<B>>) {
     shared.tasks.spawn(follow(Arc::clone(shared)));
-    shared.tasks.spawn(keep(Arc::clone(shared)));
+    shared.tasks.spawn(check_periodically(Arc::clone(shared)));
 }
 
 /// Follows the store until the allocator is stopped.
-async fn follow<B: Backend>(shared: Arc<Shared<B>>) {
+async fn follow<B: Backend>(shared: Arc<AllocatorShared<B>>) {
     let (sender, mut mutations) = mpsc::channel(MUTATIONS_MAX);
     let take = async {
         while let Some(mutation) = mutations.recv().await {
-            take_over(&shared, mutation).await;
+            apply_mutation(&shared, mutation).await;
         }
     };
     let stopped = shared.stop.clone();
@@ -46,22 +46,22 @@ async fn follow<B: Backend>(shared: Arc<Shared<B>>) {
 }
 
 /// Applies one change of the store, publishes it, and undoes it if it must not happen.
-async fn take_over<B: Backend>(shared: &Arc<Shared<B>>, mutation: Mutation) {
+async fn apply_mutation<B: Backend>(shared: &Arc<AllocatorShared<B>>, mutation: Mutation) {
     let is_list_done = mutation == Mutation::ListDone;
-    let applied = shared.state().apply(mutation, &shared.options);
+    let effects = shared.state().apply(mutation, &shared.options);
     if is_list_done {
         shared.listed.send_replace(true);
     }
-    shared.told.notify_waiters();
-    tell(shared, applied.event).await;
-    if let Some((id, key)) = applied.restore
+    shared.changed.notify_waiters();
+    publish(shared, effects.event).await;
+    if let Some((id, key)) = effects.restore
         && shared.state().restoring.insert(id)
     {
         shared.tasks.spawn(restore(Arc::clone(shared), id, key));
     }
 }
 
-async fn tell<B>(shared: &Shared<B>, event: Option<Event>) {
+async fn publish<B>(shared: &AllocatorShared<B>, event: Option<AllocatorEvent>) {
     if let (Some(event), Some(events)) = (event, &shared.options.events) {
         // a receiver that is no longer interested has been dropped
         let _ = events.send(event).await;
@@ -69,9 +69,9 @@ async fn tell<B>(shared: &Shared<B>, event: Option<Event>) {
 }
 
 /// Writes a number into the store again, as long as it is in use here.
-async fn restore<B: Backend>(shared: Arc<Shared<B>>, id: Id, key: AllocatorKey) {
+async fn restore<B: Backend>(shared: Arc<AllocatorShared<B>>, id: Id, key: AllocatorKey) {
     let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
-    while let Err(reason) = look_at(&shared, id, &key).await {
+    while let Err(reason) = check_number(&shared, id, &key).await {
         tracing::warn!(%id, %key, reason, "an identity in use was deleted from the store and cannot be written again yet");
         if shared.stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none() {
             break;
@@ -80,14 +80,14 @@ async fn restore<B: Backend>(shared: Arc<Shared<B>>, id: Id, key: AllocatorKey) 
     shared.state().restoring.remove(&id);
     // released meanwhile: the copy still has it
     if shared.state().local.id(&key).is_none() {
-        let applied = shared.state().apply(Mutation::Delete(id), &shared.options);
-        tell(&shared, applied.event).await;
+        let effects = shared.state().apply(Mutation::Delete(id), &shared.options);
+        publish(&shared, effects.event).await;
     }
 }
 
 /// Checks everything in use here at the sync interval, and at once when references may have been
 /// lost.
-async fn keep<B: Backend>(shared: Arc<Shared<B>>) {
+async fn check_periodically<B: Backend>(shared: Arc<AllocatorShared<B>>) {
     let mut listed = shared.listed.subscribe();
     let stopped = shared.stop.clone();
     let work = async {
@@ -95,7 +95,7 @@ async fn keep<B: Backend>(shared: Arc<Shared<B>>) {
         let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         loop {
             let lost = shared.backend.references_lost();
-            let interval = if look_at_all(&shared).await {
+            let interval = if check_all(&shared).await {
                 backoff.reset();
                 shared.options.sync_interval
             } else {
@@ -118,19 +118,19 @@ async fn keep<B: Backend>(shared: Arc<Shared<B>>) {
 
 /// Checks everything in use here in the store, and deletes doubtful references. Returns whether all
 /// of that succeeded.
-pub(super) async fn look_at_all<B: Backend>(shared: &Arc<Shared<B>>) -> bool {
+pub(super) async fn check_all<B: Backend>(shared: &Arc<AllocatorShared<B>>) -> bool {
     let (used, doubtful) = {
         let state = shared.state();
         (state.local.verified(), state.doubtful.clone())
     };
-    let failed = iter(used).map(|(id, key)| async move { look_at(shared, id, &key).await }).buffer_unordered(LOOKS_MAX);
+    let failed = iter(used).map(|(id, key)| async move { check_number(shared, id, &key).await }).buffer_unordered(CHECKS_MAX);
     let mut failed = std::pin::pin!(failed.filter_map(|result| async { result.err() }));
     let mut reason = None;
     while let Some(failure) = failed.next().await {
         reason.get_or_insert(failure);
     }
     for (key, id) in doubtful {
-        if let Err(error) = shared.settle(id, &key).await {
+        if let Err(error) = shared.release_doubtful(id, &key).await {
             reason.get_or_insert(error.to_string());
         }
     }
@@ -142,21 +142,21 @@ pub(super) async fn look_at_all<B: Backend>(shared: &Arc<Shared<B>>) -> bool {
 
 /// Makes sure that the store has a number and this node's reference to it, if the number is in use
 /// here. Returns the reason if that cannot be confirmed.
-async fn look_at<B: Backend>(shared: &Arc<Shared<B>>, id: Id, key: &AllocatorKey) -> Result<(), String> {
-    let turn = shared.turn(key).lock().await;
+async fn check_number<B: Backend>(shared: &Arc<AllocatorShared<B>>, id: Id, key: &AllocatorKey) -> Result<(), String> {
+    let key_mutex = shared.key_mutex(key).lock().await;
     if shared.state().local.id(key) != Some(id) {
         return Ok(());
     }
     let limit = shared.options.operation_max;
     let restored = timeout(limit, shared.backend.update_key(id, key)).await;
     match restored.map_err(|_| format!("no answer within {limit:?}"))?.map_err(|error| error.to_string())? {
-        Restored::Standing => {}
-        Restored::Written => tracing::info!(%id, %key, "wrote an identity in use again that was missing in the store"),
-        Restored::Lost => {
+        UpdateOutcome::Unchanged => {}
+        UpdateOutcome::Rewritten => tracing::info!(%id, %key, "wrote an identity in use again that was missing in the store"),
+        UpdateOutcome::Lost => {
             let event = shared.state().lose(id, key);
-            drop(turn);
+            drop(key_mutex);
             tracing::error!(%id, %key, "an identity in use was lost: its references expired, and the number was reused");
-            tell(shared, event).await;
+            publish(shared, event).await;
         }
     }
     Ok(())

@@ -18,19 +18,19 @@
 
 use tokio::time::timeout;
 
+use super::api::{AllocateError, Allocation, Release};
 use super::backend::{Backend, BackendError, Id, Locker};
 use super::key::AllocatorKey;
-use super::serve::{AllocateError, Allocation, Released};
-use super::shared::Shared;
+use super::shared::AllocatorShared;
 
-/// Number of free numbers that are tried under one lock. If all of them are taken, the range is
-/// nearly full and other nodes allocate at the same time, so the next attempts wait first.
-const CHOICES_MAX: usize = 16;
+/// Maximum number of free numbers that are tried under one lock. If all of them are taken, the
+/// range is nearly full and other nodes allocate at the same time, so the next attempts wait first.
+const FREE_TRIES_MAX: usize = 16;
 
-impl<B: Backend> Shared<B> {
+impl<B: Backend> AllocatorShared<B> {
     /// Allocates a key that may not be in use here yet.
-    pub(super) async fn allocate_in_turn(&self, key: &AllocatorKey) -> Result<Allocation, AllocateError> {
-        let _turn = self.turn(key).lock().await;
+    pub(super) async fn allocate_serialized(&self, key: &AllocatorKey) -> Result<Allocation, AllocateError> {
+        let _guard = self.key_mutex(key).lock().await;
         if let Some(id) = self.state().local.reuse(key) {
             return Ok(Allocation { id, is_new: false, first_use: false });
         }
@@ -42,18 +42,18 @@ impl<B: Backend> Shared<B> {
 
     async fn allocate_locked(&self, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let used = self.backend.get_if_locked(key, lock).await?;
-        let left = || self.state().left_id(key);
-        if let Some(id) = used.or_else(left)
-            && self.refer(id, key, lock, used.is_some()).await?
+        let copied = || self.state().copied_id(key);
+        if let Some(id) = used.or_else(copied)
+            && self.write_reference(id, key, lock, used.is_some()).await?
         {
             return Ok(Allocation { id, is_new: false, first_use: true });
         }
-        self.choose(key, lock).await
+        self.allocate_free(key, lock).await
     }
 
     /// Writes a reference to a number that the key probably has. Returns false if it no longer has
     /// it and no node uses it.
-    async fn refer(&self, id: Id, key: &AllocatorKey, lock: &B::Lock, used: bool) -> Result<bool, AllocateError> {
+    async fn write_reference(&self, id: Id, key: &AllocatorKey, lock: &B::Lock, used: bool) -> Result<bool, AllocateError> {
         if self.state().local.reserve(key, id).is_err() {
             return Err(AllocateError::Contested { id });
         }
@@ -65,7 +65,7 @@ impl<B: Backend> Shared<B> {
         match referred {
             Ok(true) => self.verify(id, key),
             Ok(false) => self.unreserve(key),
-            Err(_) => self.doubt(id, key),
+            Err(_) => self.mark_doubtful(id, key),
         }
         match referred? {
             false if used => Err(AllocateError::Contested { id }),
@@ -74,11 +74,11 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Allocates a free number for a key that has none.
-    async fn choose(&self, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
+    async fn allocate_free(&self, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let mut taken = Vec::new();
         let result = loop {
-            if taken.len() == CHOICES_MAX {
-                break Err(AllocateError::Taken { tries: CHOICES_MAX });
+            if taken.len() == FREE_TRIES_MAX {
+                break Err(AllocateError::Taken { tries: FREE_TRIES_MAX });
             }
             let Some(chosen) = self.state().pool.lease(&mut rand::rng()) else {
                 break Err(AllocateError::Exhausted { range: self.options.range });
@@ -91,7 +91,7 @@ impl<B: Backend> Shared<B> {
             match self.backend.write_id_if_locked(id, key, lock).await {
                 Ok(true) => {
                     self.state().pool.use_up(chosen);
-                    break self.settle_on(id, key, lock).await;
+                    break self.confirm_number(id, key, lock).await;
                 }
                 Ok(false) => taken.push(chosen),
                 Err(error) => {
@@ -108,11 +108,11 @@ impl<B: Backend> Shared<B> {
 
     /// Refers to a number whose entry was just written, or to an older number if the key turns out
     /// to have one.
-    async fn settle_on(&self, id: Id, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
+    async fn confirm_number(&self, id: Id, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let limit = self.options.operation_max;
-        let earlier = timeout(limit, self.earlier_ids(id, key)).await.map_err(|_| AllocateError::Untold { id, limit })?;
+        let earlier = timeout(limit, self.earlier_ids(id, key)).await.map_err(|_| AllocateError::Unconfirmed { id, limit })?;
         for first in earlier {
-            if self.refer(first, key, lock, false).await? {
+            if self.write_reference(first, key, lock, false).await? {
                 tracing::debug!(%key, %id, %first, "a key that was about to get a number already had one");
                 // without references, a collector deletes it later if this fails
                 if let Err(error) = self.backend.delete_id_if_locked(id, key, lock).await {
@@ -121,7 +121,7 @@ impl<B: Backend> Shared<B> {
                 return Ok(Allocation { id: first, is_new: false, first_use: true });
             }
         }
-        if self.refer(id, key, lock, false).await? {
+        if self.write_reference(id, key, lock, false).await? {
             Ok(Allocation { id, is_new: true, first_use: true })
         } else {
             // another process deleted the entry
@@ -132,12 +132,12 @@ impl<B: Backend> Shared<B> {
     /// Waits until the store has reported an entry. Returns the numbers that its key had before.
     async fn earlier_ids(&self, id: Id, key: &AllocatorKey) -> Vec<Id> {
         loop {
-            let mut told = std::pin::pin!(self.told.notified());
-            told.as_mut().enable();
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
             if let Some(earlier) = self.state().earlier_ids(id, key) {
                 return earlier;
             }
-            told.await;
+            changed.await;
         }
     }
 
@@ -145,7 +145,7 @@ impl<B: Backend> Shared<B> {
     fn verify(&self, id: Id, key: &AllocatorKey) {
         let mut state = self.state();
         state.local.verify(key);
-        state.cache.insert_untold(id, key);
+        state.cache.insert_unreported(id, key);
     }
 
     fn unreserve(&self, key: &AllocatorKey) {
@@ -154,28 +154,28 @@ impl<B: Backend> Shared<B> {
 
     /// Records a failed write. The store may have executed it, so the reference must be deleted if
     /// the key is unused.
-    fn doubt(&self, id: Id, key: &AllocatorKey) {
+    fn mark_doubtful(&self, id: Id, key: &AllocatorKey) {
         let mut state = self.state();
         state.release(key, &self.options);
         state.doubtful.insert(key.clone(), id);
     }
 
     /// Releases one use of a key.
-    pub(super) async fn release_in_turn(&self, key: &AllocatorKey) -> Result<Released, AllocateError> {
-        let _turn = self.turn(key).lock().await;
-        let given = self.state().release(key, &self.options).ok_or(AllocateError::NotInUse)?;
-        if given.last_use
-            && let Err(error) = self.backend.release(given.id, key).await
+    pub(super) async fn release_serialized(&self, key: &AllocatorKey) -> Result<Release, AllocateError> {
+        let _guard = self.key_mutex(key).lock().await;
+        let release = self.state().release(key, &self.options).ok_or(AllocateError::NotInUse)?;
+        if release.last_use
+            && let Err(error) = self.backend.release(release.id, key).await
         {
-            tracing::debug!(%key, id = %given.id, %error, "cannot remove a reference to an identity yet");
-            self.state().doubtful.insert(key.clone(), given.id);
+            tracing::debug!(%key, id = %release.id, %error, "cannot remove a reference to an identity yet");
+            self.state().doubtful.insert(key.clone(), release.id);
         }
-        Ok(Released { id: given.id, last_use: given.last_use })
+        Ok(Release { id: release.id, last_use: release.last_use })
     }
 
     /// Deletes a reference that the store may still have, unless the key is in use again.
-    pub(super) async fn settle(&self, id: Id, key: &AllocatorKey) -> Result<(), BackendError> {
-        let _turn = self.turn(key).lock().await;
+    pub(super) async fn release_doubtful(&self, id: Id, key: &AllocatorKey) -> Result<(), BackendError> {
+        let _guard = self.key_mutex(key).lock().await;
         if self.state().local.id(key).is_none() {
             self.backend.release(id, key).await?;
         }

@@ -1,7 +1,7 @@
 //! One connection to one remote cluster, from opening it to the error that ends it.
 //!
-//! [`ClusterTask`] runs an [`Attempt`] for each connection. It reads the cluster config and then
-//! runs one task per kind, next to tasks for the heartbeat, the canaries and the status.
+//! [`ClusterTask`] runs one [`ClusterConnection`] at a time. It reads the cluster config and then
+//! runs one task per kind, as well as tasks for the heartbeat, the canaries and the status.
 
 mod config;
 mod missing;
@@ -17,26 +17,26 @@ use tokio::sync::watch;
 use tokio::time::{interval, sleep};
 
 use self::config::ReadConfig;
-use super::{ClusterTask, Memory};
-use crate::clustermesh::failure::AttemptError;
-use crate::clustermesh::resync::Source;
-use crate::clustermesh::scope::{Link, ScopeTask};
+use super::{ClusterState, ClusterTask};
+use crate::clustermesh::connection_error::ConnectionError;
+use crate::clustermesh::resync::SourceInfo;
+use crate::clustermesh::scope::{ScopeTask, SourceConnection};
 use crate::clustermesh::timing::CONTACT_STORED_INTERVAL;
-use crate::clustermesh::unknown::look_for_unknown_prefixes;
+use crate::clustermesh::unknown::search_unknown_prefixes;
 use crate::model::{Command, Heartbeat, Kind, Phase, Scope};
 use crate::wire::{cluster_config, keys};
 use cilium_kvstore::{Connection, Endpoint, EtcdConfig, Event, KeyValue, prefix_end};
 
 #[derive(Debug)]
-pub(super) struct Attempt<'a> {
+pub(super) struct ClusterConnection<'a> {
     pub(super) task: &'a ClusterTask,
     pub(super) file: &'a EtcdConfig,
     pub(super) endpoint: &'a Endpoint,
 }
 
-impl Attempt<'_> {
-    pub(super) async fn run(&self, memory: &mut Memory) -> Result<Infallible, AttemptError> {
-        let reporter = &self.task.surroundings.reporter;
+impl ClusterConnection<'_> {
+    pub(super) async fn run(&self, state: &mut ClusterState) -> Result<Infallible, ConnectionError> {
+        let reporter = &self.task.context.reporter;
         // set before the attempt, because users need it if the attempt fails
         reporter.change(|status| {
             status.endpoint = Some(self.endpoint.to_string());
@@ -54,23 +54,27 @@ impl Attempt<'_> {
         let (heartbeat_sender, heartbeat) = watch::channel(None);
         let heartbeat_task = self.watch_heartbeat(&connection, heartbeat_sender);
         let main = async {
-            let read = self.read_config(&connection, memory).await?;
-            self.accept(read.config.as_ref(), memory).await?;
-            self.mirror(&connection, read, heartbeat, memory).await
+            let read = self.read_config(&connection, state).await?;
+            self.accept(read.config.as_ref(), state).await?;
+            self.mirror(&connection, read, heartbeat, state).await
         };
         first_error([main.boxed(), heartbeat_task.boxed()]).await
     }
 
-    /// Watches the heartbeat. If none comes, the etcd or the connection to it is dead
+    /// Watches the heartbeat. Without one, the etcd or the connection to it is dead
     /// (docs/develop/protocol.md §3.10).
-    async fn watch_heartbeat(&self, connection: &Connection, beat: watch::Sender<Option<Instant>>) -> Result<Infallible, AttemptError> {
+    async fn watch_heartbeat(
+        &self,
+        connection: &Connection,
+        heartbeat_sender: watch::Sender<Option<Instant>>,
+    ) -> Result<Infallible, ConnectionError> {
         // a prefix range, as Cilium's roles allow it: cilium/.heartbeat to cilium/.heartbeau
         let key = keys::HEARTBEAT.as_bytes();
         let (found, mut follow) = connection.follow(key, Some(&prefix_end(key))).await?;
         if !found.is_empty() {
-            beat.send_replace(Some(Instant::now()));
+            heartbeat_sender.send_replace(Some(Instant::now()));
         }
-        let reporter = &self.task.surroundings.reporter;
+        let reporter = &self.task.context.reporter;
         let newest = found.iter().max_by_key(|found| found.mod_revision);
         reporter.writer_connected(newest.map(|found| heartbeat(connection, found)));
         if reporter.is_writer_silent() {
@@ -90,21 +94,21 @@ impl Attempt<'_> {
                     if let Some(put) = puts.last() {
                         heard = follow.listened();
                         reporter.heartbeat(heartbeat(connection, &put));
-                        beat.send_replace(Some(Instant::now()));
+                        heartbeat_sender.send_replace(Some(Instant::now()));
                     }
                 }
                 () = sleep(left) => if left.is_zero() {
                     self.report_etcd_errors(connection).await;
-                    return Err(AttemptError::Cluster(format!("no heartbeat for {silence:?}")));
+                    return Err(ConnectionError::Cluster(format!("no heartbeat for {silence:?}")));
                 }
             }
         }
     }
 
-    /// Asks the etcd of a silent writer for its errors: an etcd in `NOSPACE` or `CORRUPT` answers
-    /// reads and refuses every write.
+    /// Reads the errors of a silent writer's etcd: an etcd in `NOSPACE` or `CORRUPT` answers reads
+    /// and refuses every write.
     async fn report_etcd_errors(&self, connection: &Connection) {
-        let reporter = &self.task.surroundings.reporter;
+        let reporter = &self.task.context.reporter;
         match connection.etcd_errors().await {
             Ok(errors) => reporter.etcd_errors(errors),
             Err(error) => {
@@ -113,13 +117,13 @@ impl Attempt<'_> {
         }
     }
 
-    pub(super) async fn store_record(&self, memory: &mut Memory) -> Result<(), AttemptError> {
-        memory.record.last_contact = self.task.surroundings.reporter.last_contact_time();
-        self.send(Command::StoreCluster { cluster: self.task.name.clone(), record: memory.record.clone() }).await
+    pub(super) async fn store_record(&self, state: &mut ClusterState) -> Result<(), ConnectionError> {
+        state.record.last_contact = self.task.context.reporter.last_contact_time();
+        self.send(Command::StoreCluster { cluster: self.task.name.clone(), record: state.record.clone() }).await
     }
 
-    pub(super) async fn send(&self, command: Command) -> Result<(), AttemptError> {
-        self.task.surroundings.commands.send(command).await.map_err(|_| AttemptError::Stopping)
+    pub(super) async fn send(&self, command: Command) -> Result<(), ConnectionError> {
+        self.task.context.commands.send(command).await.map_err(|_| ConnectionError::Stopping)
     }
 
     async fn mirror(
@@ -127,30 +131,30 @@ impl Attempt<'_> {
         connection: &Connection,
         read: ReadConfig,
         heartbeat: watch::Receiver<Option<Instant>>,
-        memory: &mut Memory,
-    ) -> Result<Infallible, AttemptError> {
-        self.task.surroundings.reporter.phase(Phase::Listing);
+        state: &mut ClusterState,
+    ) -> Result<Infallible, ConnectionError> {
+        self.task.context.reporter.phase(Phase::Listing);
         let config = read.config.as_ref().map(|(config, _)| config.clone()).unwrap_or_default();
-        let source = Source {
+        let info = SourceInfo {
             etcd_cluster_id: connection.etcd_cluster_id(),
             cached: config.cached,
             canaries: config.synced_canaries,
             cluster_id: config.id,
             max_connected_clusters: self.task.options.max_connected_clusters,
         };
-        let link = Link { connection: connection.clone(), source, heartbeat };
+        let source = SourceConnection { connection: connection.clone(), info, heartbeat };
         let (canary_senders, canaries): (Vec<_>, Vec<_>) = Kind::ALL.iter().map(|_| watch::channel(None)).unzip();
-        let kinds = memory.kinds.iter_mut().zip(canaries).zip(Kind::ALL).map(|((memory, canary), kind)| {
+        let kinds = state.kinds.iter_mut().zip(canaries).zip(Kind::ALL).map(|((state, canary), kind)| {
             let scope = Scope { cluster: self.task.name.clone(), kind };
             ScopeTask {
                 scope,
-                memory,
-                link: link.clone(),
+                state,
+                source: source.clone(),
                 canary,
-                surroundings: &self.task.surroundings,
+                context: &self.task.context,
                 changed: None,
-                told_synced: false,
-                told_unreadable: 0,
+                reported_synced: false,
+                reported_unreadable: 0,
                 reading: cluster_config::reading_of(kind, &config),
                 gone_leases: BTreeSet::new(),
             }
@@ -158,42 +162,46 @@ impl Attempt<'_> {
             .boxed()
         });
         let others = [
-            self.watch_canaries(&link, &canary_senders).boxed(),
+            self.watch_canaries(&source, &canary_senders).boxed(),
             self.watch_config(read).boxed(),
-            self.keep_record(memory.record.clone()).boxed(),
-            self.slow_down(connection).boxed(),
-            self.look_at_progress(connection).boxed(),
-            look_for_unknown_prefixes(&link, &self.task.surroundings.reporter, self.task.options.timing.cluster.unknown_prefix_interval)
-                .boxed(),
+            self.store_contact_time(state.record.clone()).boxed(),
+            self.limit_rate_when_read(connection).boxed(),
+            self.report_unanswered_progress(connection).boxed(),
+            search_unknown_prefixes(&source, &self.task.context.reporter, self.task.options.timing.cluster.unknown_prefix_interval).boxed(),
         ];
         first_error(kinds.chain(others)).await
     }
 
-    /// Passes each canary and its changes to the task of its kind. A deleted canary stops nothing
-    /// (docs/develop/protocol.md §3.4); deletes are only not trusted any more (invariant 4).
-    async fn watch_canaries(&self, link: &Link, kinds: &[watch::Sender<Option<KeyValue>>]) -> Result<Infallible, AttemptError> {
-        if !link.source.canaries {
+    /// Passes each canary and its changes to the task of its kind. A deleted canary does not stop
+    /// the mirroring (docs/develop/protocol.md §3.4), but deletes are no longer trusted
+    /// (invariant 4).
+    async fn watch_canaries(
+        &self,
+        source: &SourceConnection,
+        kinds: &[watch::Sender<Option<KeyValue>>],
+    ) -> Result<Infallible, ConnectionError> {
+        if !source.info.canaries {
             return std::future::pending().await;
         }
         let prefix = keys::synced_prefix(&self.task.name).into_bytes();
-        let reporter = &self.task.surroundings.reporter;
-        let kind_of = |key: &[u8]| keys::canary_kind(key, &self.task.name, link.source.cached);
-        let tell = |canary: KeyValue| {
+        let reporter = &self.task.context.reporter;
+        let kind_of = |key: &[u8]| keys::canary_kind(key, &self.task.name, source.info.cached);
+        let publish = |canary: KeyValue| {
             let kind = kind_of(&canary.key);
             if let Some((kind, sender)) = kind.and_then(|kind| Some((kind, kinds.get(kind.index())?))) {
                 sender.send_replace(Some(canary));
-                reporter.sign(Some(kind), false);
+                reporter.set_writer_key_missing(Some(kind), false);
             }
         };
-        let (found, mut follow) = link.connection.follow(&prefix, Some(&prefix_end(&prefix))).await?;
-        found.into_iter().for_each(tell);
+        let (found, mut follow) = source.connection.follow(&prefix, Some(&prefix_end(&prefix))).await?;
+        found.into_iter().for_each(publish);
         loop {
             for event in follow.next().await? {
                 match event {
-                    Event::Put(canary) => tell(canary),
+                    Event::Put(canary) => publish(canary),
                     Event::Delete { key, .. } => {
                         if let Some(kind) = kind_of(&key) {
-                            reporter.sign(Some(kind), true);
+                            reporter.set_writer_key_missing(Some(kind), true);
                         }
                     }
                 }
@@ -202,28 +210,28 @@ impl Attempt<'_> {
     }
 
     /// Reduces the request rate once everything is read (`etcd.bootstrapQps`).
-    async fn slow_down(&self, connection: &Connection) -> Result<Infallible, AttemptError> {
-        self.task.surroundings.reporter.all_read().await;
+    async fn limit_rate_when_read(&self, connection: &Connection) -> Result<Infallible, ConnectionError> {
+        self.task.context.reporter.wait_until_read().await;
         connection.caught_up();
         std::future::pending().await
     }
 
     /// Reports whether progress requests are answered, at the interval at which they are sent.
-    async fn look_at_progress(&self, connection: &Connection) -> Result<Infallible, AttemptError> {
+    async fn report_unanswered_progress(&self, connection: &Connection) -> Result<Infallible, ConnectionError> {
         let mut tick = interval(self.task.options.client.progress_interval);
         loop {
             tick.tick().await;
-            self.task.surroundings.reporter.progress_is(connection.progress_is_unanswered().await);
+            self.task.context.reporter.set_progress_unanswered(connection.progress_is_unanswered().await);
         }
     }
 
     /// Stores the time of the last contact at intervals, so that ages survive a restart.
-    async fn keep_record(&self, mut record: crate::model::ClusterRecord) -> Result<Infallible, AttemptError> {
+    async fn store_contact_time(&self, mut record: crate::model::ClusterRecord) -> Result<Infallible, ConnectionError> {
         let mut tick = interval(CONTACT_STORED_INTERVAL);
         tick.tick().await;
         loop {
             tick.tick().await;
-            record.last_contact = self.task.surroundings.reporter.last_contact_time();
+            record.last_contact = self.task.context.reporter.last_contact_time();
             self.send(Command::StoreCluster { cluster: self.task.name.clone(), record: record.clone() }).await?;
         }
     }
@@ -242,8 +250,8 @@ fn heartbeat(connection: &Connection, found: &KeyValue) -> Heartbeat {
 /// Runs all futures until one fails. Each is polled only when it is woken, unlike with a join: a
 /// dozen of them are idle while one has all the changes.
 async fn first_error<'a>(
-    all: impl IntoIterator<Item = BoxFuture<'a, Result<Infallible, AttemptError>>>,
-) -> Result<Infallible, AttemptError> {
+    all: impl IntoIterator<Item = BoxFuture<'a, Result<Infallible, ConnectionError>>>,
+) -> Result<Infallible, ConnectionError> {
     let mut all: FuturesUnordered<_> = all.into_iter().collect();
     match all.next().await {
         Some(failed) => failed,
@@ -260,7 +268,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_idle_task_is_not_polled_for_what_comes_to_others() {
+    async fn an_idle_task_is_not_polled_for_others() {
         let polls = AtomicUsize::new(0);
         let idle = poll_fn(|_| {
             polls.fetch_add(1, Ordering::Relaxed);
@@ -270,9 +278,9 @@ mod tests {
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
-            Err(AttemptError::Stopping)
+            Err(ConnectionError::Stopping)
         };
-        assert!(matches!(first_error([idle.boxed(), busy.boxed()]).await, Err(AttemptError::Stopping)));
+        assert!(matches!(first_error([idle.boxed(), busy.boxed()]).await, Err(ConnectionError::Stopping)));
         assert_eq!(polls.into_inner(), 1);
     }
 }

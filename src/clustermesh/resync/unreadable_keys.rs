@@ -10,7 +10,7 @@ const UNREADABLE_MAX: usize = 16;
 
 /// Unreadable keys that the source currently has, at most 16.
 #[derive(Debug, Default)]
-pub struct Unreadable {
+pub struct UnreadableKeys {
     keys: BTreeMap<Vec<u8>, UnreadableKey>,
     /// True if the source had more since the last complete read. Some of them may still exist.
     has_more: bool,
@@ -27,7 +27,7 @@ pub struct UnreadableKey {
     pub reason: String,
 }
 
-impl Unreadable {
+impl UnreadableKeys {
     /// Returns the source keys in order, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &UnreadableKey)> {
         self.keys.iter().map(|(key, unreadable)| (key.as_slice(), unreadable))
@@ -80,9 +80,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_are_remembered_are_not_taken_for_none() {
+    fn keys_beyond_the_limit_are_remembered_as_more() {
         let keys: Vec<Vec<u8>> = (0..=u8::try_from(UNREADABLE_MAX).unwrap()).map(|number| vec![0xff, number]).collect();
-        let mut unreadable = Unreadable::default();
+        let mut unreadable = UnreadableKeys::default();
         for key in &keys {
             unreadable.put(key, &Arc::from(*b"value"), "why".to_owned());
         }

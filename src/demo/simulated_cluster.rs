@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rand::Rng;
 use tokio::sync::watch;
 
-use super::data::{self, Entry};
+use super::data::{self, SimulatedEntry};
 use crate::commit::{PersistState, Published, Publisher, publication};
 use crate::feed::{Feed, Retention};
 use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport};
@@ -24,15 +24,15 @@ const RETENTION: Retention = Retention { age_max: Duration::from_secs(3_600), co
 const NOT_READ: &str = "not looked at";
 
 /// A simulated cluster.
-pub(super) struct Source {
+pub(super) struct SimulatedCluster {
     name: ClusterName,
     id: u32,
     pods: u32,
     handle: Handle,
-    state: Mutex<State>,
+    state: Mutex<SimulatedState>,
 }
 
-struct State {
+struct SimulatedState {
     published: Published,
     publisher: Publisher,
     version: u32,
@@ -40,7 +40,7 @@ struct State {
     is_lost: bool,
 }
 
-impl Source {
+impl SimulatedCluster {
     pub(super) fn new(name: ClusterName, id: u32, pods: u32) -> Self {
         let start = Sequence(1);
         let feed = Feed::starting_at(start, RETENTION);
@@ -57,7 +57,13 @@ impl Source {
             store: watch::channel(StoreReport::default()).1,
             lost_lines: LostLines::default(),
         };
-        Self { name, id, pods, handle: Handle::new(about), state: Mutex::new(State { published, publisher, version: 0, is_lost: false }) }
+        Self {
+            name,
+            id,
+            pods,
+            handle: Handle::new(about),
+            state: Mutex::new(SimulatedState { published, publisher, version: 0, is_lost: false }),
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -69,7 +75,7 @@ impl Source {
         self.handle.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SimulatedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,7 +84,7 @@ impl Source {
         let config = ClusterConfig { id: ClusterId(self.id), max_connected_clusters: 255, ..ClusterConfig::default() };
         let record = ClusterRecord { config: Some(config), ..ClusterRecord::default() };
         let pods = (0..self.pods).map(|pod| data::pod(self.id, pod, 0));
-        let entries = data::fixed(self.name.as_str(), self.id, self.pods).into_iter().chain(pods);
+        let entries = data::fixed_entries(self.name.as_str(), self.id, self.pods).into_iter().chain(pods);
         let mut commands = vec![Command::Heartbeat, Command::StoreCluster { cluster: self.name.clone(), record }];
         commands.extend(entries.map(|entry| self.put(entry)));
         commands.extend([Kind::Identity, Kind::Ip, Kind::Node, Kind::Service].map(|kind| self.complete(kind)));
@@ -99,7 +105,7 @@ impl Source {
         self.state().is_lost
     }
 
-    pub(super) fn beat(&self) {
+    pub(super) fn write_heartbeat(&self) {
         self.state().apply(vec![Command::Heartbeat]);
     }
 
@@ -117,7 +123,7 @@ impl Source {
         Scope { cluster: self.name.clone(), kind }
     }
 
-    fn put(&self, (kind, name, value): Entry) -> Command {
+    fn put(&self, (kind, name, value): SimulatedEntry) -> Command {
         let key = EntryKey::new(kind, self.name.clone(), name);
         let change = Change::Put { key, value: value.into(), decoded: Err(NOT_READ.into()), source: SourceStamp::default() };
         Command::Apply { scope: self.scope(kind), changes: vec![change], cursor: None }
@@ -130,7 +136,7 @@ impl Source {
     }
 }
 
-impl State {
+impl SimulatedState {
     fn apply(&mut self, commands: Vec<Command>) {
         let now = SystemTime::now();
         for announcement in self.published.view.apply_all(commands, now).announcements {

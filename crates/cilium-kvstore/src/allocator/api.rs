@@ -6,17 +6,17 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::backend::{Backend, BackendError, Collected, CollectionRound, Id, IdRange, LockCollection, StaleIds, StaleLocks};
+use super::backend::{Backend, BackendError, CollectionLimits, CollectionRound, Id, IdRange, LockCollection, StaleIds, StaleLocks};
+use super::background;
 use super::key::AllocatorKey;
 use super::options::{AllocatorOptions, InvalidOptions};
 use super::remote::RemoteCache;
-use super::shared::Shared;
-use super::upkeep;
+use super::shared::AllocatorShared;
 use crate::Backoff;
 
 /// Assigns numbers to keys, in a store that other nodes share.
 pub struct Allocator<B: Backend> {
-    shared: Arc<Shared<B>>,
+    shared: Arc<AllocatorShared<B>>,
 }
 
 impl<B: Backend> Clone for Allocator<B> {
@@ -38,7 +38,7 @@ pub struct Allocation {
 
 /// Result of releasing a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Released {
+pub struct Release {
     /// Number of the key.
     pub id: Id,
     /// Whether the key has no more uses on this node.
@@ -72,7 +72,7 @@ pub enum AllocateError {
     /// The store has a new entry but does not report it, so it is unknown whether the key had
     /// another number before.
     #[error("the new identity {id} did not appear in the store within {limit:?}")]
-    Untold {
+    Unconfirmed {
         /// Number of the entry.
         id: Id,
         /// Time limit that was exceeded.
@@ -104,7 +104,7 @@ impl<B: Backend> Allocator<B> {
     /// [`InvalidOptions`].
     pub fn start(backend: B, options: AllocatorOptions) -> Result<Self, InvalidOptions> {
         let allocator = Self::for_collection(backend, options)?;
-        upkeep::start(&allocator.shared);
+        background::start(&allocator.shared);
         Ok(allocator)
     }
 
@@ -115,7 +115,7 @@ impl<B: Backend> Allocator<B> {
     /// [`InvalidOptions`].
     pub fn for_collection(backend: B, options: AllocatorOptions) -> Result<Self, InvalidOptions> {
         options.check()?;
-        Ok(Self { shared: Arc::new(Shared::new(backend, options)) })
+        Ok(Self { shared: Arc::new(AllocatorShared::new(backend, options)) })
     }
 
     /// Waits until all numbers of the store have been read.
@@ -175,9 +175,9 @@ impl<B: Backend> Allocator<B> {
         let (reply, answer) = oneshot::channel();
         let (shared, key) = (Arc::clone(&self.shared), key.clone());
         self.shared.tasks.spawn(async move {
-            let result = shared.allocate_in_turn(&key).await;
+            let result = shared.allocate_serialized(&key).await;
             if let Err(Ok(_)) = reply.send(result) {
-                let _ = shared.release_in_turn(&key).await;
+                let _ = shared.release_serialized(&key).await;
             }
         });
         answer.await.unwrap_or(Err(AllocateError::Stopped))
@@ -188,12 +188,12 @@ impl<B: Backend> Allocator<B> {
     ///
     /// # Errors
     /// [`AllocateError::NotInUse`], and errors that keep the list from completing.
-    pub async fn release(&self, key: &AllocatorKey) -> Result<Released, AllocateError> {
+    pub async fn release(&self, key: &AllocatorKey) -> Result<Release, AllocateError> {
         self.wait_for_initial_sync(self.shared.options.allocation_max).await?;
         let (reply, answer) = oneshot::channel();
         let (shared, key) = (Arc::clone(&self.shared), key.clone());
         self.shared.tasks.spawn(async move {
-            let _ = reply.send(shared.release_in_turn(&key).await);
+            let _ = reply.send(shared.release_serialized(&key).await);
         });
         answer.await.unwrap_or(Err(AllocateError::Stopped))
     }
@@ -266,7 +266,7 @@ impl<B: Backend> Allocator<B> {
     ///
     /// # Errors
     /// [`BackendError`]; the result of the last round remains valid.
-    pub async fn run_gc(&self, last_round: &StaleIds, what: &Collected) -> Result<CollectionRound, BackendError> {
+    pub async fn run_gc(&self, last_round: &StaleIds, what: &CollectionLimits) -> Result<CollectionRound, BackendError> {
         self.shared.backend.run_gc(last_round, what).await
     }
 
@@ -288,8 +288,8 @@ impl<B: Backend> Allocator<B> {
 
     /// Checks now that the store has everything in use here, as the regular sync does. Returns
     /// false if that cannot be confirmed.
-    pub async fn look_at_all(&self) -> bool {
-        upkeep::look_at_all(&self.shared).await
+    pub async fn check_all(&self) -> bool {
+        background::check_all(&self.shared).await
     }
 
     /// Returns a human-readable status of the store.

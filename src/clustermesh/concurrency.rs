@@ -25,22 +25,22 @@ const START_SPACING: Duration = Duration::from_millis(2);
 
 /// Semaphores for lists, one per etcd. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Gates {
+pub(super) struct ListLimiter {
     etcds: Arc<Mutex<HashMap<EtcdClusterId, Arc<Semaphore>>>>,
 }
 
-impl Gates {
+impl ListLimiter {
     /// Waits for a slot for a list at an etcd. Dropping the permit frees the slot.
-    pub(super) async fn list(&self, etcd: EtcdClusterId) -> Option<OwnedSemaphorePermit> {
-        let places = {
+    pub(super) async fn acquire(&self, etcd: EtcdClusterId) -> Option<OwnedSemaphorePermit> {
+        let slots = {
             let mut etcds = self.etcds.lock().unwrap_or_else(PoisonError::into_inner);
             // forget etcds without lists, otherwise remotes that are recreated again and again
             // would leave semaphores behind
-            etcds.retain(|_, places| places.available_permits() < LISTS_PER_ETCD_MAX || Arc::strong_count(places) > 1);
+            etcds.retain(|_, slots| slots.available_permits() < LISTS_PER_ETCD_MAX || Arc::strong_count(slots) > 1);
             Arc::clone(etcds.entry(etcd).or_insert_with(|| Arc::new(Semaphore::new(LISTS_PER_ETCD_MAX))))
         };
         // the semaphore is never closed, so this is never `None`
-        places.acquire_owned().await.ok()
+        slots.acquire_owned().await.ok()
     }
 }
 
@@ -57,23 +57,27 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn lists_of_one_etcd_wait_for_each_other_and_for_no_other_etcd() {
-        let gates = Gates::default();
+    async fn lists_of_one_etcd_share_its_slots() {
+        let list_limiter = ListLimiter::default();
         let mut held = Vec::new();
         for _ in 0..LISTS_PER_ETCD_MAX {
-            held.push(gates.list(EtcdClusterId(1)).now_or_never().expect("must be free"));
+            held.push(list_limiter.acquire(EtcdClusterId(1)).now_or_never().expect("must be free"));
         }
-        assert!(gates.list(EtcdClusterId(1)).now_or_never().is_none(), "all places are taken");
-        assert!(gates.list(EtcdClusterId(2)).now_or_never().is_some(), "another etcd has places of its own");
+        assert!(list_limiter.acquire(EtcdClusterId(1)).now_or_never().is_none(), "no slot is free");
+        assert!(list_limiter.acquire(EtcdClusterId(2)).now_or_never().is_some(), "another etcd has its own slots");
         held.pop();
-        assert!(gates.list(EtcdClusterId(1)).now_or_never().is_some());
+        assert!(list_limiter.acquire(EtcdClusterId(1)).now_or_never().is_some());
         held.clear();
-        drop(gates.list(EtcdClusterId(3)).await);
-        assert_eq!(gates.etcds.lock().unwrap().keys().copied().collect::<Vec<_>>(), [EtcdClusterId(3)], "what is not listed is forgotten");
+        drop(list_limiter.acquire(EtcdClusterId(3)).await);
+        assert_eq!(
+            list_limiter.etcds.lock().unwrap().keys().copied().collect::<Vec<_>>(),
+            [EtcdClusterId(3)],
+            "etcds without lists are forgotten"
+        );
     }
 
     #[test]
-    fn starts_are_spread_by_how_many_there_are() {
+    fn the_wait_before_a_start_grows_with_the_number_of_clusters() {
         assert_eq!(start_wait(1, 1.0), Duration::ZERO);
         assert_eq!(start_wait(511, 1.0), Duration::from_millis(1_020));
         assert_eq!(start_wait(511, 0.5), Duration::from_millis(510));

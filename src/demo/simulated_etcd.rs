@@ -12,23 +12,23 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::DemoError;
-use super::control::What;
-use super::source::Source;
+use super::control::ClusterAction;
+use super::simulated_cluster::SimulatedCluster;
 use crate::etcd_api::{EtcdOptions, service};
 
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 64;
 
 /// The etcd of a simulated cluster.
-pub(super) struct Upstream {
-    source: Arc<Source>,
+pub(super) struct SimulatedEtcd {
+    source: Arc<SimulatedCluster>,
     address: SocketAddr,
     /// True if the etcd can be reached.
     is_up: watch::Sender<bool>,
 }
 
-impl Upstream {
-    pub(super) async fn start(source: Arc<Source>, tasks: &mut JoinSet<()>) -> Result<Self, DemoError> {
+impl SimulatedEtcd {
+    pub(super) async fn start(source: Arc<SimulatedCluster>, tasks: &mut JoinSet<()>) -> Result<Self, DemoError> {
         let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let failed = |cause| DemoError::Listen { address: wanted, cause };
         let listener = TcpListener::bind(wanted).await.map_err(failed)?;
@@ -48,24 +48,24 @@ impl Upstream {
     }
 
     /// Returns whether a change applies: a broken cluster cannot be broken again.
-    pub(super) fn takes(&self, what: What) -> bool {
+    pub(super) fn accepts(&self, action: ClusterAction) -> bool {
         let is_fine = *self.is_up.borrow() && !self.source.is_lost();
-        is_fine != (what == What::Heal)
+        is_fine != (action == ClusterAction::Heal)
     }
 
     /// Changes the cluster. Returns a line that says what happened.
-    pub(super) fn change(&mut self, what: What) -> String {
+    pub(super) fn change(&mut self, action: ClusterAction) -> String {
         let name = self.name();
-        match what {
-            What::Break => {
+        match action {
+            ClusterAction::Break => {
                 self.is_up.send_replace(false);
                 format!("{name}: its etcd is unreachable; meshkeep serves the last known state with its age (live → backingOff)")
             }
-            What::Lose => {
+            ClusterAction::Lose => {
                 self.source.lose();
                 format!("{name}: its etcd lost everything; meshkeep holds the entries and marks them (sourceLost, `held`)")
             }
-            What::Heal => {
+            ClusterAction::Heal => {
                 if self.source.is_lost() {
                     self.source.fill();
                 }
@@ -77,7 +77,7 @@ impl Upstream {
 }
 
 /// Accepts connections while the etcd is up, and closes all of them when it goes down.
-async fn serve(source: Arc<Source>, listener: TcpListener, address: SocketAddr, mut states: watch::Receiver<bool>) {
+async fn serve(source: Arc<SimulatedCluster>, listener: TcpListener, address: SocketAddr, mut states: watch::Receiver<bool>) {
     let mut listener = Some(listener);
     loop {
         let Some(open) = listener.take().or_else(|| bind(address)) else {

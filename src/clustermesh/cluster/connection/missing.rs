@@ -5,9 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::Memory;
-use super::Attempt;
-use crate::clustermesh::failure::AttemptError;
+use super::super::ClusterState;
+use super::ClusterConnection;
+use crate::clustermesh::connection_error::ConnectionError;
 use crate::clustermesh::owner::find_owner;
 use crate::model::{ClusterName, Kind, Revision, Scope};
 use crate::wire::cluster_config::parse_cluster_config;
@@ -22,8 +22,8 @@ const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Checks of an etcd without a readable config of the cluster.
 pub(super) struct MissingConfigCheck<'a> {
-    attempt: &'a Attempt<'a>,
-    connection: &'a Connection,
+    cluster: &'a ClusterConnection<'a>,
+    etcd: &'a Connection,
     other: Option<OtherConfig>,
 }
 
@@ -37,12 +37,12 @@ struct OtherConfig {
 }
 
 impl<'a> MissingConfigCheck<'a> {
-    pub(super) const fn new(attempt: &'a Attempt<'a>, connection: &'a Connection) -> Self {
-        Self { attempt, connection, other: None }
+    pub(super) const fn new(cluster: &'a ClusterConnection<'a>, etcd: &'a Connection) -> Self {
+        Self { cluster, etcd, other: None }
     }
 
     pub(super) fn interval(&self) -> Duration {
-        (self.attempt.task.options.timing.cluster.legacy_wait / CHECKS_PER_WAIT).max(CHECK_INTERVAL_MIN)
+        (self.cluster.task.options.timing.cluster.legacy_wait / CHECKS_PER_WAIT).max(CHECK_INTERVAL_MIN)
     }
 
     /// Returns whether stored state will be removed if nothing changes.
@@ -51,11 +51,11 @@ impl<'a> MissingConfigCheck<'a> {
     }
 
     /// Reports which clusters the etcd describes, and removes stored state when that is due.
-    pub(super) async fn check(&mut self, denied: bool, memory: &mut Memory) -> Result<(), AttemptError> {
-        let reporter = &self.attempt.task.surroundings.reporter;
-        let missing = find_owner(self.connection, &self.attempt.task.name, denied).await?;
+    pub(super) async fn check(&mut self, denied: bool, state: &mut ClusterState) -> Result<(), ConnectionError> {
+        let reporter = &self.cluster.task.context.reporter;
+        let missing = find_owner(self.etcd, &self.cluster.task.name, denied).await?;
         reporter.contact();
-        self.follow_other(&missing.others, memory).await?;
+        self.follow_other(&missing.others, state).await?;
         reporter.config_missing(missing);
         Ok(())
     }
@@ -65,8 +65,8 @@ impl<'a> MissingConfigCheck<'a> {
     ///
     /// The time counts within one connection, and so within one run of one etcd process. It
     /// restarts if the other config was deleted in between.
-    async fn follow_other(&mut self, others: &[ClusterName], memory: &mut Memory) -> Result<(), AttemptError> {
-        if !self.is_stored_without_config(memory) {
+    async fn follow_other(&mut self, others: &[ClusterName], state: &mut ClusterState) -> Result<(), ConnectionError> {
+        if !self.is_stored_without_config(state) {
             self.other = None;
             return Ok(());
         }
@@ -76,16 +76,16 @@ impl<'a> MissingConfigCheck<'a> {
         };
         if self.config_created(&known.cluster).await? != Some(known.created) {
             self.other = self.find_other(others).await?;
-        } else if known.since.elapsed() >= self.attempt.task.options.timing.cluster.legacy_wait {
-            let (cluster, other) = (&self.attempt.task.name, &known.cluster);
+        } else if known.since.elapsed() >= self.cluster.task.options.timing.cluster.legacy_wait {
+            let (cluster, other) = (&self.cluster.task.name, &known.cluster);
             tracing::warn!(%cluster, %other, "removing the stored entries of cluster {cluster}: they were read without a cluster config from an etcd that belongs to cluster {other}");
-            self.attempt.remove_stored(memory).await?;
+            self.cluster.remove_stored(state).await?;
             self.other = None;
         }
         Ok(())
     }
 
-    async fn find_other(&self, others: &[ClusterName]) -> Result<Option<OtherConfig>, AttemptError> {
+    async fn find_other(&self, others: &[ClusterName]) -> Result<Option<OtherConfig>, ConnectionError> {
         for cluster in others {
             if let Some(created) = self.config_created(cluster).await? {
                 return Ok(Some(OtherConfig { cluster: cluster.clone(), created, since: Instant::now() }));
@@ -95,8 +95,8 @@ impl<'a> MissingConfigCheck<'a> {
     }
 
     /// Returns the create revision of a cluster's config, if the user may read it and it is valid.
-    async fn config_created(&self, cluster: &ClusterName) -> Result<Option<Revision>, AttemptError> {
-        match self.connection.get(keys::cluster_config_key(cluster).as_bytes(), None).await {
+    async fn config_created(&self, cluster: &ClusterName) -> Result<Option<Revision>, ConnectionError> {
+        match self.etcd.get(keys::cluster_config_key(cluster).as_bytes(), None).await {
             Ok((found, _)) => Ok(found.filter(|found| parse_cluster_config(&found.value).is_ok()).map(|found| found.create_revision)),
             Err(KvstoreError::PermissionDenied { .. }) => Ok(None),
             Err(error) => Err(error.into()),
@@ -105,12 +105,12 @@ impl<'a> MissingConfigCheck<'a> {
 
     /// Returns whether state of the cluster is stored and none of it was read under a config, as
     /// its record and cursors show.
-    fn is_stored_without_config(&self, memory: &Memory) -> bool {
-        let task = self.attempt.task;
-        let view = &task.surroundings.mirror.current().view;
+    fn is_stored_without_config(&self, state: &ClusterState) -> bool {
+        let task = self.cluster.task;
+        let view = &task.context.mirror.current().view;
         let scopes = Kind::ALL.map(|kind| Scope { cluster: task.name.clone(), kind });
         let cursors = || scopes.iter().filter_map(|scope| view.cursor(scope));
-        memory.record.config.is_none()
+        state.record.config.is_none()
             && cursors().all(|cursor| !cursor.cached && cursor.canary.is_none())
             && (cursors().next().is_some() || scopes.iter().any(|scope| view.scope(scope).is_some_and(|state| state.entry_count > 0)))
     }

@@ -9,31 +9,31 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Progress of one list.
 #[derive(Debug)]
-pub(super) struct Progress {
-    begun: Instant,
-    told: Instant,
+pub(super) struct ListProgress {
+    started: Instant,
+    last_logged: Instant,
     read: u64,
 }
 
-impl Progress {
-    pub(super) fn begin(now: Instant) -> Self {
-        Self { begun: now, told: now, read: 0 }
+impl ListProgress {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { started: now, last_logged: now, read: 0 }
     }
 
     /// Counts a page of keys, and logs the progress if a message is due.
     pub(super) fn page(&mut self, scope: &Scope, read: usize, total: u64, now: Instant) {
         if self.advance(read, now) {
             let Scope { cluster, kind } = scope;
-            let seconds = now.saturating_duration_since(self.begun).as_secs();
+            let seconds = now.saturating_duration_since(self.started).as_secs();
             tracing::info!(%cluster, %kind, read = self.read, total, seconds, "listing {kind} of cluster {cluster}: {} of {total} keys", self.read);
         }
     }
 
     /// Logs the end of the list if its progress was logged before.
     pub(super) fn end(&self, scope: &Scope, now: Instant) {
-        if self.told > self.begun {
+        if self.last_logged > self.started {
             let Scope { cluster, kind } = scope;
-            let seconds = now.saturating_duration_since(self.begun).as_secs();
+            let seconds = now.saturating_duration_since(self.started).as_secs();
             tracing::info!(%cluster, %kind, read = self.read, seconds, "listed {kind} of cluster {cluster}: {} keys in {seconds} s", self.read);
         }
     }
@@ -41,9 +41,9 @@ impl Progress {
     /// Counts keys. Returns whether a message is due.
     fn advance(&mut self, read: usize, now: Instant) -> bool {
         self.read += read as u64;
-        let is_due = now.saturating_duration_since(self.told) >= INTERVAL;
+        let is_due = now.saturating_duration_since(self.last_logged) >= INTERVAL;
         if is_due {
-            self.told = now;
+            self.last_logged = now;
         }
         is_due
     }
@@ -54,9 +54,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_list_is_told_of_each_ten_seconds_and_a_short_one_never() {
+    fn a_long_list_is_logged_every_ten_seconds() {
         let start = Instant::now();
-        let mut progress = Progress::begin(start);
+        let mut progress = ListProgress::new(start);
         let due: Vec<u64> = (1..=35).filter(|second| progress.advance(256, start + Duration::from_secs(*second))).collect();
         assert_eq!((due, progress.read), (vec![10, 20, 30], 35 * 256));
     }

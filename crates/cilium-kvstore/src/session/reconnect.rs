@@ -1,5 +1,5 @@
-//! Life of a session: connect, watch the heartbeat, check the etcd's status, and start again when
-//! the connection ends.
+//! Connection loop of a session: connects, watches the heartbeat, checks the etcd's status, and
+//! starts again when the connection ends.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 use rand::Rng;
 use tokio::time::{Instant, timeout};
 
-use super::{EndpointStatus, Link, Session, SessionState, SessionStatus, status_check_interval};
+use super::{CurrentConnection, EndpointStatus, Session, SessionState, SessionStatus, status_check_interval};
 use crate::keys::{HEARTBEAT_PATH, INIT_LOCK_PATH};
-use crate::{Backoff, Connection, Endpoint, EtcdClusterId, Event, Follow, KvstoreError, Revision, prefix_end};
+use crate::{Backoff, Connection, Endpoint, EtcdClusterId, Event, FollowedRange, KvstoreError, Revision, prefix_end};
 
 /// Wait after the first failed attempt. Same as Cilium's for its lists.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -19,41 +19,41 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Maximum time of one part of a status check (Cilium's `statusCheckTimeout`).
 const CHECK_MAX: Duration = Duration::from_secs(10);
 /// A connection that lasted this long resets the backoff.
-const LASTING: Duration = Duration::from_secs(10);
+const STABLE_CONNECTION: Duration = Duration::from_secs(10);
 
 /// Etcd of the last connection. Leases are valid only if the next connection leads to the same
 /// etcd.
 #[derive(Default)]
-struct History {
+struct EtcdHistory {
     id: Option<EtcdClusterId>,
     revision: Revision,
 }
 
 /// Keeps the session connected until it is closed.
 pub(super) async fn run(shared: Arc<SessionState>) {
-    let keys = shared.keys.keep(|| shared.link.borrow().connection.clone());
-    let locks = shared.locks.keep(|| shared.link.borrow().connection.clone());
+    let keys = shared.keys.keep(|| shared.current.borrow().connection.clone());
+    let locks = shared.locks.keep(|| shared.current.borrow().connection.clone());
     tokio::select! {
         () = shared.cancel.cancelled() => {}
         () = keys => {}
         () = locks => {}
-        () = connect_for_ever(&shared) => {}
-        () = shared.sweep_locks() => {}
-        () = shared.clean_locks() => {}
+        () = reconnect_forever(&shared) => {}
+        () = shared.sweep_stale_locks() => {}
+        () = shared.delete_abandoned_locks() => {}
     }
-    shared.link.send_replace(Link::default());
+    shared.current.send_replace(CurrentConnection::default());
 }
 
-async fn connect_for_ever(shared: &Arc<SessionState>) {
-    let mut history = History::default();
+async fn reconnect_forever(shared: &Arc<SessionState>) {
+    let mut history = EtcdHistory::default();
     let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
     for attempt in 0_usize.. {
         let endpoints = shared.file.endpoints();
         let endpoint = &endpoints[attempt % endpoints.len()];
-        let begun_at = Instant::now();
+        let started = Instant::now();
         let error = connect_once(shared, endpoint, &mut history).await;
-        shared.link.send_replace(Link { cause: Some(error.to_string()), ..Link::default() });
-        if begun_at.elapsed() > LASTING {
+        shared.current.send_replace(CurrentConnection { cause: Some(error.to_string()), ..CurrentConnection::default() });
+        if started.elapsed() > STABLE_CONNECTION {
             backoff.reset();
         }
         let wait = backoff.next_wait();
@@ -63,7 +63,7 @@ async fn connect_for_ever(shared: &Arc<SessionState>) {
 }
 
 /// Runs one connection from its opening to its end. Returns the error that ended it.
-async fn connect_once(shared: &Arc<SessionState>, endpoint: &Endpoint, history: &mut History) -> KvstoreError {
+async fn connect_once(shared: &Arc<SessionState>, endpoint: &Endpoint, history: &mut EtcdHistory) -> KvstoreError {
     match open(shared, endpoint, history).await {
         Ok((connection, follow)) => {
             let ended = tokio::select! {
@@ -77,31 +77,31 @@ async fn connect_once(shared: &Arc<SessionState>, endpoint: &Endpoint, history: 
     }
 }
 
-async fn open(shared: &SessionState, endpoint: &Endpoint, history: &mut History) -> Result<(Connection, Follow), KvstoreError> {
+async fn open(shared: &SessionState, endpoint: &Endpoint, history: &mut EtcdHistory) -> Result<(Connection, FollowedRange), KvstoreError> {
     let connection = Connection::open(&shared.file, endpoint, &shared.options.client).await?;
     if shared.caught_up.load(Ordering::Relaxed) {
         connection.caught_up();
     }
-    history.meet(shared, &connection);
+    history.compare(shared, &connection);
     let key = HEARTBEAT_PATH.as_bytes();
     let (found, follow) = connection.follow(key, Some(&prefix_end(key))).await?;
     if !found.is_empty() {
-        note_heartbeat(shared);
+        record_heartbeat(shared);
     }
     if shared.options.quorum_check {
         shared.locks.lease_for(&connection, INIT_LOCK_PATH.as_bytes()).await?;
     }
-    shared.link.send_replace(Link { connection: Some(connection.clone()), ready: true, cause: None });
+    shared.current.send_replace(CurrentConnection { connection: Some(connection.clone()), ready: true, cause: None });
     // an etcd that was wiped has none of them, and reports this at once
     shared.keys.renew_all();
     shared.locks.renew_all();
     Ok((connection, follow))
 }
 
-impl History {
+impl EtcdHistory {
     /// Checks whether this connection leads to the history of the last one. If not, all leases are
     /// lost.
-    fn meet(&mut self, shared: &SessionState, connection: &Connection) {
+    fn compare(&mut self, shared: &SessionState, connection: &Connection) {
         let (id, revision) = (connection.etcd_cluster_id(), connection.newest_revision());
         if self.id.is_some_and(|known| known != id) || revision < self.revision {
             tracing::warn!(%id, %revision, before = %self.revision, "this etcd has another history: all leases are lost");
@@ -113,14 +113,14 @@ impl History {
 }
 
 /// Follows the heartbeat, whose watch also reports a broken connection at once.
-async fn heartbeats(shared: &SessionState, mut follow: Follow, history: &mut History) -> KvstoreError {
+async fn heartbeats(shared: &SessionState, mut follow: FollowedRange, history: &mut EtcdHistory) -> KvstoreError {
     loop {
         match follow.next().await {
             Ok(events) => {
                 for event in &events {
                     history.revision = history.revision.max(event.mod_revision());
                     if matches!(event, Event::Put(_)) {
-                        note_heartbeat(shared);
+                        record_heartbeat(shared);
                     }
                 }
             }
@@ -129,7 +129,7 @@ async fn heartbeats(shared: &SessionState, mut follow: Follow, history: &mut His
     }
 }
 
-fn note_heartbeat(shared: &SessionState) {
+fn record_heartbeat(shared: &SessionState) {
     update(shared, |status| status.heartbeat_at = Some(SystemTime::now()));
 }
 
@@ -137,9 +137,9 @@ fn note_heartbeat(shared: &SessionState) {
 async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, own: &Endpoint) -> KvstoreError {
     let mut quorum_errors = 0;
     loop {
-        let endpoints = if shared.options.endpoint_check { ask_endpoints(shared, connection, own).await } else { Vec::new() };
-        let well = endpoints.iter().filter(|endpoint| endpoint.version.is_ok()).count();
-        let all_well = well == endpoints.len();
+        let endpoints = if shared.options.endpoint_check { check_endpoints(shared, connection, own).await } else { Vec::new() };
+        let healthy = endpoints.iter().filter(|endpoint| endpoint.version.is_ok()).count();
+        let all_healthy = healthy == endpoints.len();
         let quorum = if shared.options.quorum_check { check_quorum(shared).await } else { Ok(()) };
         quorum_errors = if quorum.is_ok() { 0 } else { quorum_errors + 1 };
         let quorum_error = quorum.err();
@@ -151,18 +151,18 @@ async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, own:
         if let Some(error) = quorum_error.filter(|_| quorum_errors > shared.options.quorum_errors_max) {
             return KvstoreError::NotConnected { what: "checking etcd's quorum".into(), cause: Some(error) };
         }
-        if well == 0 && shared.options.endpoint_check {
+        if healthy == 0 && shared.options.endpoint_check {
             let cause = endpoints.into_iter().find_map(|endpoint| endpoint.version.err());
             return KvstoreError::NotConnected { what: "not able to connect to any etcd endpoints".into(), cause };
         }
         let nodes = shared.options.cluster_size.as_ref().map_or(0, |size| size());
-        tokio::time::sleep(status_check_interval(nodes, all_well && quorum_errors == 0)).await;
+        tokio::time::sleep(status_check_interval(nodes, all_healthy && quorum_errors == 0)).await;
     }
 }
 
 /// Requests the status of each endpoint: over the existing connection if it leads there, otherwise
 /// over a temporary one.
-async fn ask_endpoints(shared: &SessionState, connection: &Connection, own: &Endpoint) -> Vec<EndpointStatus> {
+async fn check_endpoints(shared: &SessionState, connection: &Connection, own: &Endpoint) -> Vec<EndpointStatus> {
     let mut all = Vec::new();
     for endpoint in shared.file.endpoints() {
         let asking = async {

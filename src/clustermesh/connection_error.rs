@@ -1,18 +1,18 @@
-//! Errors that end a connection attempt to a cluster.
+//! Errors that end a connection to a cluster, or the attempt to open one.
 
-use super::bounds::Excess;
+use super::bounds::SizeExceeded;
 use cilium_kvstore::KvstoreError;
 
-/// Error that ended a connection attempt.
+/// Error that ended a connection, or the attempt to open one.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AttemptError {
+pub(super) enum ConnectionError {
     #[error(transparent)]
     Kvstore(#[from] KvstoreError),
     #[error("{0}")]
     Cluster(String),
-    /// The cluster has more keys or bytes than it may have.
+    /// The cluster exceeds its limits of keys or bytes.
     #[error("{0}")]
-    TooLarge(#[from] Excess),
+    TooLarge(#[from] SizeExceeded),
     /// The etcd has no config of the cluster that the user may read. This is already reported.
     #[error("its cluster config is missing")]
     ConfigMissing,
@@ -20,15 +20,15 @@ pub(super) enum AttemptError {
     Stopping,
 }
 
-impl AttemptError {
-    /// Returns whether the cluster has more than it may have, or sends more keys than it has
-    /// announced. A retry soon would only cost the same amount again.
-    pub(super) fn is_too_much(&self) -> bool {
+impl ConnectionError {
+    /// Returns whether the cluster exceeds its size limits, or sends more keys than it announced. A
+    /// retry soon would only cost the same amount again.
+    pub(super) fn exceeds_size(&self) -> bool {
         matches!(self, Self::TooLarge(_) | Self::Kvstore(KvstoreError::TooManyKeys { .. }))
     }
 
     /// Returns whether the etcd was at an older revision than before.
-    pub(super) fn is_going_back(&self) -> bool {
+    pub(super) fn went_back(&self) -> bool {
         matches!(self, Self::Kvstore(KvstoreError::WentBack { .. }))
     }
 }
