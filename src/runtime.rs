@@ -8,9 +8,9 @@
 
 mod descriptors;
 mod early;
-mod ending;
 mod plan;
 mod restore;
+mod shutdown;
 mod signals;
 mod wiring;
 
@@ -24,21 +24,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{ApiOptions, BindError, BoundApi, etcd_service};
 pub use crate::api::{DocumentVersion, openapi_json as openapi_document};
-use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
-use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, Unsynced, command_queue, folder, persister, publication};
+use crate::clustermesh::{DirectoryEvent, Mesh, watch_directory, watch_local_etcd};
+use crate::commit::{
+    Committer, DecodedBudget, PersistState, SnapshotReceiver, UnsyncedCounter, command_queue, folder, persister, publication,
+};
 use crate::config::{Setting, Settings};
 use crate::etcd_api;
-use crate::handle::{About, ClusterBoard, Early, EarlyWatch, FindingsDoor, Handle, StoreReport};
+use crate::handle::{ClusterStatuses, EarlyLookup, EarlyLookupReceiver, FindingSender, Handle, ProcessState, StoreReport};
 use crate::model::DirectoryState;
 use crate::reflect::{self, ReflectOptions};
 pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
 use crate::store::{Opened, Store};
 use crate::telemetry::Log;
 
-pub use self::ending::SHUTDOWN_MAX;
-use self::plan::{Plan, StartSeed};
-use self::signals::Reread;
-pub use self::signals::{Asked, Signals, StartSignals};
+use self::plan::{EpochSeed, StartPlan};
+pub use self::shutdown::SHUTDOWN_MAX;
+use self::signals::ReloadTriggers;
+pub use self::signals::{SignalRequest, Signals, StartSignals};
 pub use self::wiring::client_options;
 
 /// Maximum number of queued events of the config directory and the own cluster's file: one for each
@@ -51,12 +53,12 @@ const REQUEST_GRACE: Duration = Duration::from_secs(1);
 
 /// Maximum time that the start waits for a reader of its addresses on standard output. A pipe holds
 /// 64 KiB (pipe(7)), so only a full one waits.
-const TELLING_MAX: Duration = Duration::from_secs(1);
+const PRINT_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Time that opening the store may take before the server starts without it (503 `loading`). It
 /// usually takes milliseconds, and an error of the data directory should be the first output.
 /// Another process that holds the directory may need half a minute to end.
-const OPENING_SILENT_MAX: Duration = Duration::from_secs(1);
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Error with which the process ends.
 #[derive(Debug, thiserror::Error)]
@@ -79,12 +81,12 @@ pub enum RunError {
 }
 
 /// Tasks and threads of a sidecar whose store is loaded.
-struct Parts {
+struct RunningSidecar {
     tasks: JoinSet<&'static str>,
     writer: JoinHandle<()>,
     persister: JoinHandle<Store>,
     folder: JoinHandle<()>,
-    unsynced: Unsynced,
+    unsynced: UnsyncedCounter,
     stop_api: CancellationToken,
     stop_mirror: CancellationToken,
 }
@@ -93,21 +95,21 @@ struct Parts {
 struct OpenedStore {
     store: Store,
     opened: Opened,
-    begun: Option<Plan>,
-    early: watch::Sender<Option<Arc<dyn Early>>>,
+    early_plan: Option<StartPlan>,
+    early: watch::Sender<Option<Arc<dyn EarlyLookup>>>,
 }
 
 /// The running server, and the channels that report the rest of the start to it.
-struct Served {
+struct StartedServer {
     tasks: JoinSet<&'static str>,
     handle: Handle,
     stop_api: CancellationToken,
     /// Cancelled when the server has ended.
-    no_more: CancellationToken,
+    server_ended: CancellationToken,
     decoded: DecodedBudget,
-    findings: FindingsDoor,
-    loaded: watch::Sender<Option<Subscriber>>,
-    board: watch::Sender<ClusterBoard>,
+    findings: FindingSender,
+    loaded: watch::Sender<Option<SnapshotReceiver>>,
+    board: watch::Sender<ClusterStatuses>,
     directory: watch::Sender<DirectoryState>,
     persistence: watch::Sender<PersistState>,
     store_report: watch::Sender<StoreReport>,
@@ -118,7 +120,8 @@ struct Served {
 /// # Errors
 /// Returns [`RunError::Bind`], which names the file.
 pub async fn check(settings: &Settings) -> Result<(), RunError> {
-    let options = ApiOptions { health_listen: None, etcd_listen: None, ..wiring::api_options(settings, &Reread::default(), usize::MAX) };
+    let options =
+        ApiOptions { health_listen: None, etcd_listen: None, ..wiring::api_options(settings, &ReloadTriggers::default(), usize::MAX) };
     Ok(BoundApi::bind(&[], &options).await.map(drop)?)
 }
 
@@ -135,59 +138,59 @@ pub async fn run(
     log: &Log,
     reflect: Option<ReflectOptions>,
 ) -> Result<(), RunError> {
-    let reread = Reread::default();
+    let reload = ReloadTriggers::default();
     let descriptors = descriptors::raise(settings.max_connected_clusters);
     let started = Instant::now();
-    let Some(bound) = ending::unless_stopped(bind(&settings, &reread, descriptors), &mut signals, &reread).await.transpose()? else {
+    let Some(bound) = shutdown::run_until_stopped(bind(&settings, &reload, descriptors), &mut signals, &reload).await.transpose()? else {
         return Ok(());
     };
     let (early_sender, early) = watch::channel(None);
-    let (opening, data_dir) = (wiring::opening(&settings), settings.data_dir.clone());
+    let (opening, data_dir) = (wiring::store_open_options(&settings), settings.data_dir.clone());
     let mut opening = spawn_blocking(move || opening.open(early_sender));
     let failed = |_| RunError::TaskEnded("opening of the store");
     // continue with early answers, with the opened store, or after a while; an opening that fails
     // drops its sender first, which disables the first branch
-    let mut coming = early.clone();
+    let mut early_lookup = early.clone();
     let opened = tokio::select! {
         biased;
-        Ok(()) = async { coming.wait_for(Option::is_some).await.map(drop) } => None,
+        Ok(()) = async { early_lookup.wait_for(Option::is_some).await.map(drop) } => None,
         opened = &mut opening => Some(opened.map_err(failed)??),
-        () = tokio::time::sleep(OPENING_SILENT_MAX) => None,
-        () = signals.end(&reread) => {
-            ending::report_before_loaded(&data_dir);
+        () = tokio::time::sleep(OPEN_WAIT_MAX) => None,
+        () = signals.end(&reload) => {
+            shutdown::report_before_loaded(&data_dir);
             return Ok(());
         }
     };
     let addresses = addresses(&bound);
     let served = serve(&settings, effective_settings, bound, early, started, log);
-    let (stop_api, served_no_more) = (served.stop_api.clone(), served.no_more.clone());
-    tell(addresses).await;
+    let (stop_api, server_ended) = (served.stop_api.clone(), served.server_ended.clone());
+    print_addresses(addresses).await;
     let starting = async {
         let opened = match opened {
             Some(opened) => opened,
             None => opening.await.map_err(failed)??,
         };
-        start(settings, &reread, served, opened, reflect).await
+        start(settings, &reload, served, opened, reflect).await
     };
     let mut starting = std::pin::pin!(starting);
-    let begun = tokio::select! {
+    let started = tokio::select! {
         parts = starting.as_mut() => Some(parts),
-        () = signals.end(&reread) => None,
+        () = signals.end(&reload) => None,
     };
-    let mut parts = match begun {
+    let mut parts = match started {
         Some(Ok(parts)) => parts,
         ended => {
             if ended.is_none() {
-                ending::report_before_loaded(&data_dir);
+                shutdown::report_before_loaded(&data_dir);
             }
             stop_api.cancel();
             // the server removes its unix sockets as it ends
-            drop(tokio::time::timeout(2 * REQUEST_GRACE, served_no_more.cancelled()).await);
+            drop(tokio::time::timeout(2 * REQUEST_GRACE, server_ended.cancelled()).await);
             return ended.map_or(Ok(()), |failed| failed.map(drop));
         }
     };
     let ended = tokio::select! {
-        () = signals.end(&reread) => None,
+        () = signals.end(&reload) => None,
         Some(ended) = parts.tasks.join_next() => Some(ended.unwrap_or("task that panicked")),
         _ = &mut parts.writer => Some("writer"),
     };
@@ -195,14 +198,14 @@ pub async fn run(
         Some(name) => tracing::error!(task = name, "a task ended unexpectedly: shutting down"),
         None => tracing::info!("shutting down"),
     }
-    parts.end(signals.end(&reread), &data_dir).await?;
+    parts.end(signals.end(&reload), &data_dir).await?;
     ended.map_or(Ok(()), |name| Err(RunError::TaskEnded(name)))
 }
 
 /// Binds the addresses in a task of its own. A file that blocks its reader (a token in a FIFO, a
 /// share that hangs) must not delay signals.
-async fn bind(settings: &Settings, reread: &Reread, descriptors: usize) -> Result<BoundApi, RunError> {
-    let (listen, options) = (settings.listen.clone(), wiring::api_options(settings, reread, descriptors));
+async fn bind(settings: &Settings, reload: &ReloadTriggers, descriptors: usize) -> Result<BoundApi, RunError> {
+    let (listen, options) = (settings.listen.clone(), wiring::api_options(settings, reload, descriptors));
     let mut binding = JoinSet::new();
     binding.spawn(async move { BoundApi::bind(&listen, &options).await });
     match binding.join_next().await {
@@ -221,34 +224,50 @@ fn addresses(bound: &BoundApi) -> Vec<String> {
 /// Prints the addresses to standard output in a single write, so that a script that sees one line
 /// has all of them. A full disk, a closed pipe or a pipe without a reader must not prevent the
 /// server from starting.
-async fn tell(addresses: Vec<String>) {
+async fn print_addresses(addresses: Vec<String>) {
     let lines: String = addresses.iter().map(|address| format!("listening on {address}\n")).collect();
-    let telling = spawn_blocking(move || drop(std::io::stdout().lock().write_all(lines.as_bytes())));
-    let _ = tokio::time::timeout(TELLING_MAX, telling).await;
+    let printing = spawn_blocking(move || drop(std::io::stdout().lock().write_all(lines.as_bytes())));
+    let _ = tokio::time::timeout(PRINT_WAIT_MAX, printing).await;
 }
 
 /// Starts the server, which answers with what is available so far.
-fn serve(settings: &Settings, effective_settings: Vec<Setting>, bound: BoundApi, early: EarlyWatch, started: Instant, log: &Log) -> Served {
+fn serve(
+    settings: &Settings,
+    effective_settings: Vec<Setting>,
+    bound: BoundApi,
+    early: EarlyLookupReceiver,
+    started: Instant,
+    log: &Log,
+) -> StartedServer {
     let (loaded_sender, loaded) = watch::channel(None);
-    let (board_sender, clusters) = watch::channel(ClusterBoard::default());
+    let (board_sender, clusters) = watch::channel(ClusterStatuses::default());
     let (directory_sender, directory) = watch::channel(DirectoryState::default());
     let (persistence_sender, persistence) = watch::channel(PersistState::Healthy);
     let (report_sender, store) = watch::channel(StoreReport::default());
     let (own_cluster, max_connected_clusters) = (settings.cluster_name.clone(), settings.max_connected_clusters);
-    let about =
-        About { started, loaded, clusters, directory, own_cluster, max_connected_clusters, persistence, store, lost_lines: log.lost() };
+    let process = ProcessState {
+        started,
+        loaded,
+        clusters,
+        directory,
+        own_cluster,
+        max_connected_clusters,
+        persistence,
+        store,
+        lost_lines: log.lost(),
+    };
     let decoded = DecodedBudget::new(settings.memory.decoded_max_bytes);
-    let findings = FindingsDoor::default();
-    let handle = Handle::new(about)
-        .with_findings_through(findings.clone())
-        .with_early(early)
+    let findings = FindingSender::default();
+    let handle = Handle::new(process)
+        .with_finding_sender(findings.clone())
+        .with_early_lookup(early)
         .with_decoded(decoded.clone())
         .with_settings(effective_settings)
         .with_log(log.tail())
         .with_disk_bytes(wiring::disk_bytes(settings))
         .with_cluster_files(wiring::cluster_files(settings));
-    let (mut tasks, stop_api, no_more) = (JoinSet::new(), CancellationToken::new(), CancellationToken::new());
-    let (stop, gone, served) = (stop_api.clone(), no_more.clone().drop_guard(), handle.clone());
+    let (mut tasks, stop_api, server_ended) = (JoinSet::new(), CancellationToken::new(), CancellationToken::new());
+    let (stop, ended_guard, served) = (stop_api.clone(), server_ended.clone().drop_guard(), handle.clone());
     let etcd = wiring::etcd_options(settings, &bound, stop.clone());
     let has_etcd = etcd.is_some();
     let bound = match etcd {
@@ -256,20 +275,20 @@ fn serve(settings: &Settings, effective_settings: Vec<Setting>, bound: BoundApi,
         Some(options) => bound.with_etcd(etcd_service(etcd_api::service(handle.clone(), options))),
     };
     tasks.spawn(async move {
-        let beating = async {
+        let heartbeats = async {
             if has_etcd {
                 etcd_api::write_heartbeats(served.clone(), stop.clone()).await;
             }
         };
-        tokio::join!(bound.serve(served.clone(), stop.clone(), REQUEST_GRACE), beating);
-        drop(gone);
+        tokio::join!(bound.serve(served.clone(), stop.clone(), REQUEST_GRACE), heartbeats);
+        drop(ended_guard);
         "server"
     });
-    Served {
+    StartedServer {
         tasks,
         handle,
         stop_api,
-        no_more,
+        server_ended,
         decoded,
         findings,
         loaded: loaded_sender,
@@ -283,21 +302,33 @@ fn serve(settings: &Settings, effective_settings: Vec<Setting>, bound: BoundApi,
 /// Loads the store, then starts mirroring.
 async fn start(
     settings: Settings,
-    reread: &Reread,
-    served: Served,
+    reload: &ReloadTriggers,
+    served: StartedServer,
     opened: OpenedStore,
     reflect: Option<ReflectOptions>,
-) -> Result<Parts, RunError> {
-    let Served { mut tasks, handle, stop_api, no_more: _, decoded, findings, loaded, board, directory, persistence, store_report } = served;
+) -> Result<RunningSidecar, RunError> {
+    let StartedServer {
+        mut tasks,
+        handle,
+        stop_api,
+        server_ended: _,
+        decoded,
+        findings,
+        loaded,
+        board,
+        directory,
+        persistence,
+        store_report,
+    } = served;
     let stop_mirror = CancellationToken::new();
-    let OpenedStore { store, opened, begun, early } = opened;
+    let OpenedStore { store, opened, early_plan, early } = opened;
     wiring::log_losses(&opened);
     store_report.send_replace(wiring::store_report(&opened));
     let max_connected_clusters = settings.max_connected_clusters;
     let retention = wiring::retention(&settings);
     let loading = spawn_blocking(move || {
-        let fresh = StartSeed::draw(SystemTime::now());
-        restore::restore(&store, max_connected_clusters, retention, begun, fresh).map(|restored| (store, restored))
+        let fresh = EpochSeed::draw(SystemTime::now());
+        restore::restore(&store, max_connected_clusters, retention, early_plan, fresh).map(|restored| (store, restored))
     });
     let (store, restored) = loading.await.map_err(|_| RunError::TaskEnded("loading of the store"))??;
     store_report.send_modify(|report| {
@@ -308,9 +339,9 @@ async fn start(
     let (publisher, mirror) = publication(restored.published.clone());
     let log = Arc::clone(store.log());
     let (persist, worker) = persister(store, persistence);
-    let worker = worker.owing(restored.owed);
+    let worker = worker.with_unstored(restored.unstored);
     let (commands, queue) = command_queue();
-    findings.lead_to(commands.downgrade());
+    findings.connect(commands.downgrade());
     let committer = Committer::new(restored.published, publisher, persist, restored.reserved).with_log(log);
     let (fold, fold_worker) = folder();
     let committer = committer.with_folder(fold, tokio::runtime::Handle::current());
@@ -318,28 +349,15 @@ async fn start(
     let writer = spawn_blocking(move || committer.run(queue));
     let known = restored.known;
     let unsynced = worker.unsynced();
-    let taken_over = move |store: &Store| {
+    let prepare_store = move |store: &Store| {
         store.know(&known);
         store.forget_pages();
     };
-    let persister = spawn_blocking(move || worker.after(taken_over).run());
+    let persister = spawn_blocking(move || worker.with_store(prepare_store).run());
     loaded.send_replace(Some(mirror.clone()));
     early.send_replace(None);
 
-    let (events, directory_events) = mpsc::channel(DIRECTORY_EVENTS_MAX);
-    let options = wiring::directory_options(&settings, reread);
-    let (stop, own_events) = (stop_mirror.clone(), events.clone());
-    tasks.spawn(async move {
-        watch_directory(options, events, stop).await;
-        "watcher of the config directory"
-    });
-    if let Some(local) = wiring::local_etcd(&settings) {
-        let (events, stop) = (own_events, stop_mirror.clone());
-        tasks.spawn(async move {
-            watch_local_etcd(local, events, stop).await;
-            "watcher of the own cluster's file"
-        });
-    }
+    let directory_events = spawn_file_watchers(&mut tasks, &settings, reload, &stop_mirror);
     let mesh = Mesh::new(wiring::mesh_options(&settings, decoded), commands, mirror, board, directory);
     let stop = stop_mirror.clone();
     tasks.spawn(async move {
@@ -349,7 +367,32 @@ async fn start(
     if let Some(options) = reflect {
         spawn_reflector(&mut tasks, handle, options, stop_mirror.clone());
     }
-    Ok(Parts { tasks, writer, persister, folder, unsynced, stop_api, stop_mirror })
+    Ok(RunningSidecar { tasks, writer, persister, folder, unsynced, stop_api, stop_mirror })
+}
+
+/// Starts the tasks that watch the config directory and the own cluster's file until mirroring
+/// stops. Returns the receiver of their events.
+fn spawn_file_watchers(
+    tasks: &mut JoinSet<&'static str>,
+    settings: &Settings,
+    reload: &ReloadTriggers,
+    stop_mirror: &CancellationToken,
+) -> mpsc::Receiver<DirectoryEvent> {
+    let (events, directory_events) = mpsc::channel(DIRECTORY_EVENTS_MAX);
+    let options = wiring::directory_options(settings, reload);
+    let (stop, own_events) = (stop_mirror.clone(), events.clone());
+    tasks.spawn(async move {
+        watch_directory(options, events, stop).await;
+        "watcher of the config directory"
+    });
+    if let Some(local) = wiring::local_etcd(settings) {
+        let stop = stop_mirror.clone();
+        tasks.spawn(async move {
+            watch_local_etcd(local, own_events, stop).await;
+            "watcher of the own cluster's file"
+        });
+    }
+    directory_events
 }
 
 /// Starts the task that writes the mirror into another etcd until mirroring stops.

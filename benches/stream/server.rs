@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use meshkeep::internals::api::{ApiOptions, BoundApi};
 use meshkeep::internals::commit::{
-    CommandSender, Committer, PersistState, Persistence, Published, command_queue, folder, persister, publication,
+    CommandSender, Committer, MirrorSnapshot, PersistState, Persistence, command_queue, folder, persister, publication,
 };
 use meshkeep::internals::feed::{Feed, Retention};
-use meshkeep::internals::handle::{About, Handle, LostLines, StoreReport};
+use meshkeep::internals::handle::{Handle, LostLines, ProcessState, StoreReport};
 use meshkeep::internals::model::{
     Change, ClusterName, Command, DirectoryState, EntryKey, Epoch, IpEntry, Kind, ListenAddress, Object, ObjectPrefix, Revision, Scope,
     Sequence, SourceStamp,
@@ -69,7 +69,7 @@ pub(crate) fn run() -> Outcome<()> {
 fn writer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
     let retention = Retention { age_max: Duration::from_secs(86_400), count_max: 1_000_000 };
     let start = Sequence(1);
-    let state = Published {
+    let state = MirrorSnapshot {
         view: View::starting_at(start),
         feed: Feed::starting_at(start, retention),
         epoch: Epoch(0xbe),
@@ -83,7 +83,7 @@ fn writer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
     let committer = Committer::new(state, publisher, persister, Sequence(1 << 40)).with_folder(fold, runtime);
     let (commands, receiver) = command_queue();
     std::thread::spawn(move || committer.run(receiver));
-    let handle = Handle::new(About {
+    let handle = Handle::new(ProcessState {
         started: Instant::now(),
         loaded: watch::channel(Some(subscriber)).1,
         clusters: watch::channel(Arc::default()).1,

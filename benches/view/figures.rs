@@ -196,7 +196,7 @@ fn churn(mut view: View) {
             feed.announce(announcement, now);
         }
         if done % CHANGES_PER_BATCH == 0 {
-            folder.attend(&mut view, &feed);
+            folder.advance(&mut view, &feed);
             snapshot = (view.clone(), feed.clone());
             let due = Duration::from_secs(1) * done / CHANGES_PER_SECOND;
             std::thread::park_timeout(due.saturating_sub(begun.elapsed()));

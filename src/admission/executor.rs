@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::budget::{ClientShare, MemoryBudget, MemoryPermit};
 use super::client::Client;
 use super::scheduler::{Admission, ScanLimitError, SliceScheduler};
-use crate::handle::{Allowance, Slice, Spent};
+use crate::handle::{ScanUsage, SliceLimit, WorkSlice};
 
 /// Time limit of a slice.
 ///
@@ -24,11 +24,11 @@ use crate::handle::{Allowance, Slice, Spent};
 /// core. During twenty scans `/livez` took 3.6 ms (p99) with 4 ms and 1.9 ms with 1 ms (`just bench
 /// guard`). Starting the next slice costs about 30 µs (two wake-ups of threads), a thirtieth of a
 /// slice. Twenty clients that all scan delay a short request by 20 × 1 ms if there is one thread.
-const SLICE_LIMIT: Allowance = Allowance::Time(Duration::from_millis(1));
+const SLICE_LIMIT: SliceLimit = SliceLimit::Time(Duration::from_millis(1));
 
 /// Maximum time that a page searches for items if no index covers its filter
 /// (docs/use/api/paging.md). The time that it waits for its slices does not count.
-const PAGE_LIMIT: Allowance = Allowance::Time(Duration::from_secs(5));
+const PAGE_LIMIT: SliceLimit = SliceLimit::Time(Duration::from_secs(5));
 
 /// Memory for all HTTP answers together: 64 of the largest pages (docs/use/api/paging.md).
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -41,9 +41,9 @@ const MEMORY_WAIT_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy)]
 pub struct ScanLimits {
     /// Limit of one slice.
-    pub slice: Allowance,
+    pub slice: SliceLimit,
     /// Limit of one page, counted over all its slices.
-    pub page: Allowance,
+    pub page: SliceLimit,
 }
 
 impl Default for ScanLimits {
@@ -117,7 +117,7 @@ impl ScanExecutor {
 
     /// Returns the work of all finished slices together.
     #[must_use]
-    pub fn spent(&self) -> Spent {
+    pub fn spent(&self) -> ScanUsage {
         self.scheduler.spent()
     }
 
@@ -143,7 +143,7 @@ impl Scanner {
     pub(crate) async fn run<T, W>(&self, mut work: W) -> T
     where
         T: Send + 'static,
-        W: FnMut(&mut Slice) -> ControlFlow<T> + Send + 'static,
+        W: FnMut(&mut WorkSlice) -> ControlFlow<T> + Send + 'static,
     {
         loop {
             let outcome;
@@ -156,8 +156,8 @@ impl Scanner {
 
     /// Runs `work` in one slice, however long it takes.
     pub(crate) async fn run_once<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let work = |(): &mut (), slice: &mut Slice| {
-            slice.look();
+        let work = |(): &mut (), slice: &mut WorkSlice| {
+            slice.count_row();
             work()
         };
         self.run_slice((), work).await.0
@@ -165,11 +165,11 @@ impl Scanner {
 
     /// Runs `work` in one slice on the current thread. It is for work that fits into one slice and
     /// is usually much shorter, for which waking another thread would take longer.
-    pub(crate) async fn run_inline<T>(&self, work: impl FnOnce(&mut Slice) -> T) -> T {
+    pub(crate) async fn run_inline<T>(&self, work: impl FnOnce(&mut WorkSlice) -> T) -> T {
         let permit = self.admission.acquire_slice().await;
-        let mut slice = Slice::begin(self.scans.limits.slice);
+        let mut slice = WorkSlice::begin(self.scans.limits.slice);
         let outcome = work(&mut slice);
-        permit.finish(slice.spent());
+        permit.finish(slice.usage());
         outcome
     }
 
@@ -178,15 +178,15 @@ impl Scanner {
     where
         S: Send + 'static,
         T: Send + 'static,
-        W: FnOnce(&mut S, &mut Slice) -> T + Send + 'static,
+        W: FnOnce(&mut S, &mut WorkSlice) -> T + Send + 'static,
     {
         let permit = self.admission.acquire_slice().await;
-        let mut slice = Slice::begin(self.scans.limits.slice);
+        let mut slice = WorkSlice::begin(self.scans.limits.slice);
         // the slice owns its permit: the thread is busy until the slice ends, even if the client
         // disconnects before
         let working = tokio::task::spawn_blocking(move || {
             let outcome = work(&mut state, &mut slice);
-            permit.finish(slice.spent());
+            permit.finish(slice.usage());
             (outcome, state)
         });
         match working.await {

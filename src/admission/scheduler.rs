@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use super::client::Client;
-use crate::handle::Spent;
+use crate::handle::ScanUsage;
 
 /// Maximum number of admitted requests. If each needs a slice of 1 ms, the last one starts after
 /// 1 s on one thread. A waiting request uses about 16 KiB with its connection, 16 MB in total.
@@ -34,7 +34,7 @@ struct SchedulerState {
     /// The queues that are not empty, each once; the first one gets the next permit.
     order: VecDeque<QueueKey>,
     queues: HashMap<QueueKey, VecDeque<oneshot::Sender<SlicePermit>>>,
-    spent: Spent,
+    spent: ScanUsage,
 }
 
 /// Key of a queue of work: the requests or the streams of one client. With a common queue, a list
@@ -70,7 +70,7 @@ pub enum ScanLimitError {
 impl SliceScheduler {
     pub(super) fn new(count: usize) -> Arc<Self> {
         let (admitted, queues) = (HashMap::new(), HashMap::new());
-        let state = SchedulerState { free: count, admitted, count: 0, order: VecDeque::new(), queues, spent: Spent::default() };
+        let state = SchedulerState { free: count, admitted, count: 0, order: VecDeque::new(), queues, spent: ScanUsage::default() };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -97,7 +97,7 @@ impl SliceScheduler {
         Admission { scheduler: Arc::clone(scheduler), queue: QueueKey::Streams(client) }
     }
 
-    pub(super) fn spent(&self) -> Spent {
+    pub(super) fn spent(&self) -> ScanUsage {
         self.state().spent
     }
 
@@ -186,7 +186,7 @@ impl Drop for Admission {
 
 impl SlicePermit {
     /// Ends the slice and counts its work.
-    pub(super) fn finish(self, spent: Spent) {
+    pub(super) fn finish(self, spent: ScanUsage) {
         if let Some(scheduler) = &self.0 {
             scheduler.state().spent += spent;
         }

@@ -9,10 +9,10 @@ use std::sync::mpsc;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::handle::{Allowance, Slice};
+use crate::handle::{SliceLimit, WorkSlice};
 
 /// One row per slice.
-const SHORT: ScanLimits = ScanLimits { slice: Allowance::Rows(1), page: Allowance::Rows(1_000) };
+const SHORT: ScanLimits = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(1_000) };
 
 fn scans(threads: usize) -> ScanExecutor {
     ScanExecutor::with_threads(SHORT, threads)
@@ -23,10 +23,10 @@ fn client(last: u8) -> Client {
 }
 
 /// Work that needs `left` slices and counts them.
-fn slices(left: u64, counter: &Arc<AtomicU64>) -> impl FnMut(&mut Slice) -> ControlFlow<()> + Send + use<> {
+fn slices(left: u64, counter: &Arc<AtomicU64>) -> impl FnMut(&mut WorkSlice) -> ControlFlow<()> + Send + use<> {
     let (mut left, counter) = (left, Arc::clone(counter));
     move |slice| {
-        slice.look();
+        slice.count_row();
         counter.fetch_add(1, Ordering::Relaxed);
         left -= 1;
         if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -60,7 +60,7 @@ async fn work_of_a_disconnected_client_gets_no_further_slice() {
     let counted = Arc::clone(&counter);
     let scanner = scans.admit(client(1)).unwrap();
     let mut running = Box::pin(scanner.run(move |slice| {
-        slice.look();
+        slice.count_row();
         counted.fetch_add(1, Ordering::Relaxed);
         // the first slice lasts until its client has disconnected
         started_sender.send(()).ok();

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use crate::dto::problem::ProblemDocument;
-use crate::handle::{Loading, NoDecodedRoom};
+use crate::handle::{DecodedBudgetError, StoreLoading};
 
 /// `Retry-After` in seconds for temporary errors: the store is loading, or there is no free slot
 /// for a stream or scan.
@@ -223,13 +223,13 @@ impl Problem {
 
 impl Problem {
     /// Creates a problem about an object for whose decoded form there is no memory.
-    pub(crate) fn no_memory(what: &str, none: NoDecodedRoom) -> Self {
+    pub(crate) fn no_memory(what: &str, none: DecodedBudgetError) -> Self {
         Self::new(ProblemCode::MemoryLimitReached, format!("{what}: {none}"))
     }
 }
 
-impl From<Loading> for Problem {
-    fn from(loading: Loading) -> Self {
+impl From<StoreLoading> for Problem {
+    fn from(loading: StoreLoading) -> Self {
         Self::new(ProblemCode::Loading, loading.to_string())
     }
 }

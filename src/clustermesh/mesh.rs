@@ -20,7 +20,7 @@ use super::concurrency::{ListLimiter, start_wait};
 use super::ids::ReservedClusterIds;
 use super::reporter::Reporter;
 use super::scope::ClusterContext;
-use crate::commit::{CommandSender, Subscriber};
+use crate::commit::{CommandSender, SnapshotReceiver};
 use crate::instruments::ReminderSchedule;
 use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, DirectoryState, Kind, Phase, Scope};
 
@@ -40,7 +40,7 @@ const CHECKS_PER_REMINDER: u32 = 10;
 pub struct Mesh {
     options: MeshOptions,
     commands: CommandSender,
-    mirror: Subscriber,
+    mirror: SnapshotReceiver,
     board: watch::Sender<StatusBoard>,
     directory: watch::Sender<DirectoryState>,
     /// State of the directory that is not published yet.
@@ -67,7 +67,7 @@ impl Mesh {
     pub fn new(
         options: MeshOptions,
         commands: CommandSender,
-        mirror: Subscriber,
+        mirror: SnapshotReceiver,
         board: watch::Sender<StatusBoard>,
         directory: watch::Sender<DirectoryState>,
     ) -> Self {

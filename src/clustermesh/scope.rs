@@ -24,7 +24,7 @@ use super::connection_error::ConnectionError;
 use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, SourceInfo};
 use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECKS, Timing};
-use crate::commit::{CommandSender, DecodedBudget, Published, Subscriber};
+use crate::commit::{CommandSender, DecodedBudget, MirrorSnapshot, SnapshotReceiver};
 use crate::instruments::{LogLimiter, LogPermit};
 use crate::model::{Command, EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::Reading;
@@ -38,7 +38,7 @@ static SKIPPED_KEYS: LogLimiter = LogLimiter::new();
 #[derive(Debug)]
 pub(super) struct ClusterContext {
     pub(super) commands: CommandSender,
-    pub(super) mirror: Subscriber,
+    pub(super) mirror: SnapshotReceiver,
     pub(super) reporter: Reporter,
     pub(super) timing: Timing,
     pub(super) list_limiter: ListLimiter,
@@ -225,7 +225,7 @@ impl ScopeTask<'_> {
     }
 
     /// Waits until the committer has applied every command of this kind, and returns that snapshot.
-    async fn applied_mirror(&self) -> Arc<Published> {
+    async fn applied_mirror(&self) -> Arc<MirrorSnapshot> {
         let expected = self.state.resync.cursor();
         self.context.mirror.wait_for(|published| published.view.cursor(&self.scope) == expected).await
     }
@@ -396,7 +396,7 @@ impl ScopeTask<'_> {
     /// Gives one input to the state machine and its commands to the committer. Waits while the
     /// queue is full, which pauses reading.
     async fn feed(&mut self, input: Input) -> Result<Option<Request>, ConnectionError> {
-        let budget = self.context.decoded.hold(decoded_bytes(&input)).await;
+        let budget = self.context.decoded.reserve(decoded_bytes(&input)).await;
         let step = self.state.resync.step(input);
         for reason in &step.unreadable_keys {
             let Scope { cluster, kind } = &self.scope;

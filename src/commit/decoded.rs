@@ -25,7 +25,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Memory for decoded values. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct DecodedBudget {
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     units: u32,
     /// Maximum time that a request waits.
     wait: Duration,
@@ -33,11 +33,11 @@ pub struct DecodedBudget {
 
 /// Permit for the memory of decoded values. Dropping it releases the memory.
 #[derive(Debug)]
-pub struct DecodedRoom(#[expect(dead_code, reason = "held for its end")] Option<OwnedSemaphorePermit>);
+pub struct DecodedPermit(#[expect(dead_code, reason = "held for its end")] Option<OwnedSemaphorePermit>);
 
 /// Reason why a permit is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoDecodedRoom {
+pub enum DecodedBudgetError {
     /// The value is larger than the whole budget.
     #[error("it needs about {bytes} bytes when decoded, and the limit for all decoded values is {bytes_max} (--decoded-max-bytes)")]
     TooLarge {
@@ -48,7 +48,7 @@ pub enum NoDecodedRoom {
     },
     /// Others use too much of the budget.
     #[error("other requests use the memory for decoded values: try again in a few seconds, or raise --decoded-max-bytes")]
-    Taken,
+    Exhausted,
 }
 
 impl Default for DecodedBudget {
@@ -66,7 +66,7 @@ impl DecodedBudget {
         // 4 TiB at most
         let units = u32::try_from(bytes_max / UNIT).unwrap_or(u32::MAX).max(1);
         let permits = usize::try_from(units).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Self { room: Arc::new(Semaphore::new(permits)), units, wait: WAIT_MAX }
+        Self { permits: Arc::new(Semaphore::new(permits)), units, wait: WAIT_MAX }
     }
 
     /// Returns the size of the budget in bytes.
@@ -77,32 +77,32 @@ impl DecodedBudget {
 
     /// Waits for a permit without a time limit. A value larger than the whole budget gets all of
     /// it, because it has already been received.
-    pub async fn hold(&self, bytes: u64) -> DecodedRoom {
+    pub async fn reserve(&self, bytes: u64) -> DecodedPermit {
         if bytes < SMALL_BYTES {
-            return DecodedRoom(None);
+            return DecodedPermit(None);
         }
         // the semaphore is never closed
-        DecodedRoom(Arc::clone(&self.room).acquire_many_owned(units_of(bytes).min(self.units)).await.ok())
+        DecodedPermit(Arc::clone(&self.permits).acquire_many_owned(units_of(bytes).min(self.units)).await.ok())
     }
 
     /// Waits for a permit for a request. Must be called on a thread that may block.
     ///
     /// # Errors
-    /// [`NoDecodedRoom`] if the value is larger than the budget, or the wait takes too long.
-    pub fn hold_blocking(&self, bytes: u64) -> Result<DecodedRoom, NoDecodedRoom> {
+    /// [`DecodedBudgetError`] if the value is larger than the budget, or the wait takes too long.
+    pub fn reserve_blocking(&self, bytes: u64) -> Result<DecodedPermit, DecodedBudgetError> {
         if bytes < SMALL_BYTES {
-            return Ok(DecodedRoom(None));
+            return Ok(DecodedPermit(None));
         }
         let units = units_of(bytes);
         if units > self.units {
-            return Err(NoDecodedRoom::TooLarge { bytes, bytes_max: self.bytes_max() });
+            return Err(DecodedBudgetError::TooLarge { bytes, bytes_max: self.bytes_max() });
         }
-        let waiting = async { tokio::time::timeout(self.wait, Arc::clone(&self.room).acquire_many_owned(units)).await };
-        let room = match Arc::clone(&self.room).try_acquire_many_owned(units) {
-            Ok(room) => Some(room),
+        let waiting = async { tokio::time::timeout(self.wait, Arc::clone(&self.permits).acquire_many_owned(units)).await };
+        let permit = match Arc::clone(&self.permits).try_acquire_many_owned(units) {
+            Ok(permit) => Some(permit),
             Err(_) => tokio::runtime::Handle::current().block_on(waiting).ok().and_then(Result::ok),
         };
-        room.map(|room| DecodedRoom(Some(room))).ok_or(NoDecodedRoom::Taken)
+        permit.map(|permit| DecodedPermit(Some(permit))).ok_or(DecodedBudgetError::Exhausted)
     }
 }
 
@@ -117,28 +117,28 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_values_wait_for_each_other_and_small_ones_for_nobody() {
+    async fn only_large_values_wait_for_permits() {
         let budget = DecodedBudget::new(1 << 20);
-        let first = budget.hold(600 << 10).await;
-        assert!(budget.hold(600 << 10).now_or_never().is_none());
-        assert!(budget.hold(SMALL_BYTES - 1).now_or_never().is_some());
+        let first = budget.reserve(600 << 10).await;
+        assert!(budget.reserve(600 << 10).now_or_never().is_none());
+        assert!(budget.reserve(SMALL_BYTES - 1).now_or_never().is_some());
         drop(first);
         // a value larger than the budget gets all of it, alone
-        let all = budget.hold(1 << 30).await;
-        assert!(budget.hold(SMALL_BYTES).now_or_never().is_none());
+        let all = budget.reserve(1 << 30).await;
+        assert!(budget.reserve(SMALL_BYTES).now_or_never().is_none());
         drop(all);
-        assert!(budget.hold(SMALL_BYTES).now_or_never().is_some());
+        assert!(budget.reserve(SMALL_BYTES).now_or_never().is_some());
     }
 
     #[tokio::test]
-    async fn a_request_waits_for_a_while_and_is_told_why() {
+    async fn a_request_waits_for_a_limited_time_and_gets_the_reason() {
         let budget = DecodedBudget::new(1 << 20);
-        assert!(matches!(budget.hold_blocking(2 << 20), Err(NoDecodedRoom::TooLarge { bytes: 2_097_152, bytes_max: 1_048_576 })));
-        let held = budget.hold_blocking(1 << 20).unwrap();
+        assert!(matches!(budget.reserve_blocking(2 << 20), Err(DecodedBudgetError::TooLarge { bytes: 2_097_152, bytes_max: 1_048_576 })));
+        let held = budget.reserve_blocking(1 << 20).unwrap();
         let other = DecodedBudget { wait: Duration::from_millis(20), ..budget.clone() };
-        let asking = tokio::task::spawn_blocking(move || other.hold_blocking(1 << 20).map(drop));
-        assert_eq!(asking.await.unwrap(), Err(NoDecodedRoom::Taken));
+        let request = tokio::task::spawn_blocking(move || other.reserve_blocking(1 << 20).map(drop));
+        assert_eq!(request.await.unwrap(), Err(DecodedBudgetError::Exhausted));
         drop(held);
-        assert!(budget.hold_blocking(1 << 20).is_ok());
+        assert!(budget.reserve_blocking(1 << 20).is_ok());
     }
 }

@@ -32,10 +32,10 @@ const UNPACKED_MIN: usize = 4_096;
 /// the two limits. Folding then uses at most a fifth of a core. The number of unpacked records
 /// follows the rate of changes: about 6,000 at 1,000/s over a million keys, more than the upper
 /// limit at 5,000/s.
-const REST_FACTOR: u32 = 4;
+const PAUSE_FACTOR: u32 = 4;
 
 /// Rest after a job without a gain, for example if all packed records have changed meanwhile.
-const FRUITLESS_REST: Duration = Duration::from_secs(10);
+const FRUITLESS_PAUSE: Duration = Duration::from_secs(10);
 
 /// Interval at which an idle committer checks for a result. A job takes 2 to 3 ms.
 const RESULT_INTERVAL: Duration = Duration::from_millis(5);
@@ -44,9 +44,9 @@ const RESULT_INTERVAL: Duration = Duration::from_millis(5);
 /// use 24 B each; listing everything again affects all records.
 const RESTAMPED_MAX: usize = 262_144;
 
-/// One job of the packing thread.
+/// Work that the committer hands to the packing thread at a time.
 #[derive(Debug)]
-struct Job {
+struct FoldBatch {
     folds: Vec<FoldJob>,
     /// Announcements since the job before. Each may keep a chunk alive that is no longer in the
     /// mirror, 50 KB for a few records.
@@ -56,13 +56,13 @@ struct Job {
 /// The committer's end of folding.
 #[derive(Debug)]
 pub struct Folder {
-    jobs: SyncSender<Job>,
+    jobs: SyncSender<FoldBatch>,
     results: Receiver<(Vec<FoldResult>, Duration)>,
     /// Sequence up to which announcements were handed out.
     announced: Sequence,
     /// True while a job is being packed.
     busy: bool,
-    rested_at: Instant,
+    next_fold_at: Instant,
     unpacked_max: usize,
     unpacked_min: usize,
 }
@@ -70,7 +70,7 @@ pub struct Folder {
 /// The packing end, whose [`FoldWorker::run`] needs its own thread.
 #[derive(Debug)]
 pub struct FoldWorker {
-    jobs: Receiver<Job>,
+    jobs: Receiver<FoldBatch>,
     /// Results with the duration of each job.
     results: SyncSender<(Vec<FoldResult>, Duration)>,
 }
@@ -83,7 +83,7 @@ pub fn folder() -> (Folder, FoldWorker) {
     let (results, folded) = sync_channel(1);
     let (unpacked_max, unpacked_min) = (UNPACKED_MAX, UNPACKED_MIN);
     let announced = Sequence(0);
-    let folder = Folder { jobs, results: folded, announced, busy: false, rested_at: Instant::now(), unpacked_max, unpacked_min };
+    let folder = Folder { jobs, results: folded, announced, busy: false, next_fold_at: Instant::now(), unpacked_max, unpacked_min };
     (folder, FoldWorker { jobs: queue, results })
 }
 
@@ -91,37 +91,37 @@ impl Folder {
     /// Sets the number of unpacked records at which folding begins.
     #[cfg(test)]
     #[must_use]
-    pub fn beginning_at(self, unpacked_max: usize) -> Self {
+    pub fn with_unpacked_max(self, unpacked_max: usize) -> Self {
         Self { unpacked_max, unpacked_min: unpacked_max.min(self.unpacked_min), ..self }
     }
 
-    /// Returns the time until [`Folder::attend`] must be called again even without commands. `None`
-    /// while there is nothing to do.
+    /// Returns the time until [`Folder::advance`] must be called again even without commands.
+    /// `None` while there is nothing to do.
     pub fn due_in(&self, view: &View) -> Option<Duration> {
         if self.busy {
             return Some(RESULT_INTERVAL);
         }
-        self.is_worthwhile(view).then(|| self.rested_at.saturating_duration_since(Instant::now()))
+        self.is_worthwhile(view).then(|| self.next_fold_at.saturating_duration_since(Instant::now()))
     }
 
     /// Applies a finished job and hands out the next one. Returns whether anything was applied.
     ///
     /// Waits for the thread only while the number of unpacked records is more than twice the limit
     /// and folding reduces it.
-    pub fn attend(&mut self, view: &mut View, feed: &Feed) -> bool {
-        let mut taken_in = self.collect(view, false);
+    pub fn advance(&mut self, view: &mut View, feed: &Feed) -> bool {
+        let mut applied = self.collect_result(view, false);
         loop {
             let before = view.unpacked_count();
             let is_urgent = before > self.unpacked_max || view.restamped_row_count() > RESTAMPED_MAX;
-            if !self.busy && (is_urgent || (self.is_worthwhile(view) && Instant::now() >= self.rested_at)) {
-                taken_in |= self.hand_out(view, feed, if is_urgent { URGENT_FOLDS_MAX } else { 1 });
+            if !self.busy && (is_urgent || (self.is_worthwhile(view) && Instant::now() >= self.next_fold_at)) {
+                applied |= self.start_job(view, feed, if is_urgent { URGENT_FOLDS_MAX } else { 1 });
             }
             if !self.busy || before <= 2 * self.unpacked_max {
-                return taken_in;
+                return applied;
             }
-            taken_in |= self.collect(view, true);
+            applied |= self.collect_result(view, true);
             if view.unpacked_count() >= before {
-                return taken_in;
+                return applied;
             }
         }
     }
@@ -132,14 +132,14 @@ impl Folder {
         view.unpacked_count() + view.deleted_row_count() > self.unpacked_min
     }
 
-    fn collect(&mut self, view: &mut View, wait: bool) -> bool {
+    fn collect_result(&mut self, view: &mut View, wait: bool) -> bool {
         if !self.busy {
             return false;
         }
         let result = if wait { self.results.recv().map_err(|_| TryRecvError::Disconnected) } else { self.results.try_recv() };
         match result {
             Err(TryRecvError::Empty) => return false,
-            Ok((folded, took)) => self.take_in(view, folded, took),
+            Ok((folded, took)) => self.apply_folded(view, folded, took),
             // the worker has ended: the next job runs on this thread
             Err(TryRecvError::Disconnected) => {}
         }
@@ -149,33 +149,33 @@ impl Folder {
 
     /// Hands out a job, or runs it on this thread if the worker has ended. Returns whether a result
     /// was applied.
-    fn hand_out(&mut self, view: &mut View, feed: &Feed, folds_max: usize) -> bool {
+    fn start_job(&mut self, view: &mut View, feed: &Feed, folds_max: usize) -> bool {
         let folds = view.fold_jobs(folds_max);
         if folds.is_empty() {
-            self.rest(FRUITLESS_REST);
+            self.pause(FRUITLESS_PAUSE);
             return false;
         }
         let announced = feed.recent_after(self.announced).cloned().collect();
         self.announced = feed.head();
-        let Err(unsent) = self.jobs.send(Job { folds, announced }) else {
+        let Err(unsent) = self.jobs.send(FoldBatch { folds, announced }) else {
             self.busy = true;
             return false;
         };
         let (folded, took) = timed(unsent.0);
-        self.take_in(view, folded, took);
+        self.apply_folded(view, folded, took);
         true
     }
 
-    fn take_in(&mut self, view: &mut View, folded: Vec<FoldResult>, took: Duration) {
+    fn apply_folded(&mut self, view: &mut View, folded: Vec<FoldResult>, took: Duration) {
         let mut gained = false;
         for folded in folded {
             gained |= view.fold(folded);
         }
-        self.rest(if gained { took * REST_FACTOR } else { FRUITLESS_REST });
+        self.pause(if gained { took * PAUSE_FACTOR } else { FRUITLESS_PAUSE });
     }
 
-    fn rest(&mut self, time: Duration) {
-        self.rested_at = Instant::now() + time;
+    fn pause(&mut self, time: Duration) {
+        self.next_fold_at = Instant::now() + time;
     }
 }
 
@@ -191,10 +191,10 @@ impl FoldWorker {
 }
 
 /// Runs a job and measures its duration.
-fn timed(job: Job) -> (Vec<FoldResult>, Duration) {
-    let begun = Instant::now();
+fn timed(job: FoldBatch) -> (Vec<FoldResult>, Duration) {
+    let started = Instant::now();
     job.announced.iter().for_each(|announcement| announcement.release_chunks());
-    (job.folds.into_iter().map(FoldJob::run).collect(), begun.elapsed())
+    (job.folds.into_iter().map(FoldJob::run).collect(), started.elapsed())
 }
 
 #[cfg(test)]
@@ -205,7 +205,7 @@ mod tests {
     use tokio::runtime::Handle;
     use tokio::sync::watch;
 
-    use super::super::{Committer, PersistState, Persistence, Published, persister, publication};
+    use super::super::{Committer, MirrorSnapshot, PersistState, Persistence, persister, publication};
     use super::*;
     use crate::feed::Version;
     use crate::feed::{Feed, Retention};
@@ -236,7 +236,7 @@ mod tests {
         for number in 0..4_000 {
             view.apply(put(number), SystemTime::UNIX_EPOCH);
             plain.apply(put(number), SystemTime::UNIX_EPOCH);
-            folder.attend(&mut view, &no_feed());
+            folder.advance(&mut view, &no_feed());
             assert!(view.unpacked_count() <= 20, "{} records are not packed", view.unpacked_count());
         }
         assert!(view.packed_size().0 > 0);
@@ -245,24 +245,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_packed_stays_bounded_and_nothing_is_lost() {
+    fn unpacked_records_stay_bounded_and_none_is_lost() {
         let (folder, worker) = folder();
         let thread = std::thread::spawn(move || worker.run());
-        let mut folder = folder.beginning_at(10);
+        let mut folder = folder.with_unpacked_max(10);
         churn(&mut folder);
         drop(folder);
         thread.join().unwrap();
     }
 
     #[test]
-    fn the_writer_folds_itself_where_the_worker_is_gone() {
+    fn the_committer_folds_itself_if_the_worker_has_ended() {
         let (folder, worker) = folder();
         drop(worker);
-        churn(&mut folder.beginning_at(10));
+        churn(&mut folder.with_unpacked_max(10));
     }
 
     #[test]
-    fn with_time_little_stays_unpacked_whatever_comes() {
+    fn with_enough_time_few_records_stay_unpacked() {
         let (folder, worker) = folder();
         let thread = std::thread::spawn(move || worker.run());
         let mut folder = Folder { unpacked_min: 10, ..folder };
@@ -272,11 +272,11 @@ mod tests {
             plain.apply(put(number), SystemTime::UNIX_EPOCH);
         }
         while let Some(due) = folder.due_in(&view) {
-            assert!(due < FRUITLESS_REST, "a fold gained nothing");
+            assert!(due < FRUITLESS_PAUSE, "a fold gained nothing");
             // do not wait until it is due, so that the test does not depend on the duration of a
             // fold
-            folder.rested_at = Instant::now();
-            folder.attend(&mut view, &no_feed());
+            folder.next_fold_at = Instant::now();
+            folder.advance(&mut view, &no_feed());
         }
         assert!(view.unpacked_count() <= 10, "{} records are not packed", view.unpacked_count());
         let all = |view: &View| view.records_from(&EntryKey::lowest()).collect::<Vec<_>>();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn to_be_rid_of_what_was_deleted_is_a_gain_too() {
+    fn removing_deleted_records_counts_as_a_gain() {
         let mut view = View::starting_at(Sequence(1));
         (0..400).for_each(|number| drop(view.apply(put(number), SystemTime::UNIX_EPOCH)));
         let mut fold = || view.fold_jobs(1).pop().map(|job| view.fold(job.run()));
@@ -301,7 +301,7 @@ mod tests {
 
     /// A removed cluster must not use memory for ever because the other clusters are quiet.
     #[test]
-    fn what_was_deleted_is_let_go_though_nothing_else_changes() {
+    fn deleted_records_are_removed_without_further_changes() {
         let (mut folder, worker) = folder();
         drop(worker);
         let mut view = View::starting_at(Sequence(1));
@@ -315,62 +315,62 @@ mod tests {
         assert_eq!((view.deleted_row_count(), view.packed_size().0, folder.due_in(&view)), (400, 1, None), "that is little");
         folder.unpacked_min = 10;
         assert!(folder.due_in(&view).is_some());
-        folder.attend(&mut view, &no_feed());
+        folder.advance(&mut view, &no_feed());
         assert_eq!((view.deleted_row_count(), view.packed_size().0, folder.due_in(&view)), (0, 0, None));
     }
 
     #[test]
-    fn nothing_is_tried_again_and_again_where_nothing_is_gained() {
+    fn folds_without_a_gain_are_not_repeated_at_once() {
         let (mut folder, worker) = folder();
         drop(worker);
-        folder.rest(FRUITLESS_REST);
+        folder.pause(FRUITLESS_PAUSE);
         let mut view = View::starting_at(Sequence(1));
         assert_eq!(folder.due_in(&view), None);
         folder.unpacked_min = 0;
         view.apply(put(1), SystemTime::UNIX_EPOCH);
-        assert!(folder.due_in(&view).unwrap() > FRUITLESS_REST / 2);
-        folder.attend(&mut view, &no_feed());
+        assert!(folder.due_in(&view).unwrap() > FRUITLESS_PAUSE / 2);
+        folder.advance(&mut view, &no_feed());
         assert_eq!(view.unpacked_count(), 1);
     }
 
     /// Otherwise a chunk that was packed again for five changes would stay in memory for 16,384
     /// announcements.
     #[test]
-    fn what_was_told_keeps_no_rows_once_its_chunk_may_be_packed_anew() {
+    fn announcements_retain_no_rows_of_repacked_chunks() {
         let (folder, worker) = folder();
         let thread = std::thread::spawn(move || worker.run());
-        let mut folder = folder.beginning_at(10);
+        let mut folder = folder.with_unpacked_max(10);
         let (mut view, mut feed, now) = (View::starting_at(Sequence(1)), no_feed(), SystemTime::UNIX_EPOCH);
-        let (mut chunks, mut told) = (Vec::new(), Vec::new());
+        let (mut chunks, mut announced_values) = (Vec::new(), Vec::new());
         for number in 0..2_000 {
             for announcement in view.apply(put(number), now).announcements {
                 let record = view.record(&announcement.key).unwrap();
-                told.push(Arc::clone(&record.value));
+                announced_values.push(Arc::clone(&record.value));
                 chunks.extend(crate::pack::build([&*record]));
                 let old = Some(Version::from_packed(chunks.last().unwrap().clone(), 0, 100));
                 feed.announce(Announcement { old, ..announcement }, now);
             }
-            folder.attend(&mut view, &feed);
-            let kept = chunks.iter().filter(|chunk| chunk.share_count() > 1).count();
+            folder.advance(&mut view, &feed);
+            let retained = chunks.iter().filter(|chunk| chunk.share_count() > 1).count();
             // the announcements of the job in progress, and those since it was handed out
-            assert!(kept <= 50, "{kept} of {} keep their chunks", chunks.len());
+            assert!(retained <= 50, "{retained} of {} keep their chunks", chunks.len());
         }
         let before = feed.recent_after(Sequence(0)).map(|announcement| Arc::clone(&announcement.old.as_ref().unwrap().bytes().value));
-        assert_eq!(before.collect::<Vec<_>>(), told);
+        assert_eq!(before.collect::<Vec<_>>(), announced_values);
         drop(folder);
         thread.join().unwrap();
     }
 
-    struct Nowhere;
+    struct NoStore;
 
-    impl Persistence for Nowhere {
+    impl Persistence for NoStore {
         fn persist(&self, _: &Group) -> Result<(), StoreError> {
             Ok(())
         }
     }
 
     #[tokio::test]
-    async fn the_writer_folds_although_no_command_comes() {
+    async fn the_committer_folds_without_commands() {
         let (folder, worker) = folder();
         let fold_thread = std::thread::spawn(move || worker.run());
         let folder = Folder { unpacked_min: 10, ..folder };
@@ -378,17 +378,17 @@ mod tests {
             View::starting_at(Sequence(1)),
             Feed::starting_at(Sequence(1), Retention { count_max: 100, age_max: Duration::from_secs(60) }),
         );
-        let published = Published { view, feed, epoch: Epoch(7), earlier: Arc::default() };
+        let published = MirrorSnapshot { view, feed, epoch: Epoch(7), earlier: Arc::default() };
         let (publisher, subscriber) = publication(published.clone());
-        let (persist, persist_worker) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
+        let (persist, persist_worker) = persister(NoStore, watch::channel(PersistState::Healthy).0);
         let persist_thread = std::thread::spawn(move || persist_worker.run());
         let committer = Committer::new(published, publisher, persist, Sequence(1 << 40)).with_folder(folder, Handle::current());
-        let (commands, queue) = super::super::queue::queue_of(400, 1 << 20);
+        let (commands, queue) = super::super::queue::queue_with_limits(400, 1 << 20);
         for number in 0..400 {
             commands.send(put(number)).await.unwrap();
         }
         let writer = std::thread::spawn(move || committer.run(queue));
-        let count = |published: &Published| published.view.records_from(&EntryKey::lowest()).count();
+        let count = |published: &MirrorSnapshot| published.view.records_from(&EntryKey::lowest()).count();
         let folded = subscriber.wait_for(|published| count(published) == 400 && published.view.unpacked_count() <= 10);
         // fails, instead of hanging, if the committer does not wake up
         let folded = tokio::time::timeout(Duration::from_secs(60), folded).await.expect("must be folded");

@@ -70,8 +70,8 @@ impl QueueMarks {
         };
         for announcement in announcements {
             let key = &announcement.key;
-            let goes_on = run.as_ref().is_some_and(|(scope, _)| scope.cluster == key.cluster && scope.kind == key.kind);
-            if !goes_on {
+            let continues = run.as_ref().is_some_and(|(scope, _)| scope.cluster == key.cluster && scope.kind == key.kind);
+            if !continues {
                 add(run.replace((Scope { cluster: key.cluster.clone(), kind: key.kind }, ChangeCounts::default())));
             }
             if let Some((_, counts)) = &mut run {
@@ -88,7 +88,7 @@ impl QueueMarks {
     }
 
     /// Sets the histogram of the times until changes are stored.
-    pub(super) fn stored_in(&self, times: Arc<Histogram>) {
+    pub(super) fn set_stored_times(&self, times: Arc<Histogram>) {
         // there is only one committer
         let _ = self.stored.set(times);
     }

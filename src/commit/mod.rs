@@ -2,7 +2,7 @@
 //! publishes the result.
 //!
 //! The tasks of the clusters send [`Command`]s through one bounded queue. For each batch the
-//! [`Committer`] publishes a new [`Published`] snapshot, then hands the changes to `persist`. That
+//! [`Committer`] publishes a new [`MirrorSnapshot`] snapshot, then hands the changes to `persist`. That
 //! half stores them in groups on its own thread, because sled blocks.
 //!
 //! It keeps two invariants (docs/develop/invariants.md). Entries and cursors of one command are
@@ -11,8 +11,8 @@
 
 mod decoded;
 mod folding;
-mod gathered;
 mod marks;
+mod pending_changes;
 mod persist;
 mod queue;
 
@@ -29,12 +29,12 @@ use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Kind, Posi
 use crate::store::{Group, Log};
 use crate::view::{ChangeSet, LiveKey, View};
 
-pub use decoded::{DecodedBudget, DecodedRoom, NoDecodedRoom};
+pub use decoded::{DecodedBudget, DecodedBudgetError, DecodedPermit};
 pub use folding::{Folder, folder};
 pub use marks::{ChangeCounts, QueueMarks};
-pub use persist::{PersistState, Persistence, Persister, Unsynced, persister};
-use queue::Batch;
-pub use queue::{CommandQueue, CommandSender, WeakCommandSender, WriterGone, command_queue};
+pub use persist::{PersistState, Persistence, Persister, UnsyncedCounter, persister};
+use queue::CommandBatch;
+pub use queue::{CommandQueue, CommandSender, CommitterEnded, WeakCommandSender, command_queue};
 
 /// Minimum time between two snapshots while commands arrive one by one. A snapshot costs about
 /// 40 µs, and subscribers are woken less often anyway. A change that comes alone is published at
@@ -50,7 +50,7 @@ const RESERVED_BLOCK: u64 = 1 << 16;
 
 /// Immutable snapshot of everything that readers can query.
 #[derive(Debug, Clone)]
-pub struct Published {
+pub struct MirrorSnapshot {
     /// The mirror.
     pub view: View,
     /// The order of changes.
@@ -61,7 +61,7 @@ pub struct Published {
     pub earlier: Arc<[EpochSpan]>,
 }
 
-impl Published {
+impl MirrorSnapshot {
     /// Returns the position of this snapshot.
     #[must_use]
     pub fn position(&self) -> Position {
@@ -71,17 +71,17 @@ impl Published {
     /// Returns the keys that changed after a position, each with its newest change, in order of
     /// sequence. At most `count` of them. Existing keys are indices into this view.
     #[must_use]
-    pub fn changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<LiveKey>)> {
-        let live = self.view.live_keys_after(position, count).into_iter().map(|(sequence, live)| (sequence, Changed::Live(live)));
-        let mut gone = self.feed.gone_after(position).take(count).peekable();
+    pub fn changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, LatestChange<LiveKey>)> {
+        let live = self.view.live_keys_after(position, count).into_iter().map(|(sequence, live)| (sequence, LatestChange::Live(live)));
+        let mut deleted = self.feed.tombstones_after(position).take(count).peekable();
         let mut changes = Vec::new();
         for (sequence, live) in live {
-            while let Some((earlier, tombstone)) = gone.next_if(|(at, _)| *at < sequence) {
-                changes.push((earlier, Changed::Gone(tombstone.key.clone(), tombstone.reason)));
+            while let Some((earlier, tombstone)) = deleted.next_if(|(at, _)| *at < sequence) {
+                changes.push((earlier, LatestChange::Deleted(tombstone.key.clone(), tombstone.reason)));
             }
             changes.push((sequence, live));
         }
-        changes.extend(gone.map(|(sequence, tombstone)| (sequence, Changed::Gone(tombstone.key.clone(), tombstone.reason))));
+        changes.extend(deleted.map(|(sequence, tombstone)| (sequence, LatestChange::Deleted(tombstone.key.clone(), tombstone.reason))));
         changes.truncate(count);
         changes
     }
@@ -89,28 +89,28 @@ impl Published {
 
 /// Newest change of a key.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Changed<L> {
+pub enum LatestChange<L> {
     /// The key exists.
     Live(L),
     /// The key was deleted.
-    Gone(EntryKey, DeleteReason),
+    Deleted(EntryKey, DeleteReason),
 }
 
-impl Changed<LiveKey> {
+impl LatestChange<LiveKey> {
     /// Returns the key.
     #[must_use]
     pub fn into_key(self) -> EntryKey {
         match self {
             Self::Live(live) => live.key(),
-            Self::Gone(key, _) => key,
+            Self::Deleted(key, _) => key,
         }
     }
 }
 
 /// The committer's end of the publication.
 #[derive(Debug)]
-pub struct Publisher {
-    current: Arc<ArcSwap<Published>>,
+pub struct SnapshotPublisher {
+    current: Arc<ArcSwap<MirrorSnapshot>>,
     head: watch::Sender<Sequence>,
     /// Number of snapshots, including those without announcements.
     count: watch::Sender<u64>,
@@ -119,17 +119,17 @@ pub struct Publisher {
 
 /// The readers' end of the publication: the newest snapshot and signals for new ones.
 #[derive(Debug, Clone)]
-pub struct Subscriber {
-    current: Arc<ArcSwap<Published>>,
+pub struct SnapshotReceiver {
+    current: Arc<ArcSwap<MirrorSnapshot>>,
     head: watch::Receiver<Sequence>,
     count: watch::Receiver<u64>,
     marks: Arc<QueueMarks>,
 }
 
-impl Subscriber {
+impl SnapshotReceiver {
     /// Returns the newest snapshot.
     #[must_use]
-    pub fn current(&self) -> Arc<Published> {
+    pub fn current(&self) -> Arc<MirrorSnapshot> {
         self.current.load_full()
     }
 
@@ -140,7 +140,7 @@ impl Subscriber {
     }
 
     /// Waits for a snapshot that fulfils a condition. Never returns if the committer ends before.
-    pub async fn wait_for(&self, mut condition: impl FnMut(&Published) -> bool) -> Arc<Published> {
+    pub async fn wait_for(&self, mut condition: impl FnMut(&MirrorSnapshot) -> bool) -> Arc<MirrorSnapshot> {
         let mut count = self.count.clone();
         loop {
             count.mark_unchanged();
@@ -163,18 +163,18 @@ impl Subscriber {
 
 /// Creates both ends of the publication of a first snapshot.
 #[must_use]
-pub fn publication(first: Published) -> (Publisher, Subscriber) {
+pub fn publication(first: MirrorSnapshot) -> (SnapshotPublisher, SnapshotReceiver) {
     let (head, head_receiver) = watch::channel(first.feed.head());
     let (count, count_receiver) = watch::channel(0);
     let current = Arc::new(ArcSwap::from_pointee(first));
     let marks = Arc::<QueueMarks>::default();
-    let publisher = Publisher { current: Arc::clone(&current), head, count, marks: Arc::clone(&marks) };
-    (publisher, Subscriber { current, head: head_receiver, count: count_receiver, marks })
+    let publisher = SnapshotPublisher { current: Arc::clone(&current), head, count, marks: Arc::clone(&marks) };
+    (publisher, SnapshotReceiver { current, head: head_receiver, count: count_receiver, marks })
 }
 
-impl Publisher {
+impl SnapshotPublisher {
     /// Publishes a snapshot.
-    pub fn publish(&self, published: Published) {
+    pub fn publish(&self, published: MirrorSnapshot) {
         let head = published.feed.head();
         self.current.store(Arc::new(published));
         self.head.send_if_modified(|current| {
@@ -189,8 +189,8 @@ impl Publisher {
 /// State of the committer's thread.
 #[derive(Debug)]
 pub struct Committer {
-    state: Published,
-    publisher: Publisher,
+    state: MirrorSnapshot,
+    publisher: SnapshotPublisher,
     persister: Persister,
     log: Option<Arc<Log>>,
     /// Folder, with the runtime whose timer wakes the committer when a fold is due and no command
@@ -203,8 +203,8 @@ impl Committer {
     /// Creates a committer that continues from `state`. It uses no sequence above `reserved` before
     /// the next block is stored.
     #[must_use]
-    pub fn new(state: Published, publisher: Publisher, persister: Persister, reserved: Sequence) -> Self {
-        publisher.marks.stored_in(persister.times());
+    pub fn new(state: MirrorSnapshot, publisher: SnapshotPublisher, persister: Persister, reserved: Sequence) -> Self {
+        publisher.marks.set_stored_times(persister.times());
         Self { state, publisher, persister, log: None, folder: None, reserved }
     }
 
@@ -227,28 +227,28 @@ impl Committer {
     pub fn run(mut self, mut commands: CommandQueue) {
         let mut published = Instant::now();
         loop {
-            let mut batch = Batch::default();
+            let mut batch = CommandBatch::default();
             if !self.receive(&mut commands, &mut batch) {
                 break;
             }
             commands.fill(&mut batch);
-            let early = PUBLISH_INTERVAL_MIN.saturating_sub(published.elapsed());
-            if !early.is_zero() && commands.is_empty() {
-                std::thread::sleep(early);
+            let wait = PUBLISH_INTERVAL_MIN.saturating_sub(published.elapsed());
+            if !wait.is_zero() && commands.is_empty() {
+                std::thread::sleep(wait);
             }
             commands.fill(&mut batch);
-            commands.note(&batch, &self.publisher.marks);
-            let (begun, came) = (Instant::now(), batch.came());
-            self.commit(batch.take());
+            commands.record_fill(&batch, &self.publisher.marks);
+            let (started, queued_at) = (Instant::now(), batch.queued_at());
+            self.commit(batch.take_commands());
             published = Instant::now();
-            self.publisher.marks.commit.record(published.saturating_duration_since(begun));
-            self.publisher.marks.publish.record(published.saturating_duration_since(came.unwrap_or(begun)));
+            self.publisher.marks.commit.record(published.saturating_duration_since(started));
+            self.publisher.marks.publish.record(published.saturating_duration_since(queued_at.unwrap_or(started)));
         }
         self.persister.finish();
     }
 
     /// Waits for commands and folds meanwhile. Returns false once every sender is dropped.
-    fn receive(&mut self, commands: &mut CommandQueue, batch: &mut Batch) -> bool {
+    fn receive(&mut self, commands: &mut CommandQueue, batch: &mut CommandBatch) -> bool {
         loop {
             let due = self.folder.as_ref().and_then(|(folder, runtime)| Some((folder.due_in(&self.state.view)?, runtime)));
             let Some((due, runtime)) = due else { return commands.wait(batch) };
@@ -263,7 +263,7 @@ impl Committer {
 
     /// Folds what is due. Returns whether the form of the view changed.
     fn fold(&mut self) -> bool {
-        self.folder.as_mut().is_some_and(|(folder, _)| folder.attend(&mut self.state.view, &self.state.feed))
+        self.folder.as_mut().is_some_and(|(folder, _)| folder.advance(&mut self.state.view, &self.state.feed))
     }
 
     /// Applies a batch of commands, appends the changes to the log, publishes them and hands them
@@ -277,8 +277,8 @@ impl Committer {
         for announcement in announcements {
             let effects = self.state.feed.announce(announcement, now);
             // each start computes its findings again, so their tombstones are not stored
-            let is_kept = |tombstone: &Option<Tombstone>| tombstone.as_ref().is_none_or(|one| one.key.kind != Kind::Problem);
-            group.tombstones.extend(effects.tombstones.into_iter().filter(|(_, tombstone)| is_kept(tombstone)));
+            let is_stored = |tombstone: &Option<Tombstone>| tombstone.as_ref().is_none_or(|one| one.key.kind != Kind::Problem);
+            group.tombstones.extend(effects.tombstones.into_iter().filter(|(_, tombstone)| is_stored(tombstone)));
             group.floor = effects.floor.or(group.floor);
             group.covered = Some(self.state.feed.head());
         }
@@ -291,7 +291,7 @@ impl Committer {
         }
         debug_assert!(head <= self.reserved, "a restart would use the sequences above the reserved ones again");
         if let Some(log) = self.log.as_ref().filter(|_| !group.is_empty()) {
-            self.persister.note_writing(&group);
+            self.persister.set_writing(&group);
             log.append(&mut group);
             self.publisher.marks.log_fails.store(log.is_failing(), Ordering::Relaxed);
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::gathered::Gathered;
+use super::pending_changes::PendingChanges;
 use crate::instruments::{Histogram, LogLimiter, LogPermit, REMINDER_INTERVAL, ReminderSchedule};
 use crate::model::readable_error;
 use crate::store::{Group, Store, StoreError};
@@ -49,20 +49,20 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time without a change after which the store is tidied. Not measured: long enough that a mesh
 /// with a change every few seconds does not write whole chunks for each change.
-const QUIET: Duration = Duration::from_secs(10);
+const TIDY_DELAY: Duration = Duration::from_secs(10);
 
-/// Interval and total time of the calls of [`Persistence::rest`] after the last group or the start.
-/// sled continues to empty segments of its log, and keeps what it reads for that in memory. After
-/// opening a store with a million keys this took 12 s.
-const REST_INTERVAL: Duration = Duration::from_secs(1);
-const REST_TIME_MAX: Duration = Duration::from_secs(60);
+/// Interval and total time of the calls of [`Persistence::trim_memory`] after the last group or the
+/// start. sled continues to empty segments of its log, and keeps what it reads for that in memory.
+/// After opening a store with a million keys this took 12 s.
+const TRIM_INTERVAL: Duration = Duration::from_secs(1);
+const TRIM_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Maximum delay of a new group by tidying.
 const TIDY_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// Recently logged messages about storing. A disk that alternates between full and not full must
 /// not fill the log.
-static TOLD: LogLimiter = LogLimiter::new();
+static LOGGED_CAUSES: LogLimiter = LogLimiter::new();
 
 /// A store of groups: [`Store`], or a test's replacement.
 pub trait Persistence: Send + 'static {
@@ -77,12 +77,12 @@ pub trait Persistence: Send + 'static {
     ///
     /// # Errors
     /// An error of the disk. Nothing that was stored is lost.
-    fn tend(&self, _until: Instant) -> Result<(), StoreError> {
+    fn maintain(&self, _until: Instant) -> Result<(), StoreError> {
         Ok(())
     }
 
     /// Does the work that is due each second during the first minute without changes.
-    fn rest(&self) {}
+    fn trim_memory(&self) {}
 
     /// Does the work that is due after 10 s without changes. Returns whether more is left to do.
     ///
@@ -98,21 +98,21 @@ impl Persistence for Store {
         self.apply(group)
     }
 
-    fn tend(&self, until: Instant) -> Result<(), StoreError> {
-        Self::tend(self, until).inspect_err(tell_unmoved)
+    fn maintain(&self, until: Instant) -> Result<(), StoreError> {
+        Self::tend(self, until).inspect_err(log_move_error)
     }
 
-    fn rest(&self) {
+    fn trim_memory(&self) {
         self.forget_pages();
     }
 
     fn tidy(&self) -> Result<bool, StoreError> {
-        self.settle(TIDY_TIME_MAX).map(|settled| !settled).inspect_err(tell_unmoved)
+        self.settle(TIDY_TIME_MAX).map(|settled| !settled).inspect_err(log_move_error)
     }
 }
 
-fn tell_unmoved(error: &StoreError) {
-    if let Some(LogPermit { more }) = TOLD.permit(&format!("unmoved {error}")) {
+fn log_move_error(error: &StoreError) {
+    if let Some(LogPermit { more }) = LOGGED_CAUSES.permit(&format!("unmoved {error}")) {
         tracing::error!(%error, more, "cannot move changes from the log into the store: reopening the engine");
     }
 }
@@ -136,7 +136,7 @@ pub enum PersistState {
 }
 
 /// Next work of the storing thread.
-enum Next {
+enum PersistTask {
     Group {
         group: Box<Group>,
         /// Time of the group's first change.
@@ -145,16 +145,16 @@ enum Next {
         last: bool,
     },
     /// A second has passed without changes.
-    Rest,
-    /// [`QUIET`] has passed without changes.
-    Quiet,
+    TrimMemory,
+    /// [`TIDY_DELAY`] has passed without changes.
+    Tidy,
     /// The committer has finished.
     End,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    gathered: Gathered,
+struct PersistQueue {
+    pending: PendingChanges,
     since: Option<Instant>,
     /// Number of changes that the committer is appending to the log.
     writing: usize,
@@ -166,8 +166,8 @@ struct Waiting {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    waiting: Mutex<Waiting>,
+struct SharedQueue {
+    waiting: Mutex<PersistQueue>,
     changed: Condvar,
     /// Times from the first change of a group until the group is stored.
     times: Arc<Histogram>,
@@ -176,13 +176,13 @@ struct Shared {
 /// The committer's end: accepts groups, and blocks while too much is waiting.
 #[derive(Debug)]
 pub struct Persister {
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
 }
 
 /// The storing end, whose [`PersistWorker::run`] needs its own thread.
 #[derive(Debug)]
 pub struct PersistWorker<P> {
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
     persistence: P,
     state: watch::Sender<PersistState>,
     reminders: Mutex<ReminderSchedule<()>>,
@@ -190,7 +190,7 @@ pub struct PersistWorker<P> {
 
 /// Reports the changes that are not synced, without waiting for the store.
 #[derive(Debug, Clone)]
-pub struct Unsynced(Arc<Shared>);
+pub struct UnsyncedCounter(Arc<SharedQueue>);
 
 /// Changes that are not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,37 +202,37 @@ pub struct UnsyncedChanges {
     pub since: Option<Instant>,
 }
 
-impl Unsynced {
+impl UnsyncedCounter {
     /// Returns the current counts.
     #[must_use]
     pub fn now(&self) -> UnsyncedChanges {
         let waiting = self.0.lock();
         let (storing, storing_since) = waiting.storing.unwrap_or_default();
-        UnsyncedChanges { changes: waiting.writing + storing + waiting.gathered.len(), since: storing_since.or(waiting.since) }
+        UnsyncedChanges { changes: waiting.writing + storing + waiting.pending.len(), since: storing_since.or(waiting.since) }
     }
 }
 
 /// Creates both ends. `state` receives the state of storing.
 pub fn persister<P: Persistence>(persistence: P, state: watch::Sender<PersistState>) -> (Persister, PersistWorker<P>) {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(SharedQueue::default());
     (
         Persister { shared: Arc::clone(&shared) },
         PersistWorker { shared, persistence, state, reminders: Mutex::new(ReminderSchedule::new(REMINDER_INTERVAL)) },
     )
 }
 
-impl Waiting {
+impl PersistQueue {
     /// Moves out the waiting changes in order to store them.
-    fn take(&mut self) -> (Group, Option<Instant>) {
+    fn start_storing(&mut self) -> (Group, Option<Instant>) {
         let since = self.since.take();
-        self.storing = Some((self.gathered.len(), since));
-        (self.gathered.take(), since)
+        self.storing = Some((self.pending.len(), since));
+        (self.pending.take_group(), since)
     }
 
     /// Returns the time left until the waiting changes must be stored, if the first of them has
     /// waited for `waited`. `None` if it is time.
-    fn left(&self, waited: Duration) -> Option<Duration> {
-        let is_calm = waited >= GROUP_WINDOW && self.gathered.len() < CALM_CHANGES_MAX;
+    fn time_left(&self, waited: Duration) -> Option<Duration> {
+        let is_calm = waited >= GROUP_WINDOW && self.pending.len() < CALM_CHANGES_MAX;
         let window = if self.failing {
             RETRY_INTERVAL
         } else if is_calm {
@@ -242,27 +242,27 @@ impl Waiting {
         };
         // above the limit the store is tried at once: either it accepts the changes, or they are
         // dropped
-        let must_go = if self.failing { self.is_too_much() } else { self.is_full() };
-        window.checked_sub(waited).filter(|left| !left.is_zero() && !must_go)
+        let is_due = if self.failing { self.exceeds_failing_limit() } else { self.is_full() };
+        window.checked_sub(waited).filter(|left| !left.is_zero() && !is_due)
     }
 
     /// Returns whether a healthy store is too far behind.
     fn is_full(&self) -> bool {
-        self.gathered.len() > WAITING_CHANGES_MAX || self.gathered.bytes() > WAITING_BYTES_MAX
+        self.pending.len() > WAITING_CHANGES_MAX || self.pending.bytes() > WAITING_BYTES_MAX
     }
 
     /// Returns whether a failing store is too far behind.
-    fn is_too_much(&self) -> bool {
-        self.gathered.len() > WAITING_WHILE_FAILING_MAX || self.gathered.bytes() > WAITING_BYTES_WHILE_FAILING_MAX
+    fn exceeds_failing_limit(&self) -> bool {
+        self.pending.len() > WAITING_WHILE_FAILING_MAX || self.pending.bytes() > WAITING_BYTES_WHILE_FAILING_MAX
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl SharedQueue {
+    fn lock(&self) -> MutexGuard<'_, PersistQueue> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, guard: MutexGuard<'a, Waiting>, timeout: Option<Duration>) -> MutexGuard<'a, Waiting> {
+    fn wait<'a>(&self, guard: MutexGuard<'a, PersistQueue>, timeout: Option<Duration>) -> MutexGuard<'a, PersistQueue> {
         match timeout {
             None => self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner),
             Some(timeout) => self.changed.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0,
@@ -273,7 +273,7 @@ impl Shared {
 impl Persister {
     /// Records that the committer is appending a group to the log. This may take any time and is
     /// followed by [`Self::push`].
-    pub fn note_writing(&self, group: &Group) {
+    pub fn set_writing(&self, group: &Group) {
         self.shared.lock().writing = group.len();
     }
 
@@ -289,14 +289,14 @@ impl Persister {
         if waiting.stopped {
             return (0, 0);
         }
-        waiting.gathered.add(group);
+        waiting.pending.add(group);
         // changes that join a window need not wake the storing thread, which waits for its end: at
         // some thousand batches per second the calls would cost more than the changes
         if waiting.since.is_none() || waiting.is_full() {
             waiting.since.get_or_insert_with(Instant::now);
             self.shared.changed.notify_all();
         }
-        (waiting.gathered.len(), waiting.gathered.bytes())
+        (waiting.pending.len(), waiting.pending.bytes())
     }
 
     /// Returns the times from the first change of a group until the group is stored.
@@ -320,7 +320,7 @@ impl Drop for Persister {
 impl<P: Persistence> PersistWorker<P> {
     /// Runs `work` with the store before the first group.
     #[must_use]
-    pub fn after(self, work: impl FnOnce(&P)) -> Self {
+    pub fn with_store(self, work: impl FnOnce(&P)) -> Self {
         work(&self.persistence);
         self
     }
@@ -328,63 +328,63 @@ impl<P: Persistence> PersistWorker<P> {
     /// Adds changes that could not be stored before, so that they are tried again before and
     /// together with new ones.
     #[must_use]
-    pub fn owing(self, owed: Option<(Group, StoreError)>) -> Self {
-        if let Some((group, error)) = owed {
-            self.failed(group, &error);
+    pub fn with_unstored(self, unstored: Option<(Group, StoreError)>) -> Self {
+        if let Some((group, error)) = unstored {
+            self.record_failure(group, &error);
         }
         self
     }
 
     /// Returns a counter of the changes that are not synced. The end of the process logs it.
-    pub fn unsynced(&self) -> Unsynced {
-        Unsynced(Arc::clone(&self.shared))
+    pub fn unsynced(&self) -> UnsyncedCounter {
+        UnsyncedCounter(Arc::clone(&self.shared))
     }
 
     /// Stores groups until the committer has finished and nothing waits, or the last attempt fails.
     /// Returns the store.
     pub fn run(self) -> P {
-        let mut untidy = true;
-        let (mut calm_since, mut rested) = (Instant::now(), Instant::now());
-        let mut tend_from = calm_since;
+        let mut needs_tidying = true;
+        let (mut idle_since, mut trimmed_at) = (Instant::now(), Instant::now());
+        let mut maintain_from = idle_since;
         loop {
-            let rest_at = (rested < calm_since + REST_TIME_MAX).then(|| rested + REST_INTERVAL);
-            let quiet_at = untidy.then(|| calm_since + QUIET);
-            let (group, since, last) = match self.next_group(rest_at, quiet_at) {
-                Next::Group { group, since, last } => (*group, since, last),
-                Next::Rest => {
-                    self.persistence.rest();
-                    rested = Instant::now();
+            let trim_at = (trimmed_at < idle_since + TRIM_TIME_MAX).then(|| trimmed_at + TRIM_INTERVAL);
+            let tidy_at = needs_tidying.then(|| idle_since + TIDY_DELAY);
+            let (group, since, last) = match self.next_group(trim_at, tidy_at) {
+                PersistTask::Group { group, since, last } => (*group, since, last),
+                PersistTask::TrimMemory => {
+                    self.persistence.trim_memory();
+                    trimmed_at = Instant::now();
                     continue;
                 }
-                Next::Quiet => {
-                    untidy = self.tidy();
+                PersistTask::Tidy => {
+                    needs_tidying = self.tidy();
                     // a failed attempt is repeated after the same time
-                    calm_since = Instant::now();
+                    idle_since = Instant::now();
                     continue;
                 }
-                Next::End => break,
+                PersistTask::End => break,
             };
-            untidy = true;
+            needs_tidying = true;
             // the window of the next group begins with its first change, which is not before now
             let next_at = Instant::now() + GROUP_WINDOW;
             let outcome = self.persistence.persist(&group);
             self.shared.lock().storing = None;
             match outcome {
                 Ok(()) => {
-                    self.succeeded();
+                    self.record_success();
                     if let Some(since) = since {
                         self.shared.times.record(since.elapsed());
                     }
-                    if Instant::now() >= tend_from {
-                        let outcome = self.persistence.tend(next_at);
-                        tend_from = Instant::now() + outcome.as_ref().map_or(RETRY_INTERVAL, |()| Duration::ZERO);
-                        self.tended(outcome);
+                    if Instant::now() >= maintain_from {
+                        let outcome = self.persistence.maintain(next_at);
+                        maintain_from = Instant::now() + outcome.as_ref().map_or(RETRY_INTERVAL, |()| Duration::ZERO);
+                        self.publish_outcome(outcome);
                     }
                 }
-                Err(error) => self.failed(group, &error),
+                Err(error) => self.record_failure(group, &error),
             }
-            calm_since = Instant::now();
-            rested = calm_since;
+            idle_since = Instant::now();
+            trimmed_at = idle_since;
             if last && self.shared.lock().failing {
                 tracing::error!(
                     "could not store the newest changes before the end: the next start reads them from the remote clusters again"
@@ -397,11 +397,11 @@ impl<P: Persistence> PersistWorker<P> {
 
     /// Tidies the store while no group comes. Returns whether something is left to do.
     fn tidy(&self) -> bool {
-        while !self.is_wanted() {
+        while !self.has_work() {
             let outcome = self.persistence.tidy();
             let (is_left, is_over) = (!matches!(outcome, Ok(false)), !matches!(outcome, Ok(true)));
             if is_over {
-                self.tended(outcome.map(drop));
+                self.publish_outcome(outcome.map(drop));
                 return is_left;
             }
         }
@@ -409,46 +409,46 @@ impl<P: Persistence> PersistWorker<P> {
     }
 
     /// Returns whether a group waits or the committer has finished.
-    fn is_wanted(&self) -> bool {
+    fn has_work(&self) -> bool {
         let waiting = self.shared.lock();
         waiting.finished || waiting.since.is_some()
     }
 
     /// Waits for a group whose window is over, or until other work is due.
-    fn next_group(&self, rest_at: Option<Instant>, quiet_at: Option<Instant>) -> Next {
+    fn next_group(&self, trim_at: Option<Instant>, tidy_at: Option<Instant>) -> PersistTask {
         let mut waiting = self.shared.lock();
         loop {
             if waiting.finished {
-                let (group, since) = waiting.take();
-                return if group.is_empty() { Next::End } else { Next::Group { group: group.into(), since, last: true } };
+                let (group, since) = waiting.start_storing();
+                return if group.is_empty() { PersistTask::End } else { PersistTask::Group { group: group.into(), since, last: true } };
             }
             let timeout = match waiting.since {
-                None if quiet_at.is_some_and(|at| Instant::now() >= at) => return Next::Quiet,
-                None if rest_at.is_some_and(|at| Instant::now() >= at) => return Next::Rest,
-                None => rest_at.into_iter().chain(quiet_at).min().map(|at| at.saturating_duration_since(Instant::now())),
-                Some(since) => match waiting.left(since.elapsed()) {
+                None if tidy_at.is_some_and(|at| Instant::now() >= at) => return PersistTask::Tidy,
+                None if trim_at.is_some_and(|at| Instant::now() >= at) => return PersistTask::TrimMemory,
+                None => trim_at.into_iter().chain(tidy_at).min().map(|at| at.saturating_duration_since(Instant::now())),
+                Some(since) => match waiting.time_left(since.elapsed()) {
                     Some(left) => Some(left),
                     None => break,
                 },
             };
             waiting = self.shared.wait(waiting, timeout);
         }
-        let (group, since) = waiting.take();
+        let (group, since) = waiting.start_storing();
         self.shared.changed.notify_all();
-        Next::Group { group: group.into(), since, last: false }
+        PersistTask::Group { group: group.into(), since, last: false }
     }
 
-    fn succeeded(&self) {
+    fn record_success(&self) {
         if std::mem::take(&mut self.shared.lock().failing) {
             self.remind(false);
-            if let Some(LogPermit { more }) = TOLD.permit("works") {
+            if let Some(LogPermit { more }) = LOGGED_CAUSES.permit("works") {
                 tracing::info!(more, "the store can be written again");
             }
         }
     }
 
     /// Publishes the state after the store was tended, unless storing has stopped.
-    fn tended(&self, outcome: Result<(), StoreError>) {
+    fn publish_outcome(&self, outcome: Result<(), StoreError>) {
         if self.shared.lock().stopped {
             return;
         }
@@ -466,22 +466,22 @@ impl<P: Persistence> PersistWorker<P> {
     }
 
     /// Puts the group back below the newer changes, and publishes the failure.
-    fn failed(&self, group: Group, error: &StoreError) {
+    fn record_failure(&self, group: Group, error: &StoreError) {
         let mut waiting = self.shared.lock();
         if !waiting.failing
-            && let Some(LogPermit { more }) = TOLD.permit(&error.to_string())
+            && let Some(LogPermit { more }) = LOGGED_CAUSES.permit(&error.to_string())
         {
             tracing::error!(%error, more, "cannot write the store: trying again every second, the API is not affected");
         }
         for ((), failing_for) in self.remind(true) {
-            tracing::error!(%error, minutes = failing_for.as_secs() / 60, waiting = waiting.gathered.len(), "the store still cannot be written: trying again, the API is not affected");
+            tracing::error!(%error, minutes = failing_for.as_secs() / 60, waiting = waiting.pending.len(), "the store still cannot be written: trying again, the API is not affected");
         }
         waiting.failing = true;
         waiting.since = Some(Instant::now());
-        waiting.gathered.put_back(group);
-        if waiting.is_too_much() {
+        waiting.pending.put_back(group);
+        if waiting.exceeds_failing_limit() {
             tracing::error!(%error, "too many changes wait for the store: meshkeep no longer writes it until the next start");
-            waiting.gathered = Gathered::default();
+            waiting.pending = PendingChanges::default();
             waiting.stopped = true;
             waiting.since = None;
         }

@@ -31,7 +31,7 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 /// The sending end of the queue. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct CommandSender {
-    commands: mpsc::Sender<Queued>,
+    commands: mpsc::Sender<QueuedCommand>,
     bytes: Arc<Semaphore>,
     bytes_max: usize,
 }
@@ -40,7 +40,7 @@ pub struct CommandSender {
 /// to clone.
 #[derive(Debug, Clone)]
 pub struct WeakCommandSender {
-    commands: mpsc::WeakSender<Queued>,
+    commands: mpsc::WeakSender<QueuedCommand>,
     bytes: Arc<Semaphore>,
     bytes_max: usize,
 }
@@ -48,50 +48,49 @@ pub struct WeakCommandSender {
 /// The committer's end of the queue.
 #[derive(Debug)]
 pub struct CommandQueue {
-    commands: mpsc::Receiver<Queued>,
+    commands: mpsc::Receiver<QueuedCommand>,
     bytes: Arc<Semaphore>,
     bytes_max: usize,
 }
 
 /// Reserved slot in the queue for one command.
 #[derive(Debug)]
-pub struct QueuePlace<'a> {
-    place: mpsc::Permit<'a, Queued>,
-    room: OwnedSemaphorePermit,
+pub struct QueueSlot<'a> {
+    slot: mpsc::Permit<'a, QueuedCommand>,
+    permit: OwnedSemaphorePermit,
 }
 
 /// Error: the committer has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the writer has ended")]
-pub struct WriterGone;
+pub struct CommitterEnded;
 
 /// A command with a permit for its bytes, which is released when the command is applied.
 #[derive(Debug)]
-struct Queued {
+struct QueuedCommand {
     command: Command,
     /// Time at which the command was queued.
-    came: Instant,
-    room: OwnedSemaphorePermit,
+    queued_at: Instant,
+    permit: OwnedSemaphorePermit,
 }
 
 /// Commands that are applied together. Dropping the batch releases their bytes.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct CommandBatch {
     commands: Vec<Command>,
     /// Time at which the first command was queued.
-    came: Option<Instant>,
-    rooms: Vec<OwnedSemaphorePermit>,
+    queued_at: Option<Instant>,
+    permits: Vec<OwnedSemaphorePermit>,
     bytes: usize,
 }
 
 /// Creates a queue with the default limits.
 #[must_use]
 pub fn command_queue() -> (CommandSender, CommandQueue) {
-    queue_of(QUEUE_LENGTH_MAX, QUEUE_BYTES_MAX)
+    queue_with_limits(QUEUE_LENGTH_MAX, QUEUE_BYTES_MAX)
 }
 
-/// Creates a queue with other limits.
-pub(super) fn queue_of(length_max: usize, bytes_max: usize) -> (CommandSender, CommandQueue) {
+pub(super) fn queue_with_limits(length_max: usize, bytes_max: usize) -> (CommandSender, CommandQueue) {
     let (sender, commands) = mpsc::channel(length_max);
     let bytes = Arc::new(Semaphore::new(bytes_max));
     (CommandSender { commands: sender, bytes: Arc::clone(&bytes), bytes_max }, CommandQueue { commands, bytes, bytes_max })
@@ -105,13 +104,13 @@ impl CommandSender {
     ///
     /// # Errors
     /// The committer has ended.
-    pub async fn reserve(&self, command: &Command) -> Result<QueuePlace<'_>, WriterGone> {
-        let bytes = u32::try_from(byte_count(command).min(self.bytes_max)).unwrap_or(u32::MAX);
+    pub async fn reserve(&self, command: &Command) -> Result<QueueSlot<'_>, CommitterEnded> {
+        let bytes = u32::try_from(command_bytes(command).min(self.bytes_max)).unwrap_or(u32::MAX);
         // a command that waits for a slot already has its bytes: it depends only on the committer,
         // which waits for no command in particular
-        let room = Arc::clone(&self.bytes).acquire_many_owned(bytes).await.map_err(|_| WriterGone)?;
-        let place = self.commands.reserve().await.map_err(|_| WriterGone)?;
-        Ok(QueuePlace { place, room })
+        let permit = Arc::clone(&self.bytes).acquire_many_owned(bytes).await.map_err(|_| CommitterEnded)?;
+        let slot = self.commands.reserve().await.map_err(|_| CommitterEnded)?;
+        Ok(QueueSlot { slot, permit })
     }
 
     /// Returns a sender of the same queue that does not keep the committer running.
@@ -124,7 +123,7 @@ impl CommandSender {
     ///
     /// # Errors
     /// The committer has ended.
-    pub async fn send(&self, command: Command) -> Result<(), WriterGone> {
+    pub async fn send(&self, command: Command) -> Result<(), CommitterEnded> {
         self.reserve(&command).await?.send(command);
         Ok(())
     }
@@ -135,37 +134,37 @@ impl WeakCommandSender {
     ///
     /// # Errors
     /// The committer has ended, or all senders that keep it running are dropped.
-    pub async fn send(&self, command: Command) -> Result<(), WriterGone> {
-        let commands = self.commands.upgrade().ok_or(WriterGone)?;
+    pub async fn send(&self, command: Command) -> Result<(), CommitterEnded> {
+        let commands = self.commands.upgrade().ok_or(CommitterEnded)?;
         CommandSender { commands, bytes: Arc::clone(&self.bytes), bytes_max: self.bytes_max }.send(command).await
     }
 }
 
-impl QueuePlace<'_> {
+impl QueueSlot<'_> {
     /// Sends the command that the slot was reserved for.
     pub fn send(self, command: Command) {
-        self.place.send(Queued { command, came: Instant::now(), room: self.room });
+        self.slot.send(QueuedCommand { command, queued_at: Instant::now(), permit: self.permit });
     }
 }
 
 impl CommandQueue {
     /// Waits for a command and adds it to the batch. Blocks. Returns false once every sender is
     /// dropped.
-    pub(super) fn wait(&mut self, batch: &mut Batch) -> bool {
+    pub(super) fn wait(&mut self, batch: &mut CommandBatch) -> bool {
         let received = self.commands.blocking_recv();
         received.is_some_and(|queued| batch.push(queued))
     }
 
     /// Waits for a command for at most `time_max` by a runtime's timer. Returns `None` if none
     /// came, and `Some(false)` once every sender is dropped.
-    pub(super) fn wait_for(&mut self, time_max: Duration, runtime: &Handle, batch: &mut Batch) -> Option<bool> {
+    pub(super) fn wait_for(&mut self, time_max: Duration, runtime: &Handle, batch: &mut CommandBatch) -> Option<bool> {
         let received = runtime.block_on(async { timeout(time_max, self.commands.recv()).await });
         received.ok().map(|received| received.is_some_and(|queued| batch.push(queued)))
     }
 
     /// Adds queued commands to the batch until it is full.
-    pub(super) fn fill(&mut self, batch: &mut Batch) {
-        while batch.takes_more()
+    pub(super) fn fill(&mut self, batch: &mut CommandBatch) {
+        while batch.accepts_more()
             && let Ok(queued) = self.commands.try_recv()
         {
             batch.push(queued);
@@ -177,56 +176,56 @@ impl CommandQueue {
     }
 
     /// Records how full the queue was before `batch` was taken from it.
-    pub(super) fn note(&self, batch: &Batch, marks: &QueueMarks) {
+    pub(super) fn record_fill(&self, batch: &CommandBatch, marks: &QueueMarks) {
         marks.commands.note(batch.commands.len() + self.commands.len());
         marks.command_bytes.note(self.bytes_max - self.bytes.available_permits().min(self.bytes_max));
     }
 }
 
-impl Batch {
+impl CommandBatch {
     /// Adds a command. Always returns true, so that a receiver can return the result.
-    fn push(&mut self, Queued { command, came, room }: Queued) -> bool {
-        self.came.get_or_insert(came);
-        self.bytes += room.num_permits();
-        self.rooms.push(room);
+    fn push(&mut self, QueuedCommand { command, queued_at, permit }: QueuedCommand) -> bool {
+        self.queued_at.get_or_insert(queued_at);
+        self.bytes += permit.num_permits();
+        self.permits.push(permit);
         self.commands.push(command);
         true
     }
 
-    fn takes_more(&self) -> bool {
+    fn accepts_more(&self) -> bool {
         self.commands.len() < BATCH_COMMANDS_MAX && self.bytes < BATCH_BYTES_MAX
     }
 
     /// Returns the time at which the first command was queued.
-    pub(super) fn came(&self) -> Option<Instant> {
-        self.came
+    pub(super) fn queued_at(&self) -> Option<Instant> {
+        self.queued_at
     }
 
     /// Returns the commands. Their bytes stay reserved until the batch is dropped.
-    pub(super) fn take(&mut self) -> Vec<Command> {
+    pub(super) fn take_commands(&mut self) -> Vec<Command> {
         take(&mut self.commands)
     }
 }
 
 /// Memory of an ipcache entry that is derived from a node: a record, an announcement with its key,
 /// and a row of the group to be stored.
-const MADE_ENTRY_BYTES: usize = 600;
+const DERIVED_ENTRY_BYTES: usize = 600;
 
 /// Returns the memory of an object and of the entries that are derived from it when it is applied.
-fn of_object(object: &Object) -> usize {
-    object.footprint() + object.as_node().map_or(0, |node| node.entry_count_max() * MADE_ENTRY_BYTES)
+fn object_bytes(object: &Object) -> usize {
+    object.footprint() + object.as_node().map_or(0, |node| node.entry_count_max() * DERIVED_ENTRY_BYTES)
 }
 
 /// Returns the approximate memory of a command.
-fn byte_count(command: &Command) -> usize {
-    let of_change = |change: &Change| match change {
+fn command_bytes(command: &Command) -> usize {
+    let change_bytes = |change: &Change| match change {
         Change::Put { key, value, decoded, .. } => {
-            key.name.len() + value.len() + decoded.as_ref().map_or_else(|reason| reason.len(), |object| of_object(object))
+            key.name.len() + value.len() + decoded.as_ref().map_or_else(|reason| reason.len(), |object| object_bytes(object))
         }
         Change::Delete { key } | Change::Hold { key } => key.name.len(),
     };
     let changes: usize = match command {
-        Command::Apply { changes, .. } => changes.iter().map(|change| size_of::<Change>() + of_change(change)).sum(),
+        Command::Apply { changes, .. } => changes.iter().map(|change| size_of::<Change>() + change_bytes(change)).sum(),
         Command::Findings(changes) => {
             let objects = changes.iter().filter_map(|(_, object)| object.as_ref());
             changes.iter().map(|(key, _)| size_of::<FindingChange>() + key.name.len()).sum::<usize>()
@@ -234,7 +233,7 @@ fn byte_count(command: &Command) -> usize {
         }
         _ => 0,
     };
-    size_of::<Queued>() + changes
+    size_of::<QueuedCommand>() + changes
 }
 
 #[cfg(test)]
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_a_megabyte_wait_for_those_before_them_to_be_applied() {
+    fn large_commands_wait_until_earlier_ones_are_applied() {
         let (sender, mut queue) = command_queue();
         let mut sent = 0;
         while let Poll::Ready(outcome) = poll(std::pin::pin!(sender.send(command(1 << 20)))) {
@@ -265,32 +264,32 @@ mod tests {
             sent += 1;
         }
         assert_eq!(sent, (QUEUE_BYTES_MAX >> 20) - 1);
-        let (mut batch, marks) = (Batch::default(), QueueMarks::default());
+        let (mut batch, marks) = (CommandBatch::default(), QueueMarks::default());
         assert!(queue.wait(&mut batch));
         queue.fill(&mut batch);
-        queue.note(&batch, &marks);
-        assert_eq!((batch.take().len(), marks.commands.get()), (BATCH_BYTES_MAX >> 20, sent));
+        queue.record_fill(&batch, &marks);
+        assert_eq!((batch.take_commands().len(), marks.commands.get()), (BATCH_BYTES_MAX >> 20, sent));
         assert!((QUEUE_BYTES_MAX - (1 << 20)..=QUEUE_BYTES_MAX).contains(&marks.command_bytes.get()));
-        assert!(poll(std::pin::pin!(sender.send(command(1 << 20)))).is_pending(), "what is being applied takes room");
+        assert!(poll(std::pin::pin!(sender.send(command(1 << 20)))).is_pending(), "commands that are being applied keep their bytes");
         drop(batch);
         assert!(poll(std::pin::pin!(sender.send(command(1 << 20)))).is_ready());
     }
 
     #[test]
-    fn what_is_larger_than_all_room_passes_alone_and_is_passed_by_nobody() {
-        let (sender, mut queue) = queue_of(8, 10_000);
+    fn a_command_larger_than_the_limit_passes_alone_and_in_order() {
+        let (sender, mut queue) = queue_with_limits(8, 10_000);
         let mut first = std::pin::pin!(sender.send(command(5_000)));
         let mut large = std::pin::pin!(sender.send(command(1 << 20)));
         let mut small = std::pin::pin!(sender.send(command(1)));
         assert!(poll(first.as_mut()).is_ready());
         assert!(poll(large.as_mut()).is_pending() && poll(small.as_mut()).is_pending());
         let mut applied = |sizes: &[usize]| {
-            let mut batch = Batch::default();
+            let mut batch = CommandBatch::default();
             assert!(queue.wait(&mut batch));
             queue.fill(&mut batch);
             assert_eq!(
-                batch.take().iter().map(byte_count).collect::<Vec<_>>(),
-                sizes.iter().map(|size| byte_count(&command(*size))).collect::<Vec<_>>()
+                batch.take_commands().iter().map(command_bytes).collect::<Vec<_>>(),
+                sizes.iter().map(|size| command_bytes(&command(*size))).collect::<Vec<_>>()
             );
         };
         applied(&[5_000]);
@@ -302,34 +301,34 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_waiting_takes_no_room_and_all_hear_that_the_writer_is_gone() {
-        let (sender, queue) = queue_of(1, 10_000);
+    fn a_cancelled_wait_reserves_nothing_and_waiters_learn_that_the_committer_ended() {
+        let (sender, queue) = queue_with_limits(1, 10_000);
         assert!(poll(std::pin::pin!(sender.send(command(9_000)))).is_ready());
         {
             let mut large = std::pin::pin!(sender.send(command(5_000)));
             assert!(poll(large.as_mut()).is_pending());
         }
         {
-            let mut of_the_queue = std::pin::pin!(sender.send(command(1)));
-            assert!(poll(of_the_queue.as_mut()).is_pending());
+            let mut for_a_slot = std::pin::pin!(sender.send(command(1)));
+            assert!(poll(for_a_slot.as_mut()).is_pending());
         }
         let mut waiting = std::pin::pin!(sender.send(command(5_000)));
         assert!(poll(waiting.as_mut()).is_pending());
         drop(queue);
-        assert_eq!(poll(waiting), Poll::Ready(Err(WriterGone)));
+        assert_eq!(poll(waiting), Poll::Ready(Err(CommitterEnded)));
         assert_eq!(sender.bytes.available_permits(), 10_000);
     }
 
     /// 14 bytes of a node's value become an entry that uses 40 times as much.
     #[test]
-    fn a_node_takes_what_is_made_of_it() {
+    fn a_node_reserves_the_bytes_of_its_derived_entries() {
         let net = |number: u32| ipnet::Ipv4Net::new(number.into(), 32).unwrap().into();
         let node = Node { secondary_pod_cidrs: (0..10_000).map(net).collect(), ..Node::default() };
         let key = EntryKey::new(Kind::Node, ClusterName::parse("paris").unwrap(), "worker");
         let put =
             Change::Put { key, value: [7; 140_000].into(), decoded: Ok(Object::Node(node.into()).into()), source: SourceStamp::default() };
         let scope = Scope { cluster: ClusterName::parse("paris").unwrap(), kind: Kind::Node };
-        let bytes = byte_count(&Command::Apply { scope, changes: vec![put], cursor: None });
+        let bytes = command_bytes(&Command::Apply { scope, changes: vec![put], cursor: None });
         assert!((6_000_000..7_000_000).contains(&bytes), "{bytes}");
     }
 }

@@ -14,9 +14,9 @@ use crate::store::{Store, StoreError};
 use crate::wire::{self, Context};
 
 /// Stores nothing, so that the disk has only the log.
-struct Nowhere;
+struct DiscardingStore;
 
-impl Persistence for Nowhere {
+impl Persistence for DiscardingStore {
     fn persist(&self, _: &Group) -> Result<(), StoreError> {
         Ok(())
     }
@@ -50,13 +50,13 @@ fn copy_directory(from: &Path, to: &Path) {
 /// Each announced change is in the log (docs/develop/invariants.md, 6). A change that is announced
 /// and then lost in a crash would stay in a subscriber's copy for ever.
 #[tokio::test]
-async fn what_readers_see_is_in_the_log_already() {
+async fn published_changes_are_already_in_the_log() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
     let feed = Feed::starting_at(Sequence(0), Retention { count_max: 100, age_max: Duration::from_secs(3600) });
-    let published = Published { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier: Arc::default() };
+    let published = MirrorSnapshot { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier: Arc::default() };
     let (publisher, subscriber) = publication(published.clone());
-    let (persist, _worker) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
+    let (persist, _worker) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
     let committer = Committer::new(published, publisher, persist, Sequence(1 << 40)).with_log(Arc::clone(store.log()));
     let (commands, queue) = command_queue();
     let writer = thread::spawn(move || committer.run(queue));
@@ -73,10 +73,10 @@ async fn what_readers_see_is_in_the_log_already() {
         assert_eq!(loaded.covered, expected.feed.head());
         let found: Vec<(EntryKey, Sequence)> = loaded.records().into_iter().map(|record| (record.key, record.last_sequence)).collect();
         let lowest = EntryKey::lowest();
-        let told = expected.view.records_from(&lowest).map(|record| (record.key.clone(), record.last_sequence));
-        assert_eq!(found, told.collect::<Vec<_>>());
-        let gone: Vec<Sequence> = loaded.tombstones.iter().map(|(sequence, _)| *sequence).collect();
-        assert_eq!(gone, expected.feed.gone_after(Sequence(0)).map(|(sequence, _)| sequence).collect::<Vec<_>>());
+        let shown = expected.view.records_from(&lowest).map(|record| (record.key.clone(), record.last_sequence));
+        assert_eq!(found, shown.collect::<Vec<_>>());
+        let deleted: Vec<Sequence> = loaded.tombstones.iter().map(|(sequence, _)| *sequence).collect();
+        assert_eq!(deleted, expected.feed.tombstones_after(Sequence(0)).map(|(sequence, _)| sequence).collect::<Vec<_>>());
     }
     drop(commands);
     writer.join().unwrap();
@@ -84,9 +84,9 @@ async fn what_readers_see_is_in_the_log_already() {
 
 /// Keeps the groups that it is asked to store.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<Group>>>);
+struct RecordingStore(Arc<Mutex<Vec<Group>>>);
 
-impl Persistence for Kept {
+impl Persistence for RecordingStore {
     fn persist(&self, group: &Group) -> Result<(), StoreError> {
         self.0.lock().unwrap().push(group.clone());
         Ok(())
@@ -94,15 +94,15 @@ impl Persistence for Kept {
 }
 
 /// A first snapshot that keeps at most one tombstone.
-fn nothing_yet() -> Published {
+fn empty_snapshot() -> MirrorSnapshot {
     let feed = Feed::starting_at(Sequence(0), Retention { count_max: 1, age_max: Duration::from_secs(3600) });
-    Published { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier: Arc::default() }
+    MirrorSnapshot { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier: Arc::default() }
 }
 
 /// Adds a finding, or resolves it.
 fn finding(is_there: bool) -> Command {
     let clusters = vec!["paris".to_owned()];
-    let told = FindingObject {
+    let finding = FindingObject {
         id: "heldEntries/paris".to_owned(),
         kind: "heldEntries",
         severity: Severity::Info,
@@ -113,18 +113,18 @@ fn finding(is_there: bool) -> Command {
         count: None,
         key: None,
     };
-    let key = told.stream_key();
-    Command::Findings(vec![(key, is_there.then(|| Arc::new(Object::Finding(told.into()))))])
+    let key = finding.stream_key();
+    Command::Findings(vec![(key, is_there.then(|| Arc::new(Object::Finding(finding.into()))))])
 }
 
 /// The groups have entries, tombstones, the floor that a dropped tombstone raised, and a block of
 /// sequences before its first use. They have no findings, because each start computes those again.
 #[tokio::test]
-async fn what_is_committed_is_handed_over_to_be_stored() {
-    let (publisher, _subscriber) = publication(nothing_yet());
-    let kept = Kept::default();
-    let (persist, worker) = persister(kept.clone(), watch::channel(PersistState::Healthy).0);
-    let committer = Committer::new(nothing_yet(), publisher, persist, Sequence(10));
+async fn committed_changes_are_passed_on_to_be_stored() {
+    let (publisher, _subscriber) = publication(empty_snapshot());
+    let recorded = RecordingStore::default();
+    let (persist, worker) = persister(recorded.clone(), watch::channel(PersistState::Healthy).0);
+    let committer = Committer::new(empty_snapshot(), publisher, persist, Sequence(10));
     let (commands, queue) = command_queue();
     for command in [change(1, true), change(2, true), change(3, true), change(1, false), change(2, false), finding(true), finding(false)] {
         commands.send(command).await.unwrap();
@@ -134,7 +134,7 @@ async fn what_is_committed_is_handed_over_to_be_stored() {
     worker.run();
     writer.join().unwrap();
     let mut stored = Group::default();
-    for mut newer in std::mem::take(&mut *kept.0.lock().unwrap()) {
+    for mut newer in std::mem::take(&mut *recorded.0.lock().unwrap()) {
         newer.merge_older(stored);
         stored = newer;
     }
@@ -149,15 +149,15 @@ async fn what_is_committed_is_handed_over_to_be_stored() {
 /// A failing log is reported, because changes that are announced meanwhile would be lost in a
 /// crash.
 #[tokio::test]
-async fn a_log_that_cannot_be_written_is_told() {
+async fn a_log_that_cannot_be_written_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
     // a file exists in place of the log's directory
     fs::remove_dir_all(directory.path().join("log")).unwrap();
     fs::write(directory.path().join("log"), b"").unwrap();
-    let (publisher, subscriber) = publication(nothing_yet());
-    let (persist, _worker) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
-    let committer = Committer::new(nothing_yet(), publisher, persist, Sequence(1 << 40)).with_log(Arc::clone(store.log()));
+    let (publisher, subscriber) = publication(empty_snapshot());
+    let (persist, _worker) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
+    let committer = Committer::new(empty_snapshot(), publisher, persist, Sequence(1 << 40)).with_log(Arc::clone(store.log()));
     let (commands, queue) = command_queue();
     let writer = thread::spawn(move || committer.run(queue));
     commands.send(change(1, true)).await.unwrap();

@@ -8,9 +8,9 @@ use rand::Rng;
 use tokio::sync::watch;
 
 use super::data::{self, SimulatedEntry};
-use crate::commit::{PersistState, Published, Publisher, publication};
+use crate::commit::{MirrorSnapshot, PersistState, SnapshotPublisher, publication};
 use crate::feed::{Feed, Retention};
-use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport};
+use crate::handle::{ClusterStatuses, Handle, LostLines, ProcessState, StoreReport};
 use crate::model::{
     Change, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Command, Cursor, DeleteReason, DirectoryState, EntryKey, Epoch,
     EtcdClusterId, Kind, MaxConnectedClusters, Revision, Scope, Sequence, SourceStamp,
@@ -33,8 +33,8 @@ pub(super) struct SimulatedCluster {
 }
 
 struct SimulatedState {
-    published: Published,
-    publisher: Publisher,
+    published: MirrorSnapshot,
+    publisher: SnapshotPublisher,
     version: u32,
     /// True if the cluster lost its data.
     is_lost: bool,
@@ -44,12 +44,12 @@ impl SimulatedCluster {
     pub(super) fn new(name: ClusterName, id: u32, pods: u32) -> Self {
         let start = Sequence(1);
         let feed = Feed::starting_at(start, RETENTION);
-        let published = Published { view: View::starting_at(start), feed, epoch: Epoch(rand::random()), earlier: Arc::default() };
+        let published = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(rand::random()), earlier: Arc::default() };
         let (publisher, subscriber) = publication(published.clone());
-        let about = About {
+        let about = ProcessState {
             started: Instant::now(),
             loaded: watch::channel(Some(subscriber)).1,
-            clusters: watch::channel(ClusterBoard::default()).1,
+            clusters: watch::channel(ClusterStatuses::default()).1,
             directory: watch::channel(DirectoryState::default()).1,
             own_cluster: None,
             max_connected_clusters: MaxConnectedClusters::default(),

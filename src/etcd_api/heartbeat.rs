@@ -22,7 +22,7 @@ pub async fn write_heartbeats(handle: Handle, stop: CancellationToken) {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if handle.beat().await.is_err() {
+            if handle.write_heartbeat().await.is_err() {
                 tracing::debug!("no heartbeat: there is no writer");
             }
         }

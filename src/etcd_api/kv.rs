@@ -24,7 +24,7 @@ use super::responses::encoder::ResponseEncoder;
 use super::responses::{MessageStream, ResponseMemory, encoded_response};
 use super::state::{EtcdApi, client_of, header_at};
 use crate::admission::Client;
-use crate::handle::Slice;
+use crate::handle::WorkSlice;
 
 /// Maximum limit of a range that is answered at once, in about ten microseconds. Ranges of one key
 /// are answered at once too.
@@ -71,7 +71,7 @@ trait SlicedRequest: Send + 'static {
     /// Continues until the slice is over.
     fn advance(
         &mut self,
-        slice: &mut Slice,
+        slice: &mut WorkSlice,
         memory: &mut ResponseMemory,
         out: &mut ResponseEncoder,
     ) -> ControlFlow<Result<Self::Output, Status>>;
@@ -82,7 +82,7 @@ impl SlicedRequest for RangeExecutor {
 
     fn advance(
         &mut self,
-        slice: &mut Slice,
+        slice: &mut WorkSlice,
         memory: &mut ResponseMemory,
         out: &mut ResponseEncoder,
     ) -> ControlFlow<Result<RangeStop, Status>> {
@@ -93,7 +93,12 @@ impl SlicedRequest for RangeExecutor {
 impl SlicedRequest for TxnExecutor {
     type Output = ();
 
-    fn advance(&mut self, slice: &mut Slice, memory: &mut ResponseMemory, out: &mut ResponseEncoder) -> ControlFlow<Result<(), Status>> {
+    fn advance(
+        &mut self,
+        slice: &mut WorkSlice,
+        memory: &mut ResponseMemory,
+        out: &mut ResponseEncoder,
+    ) -> ControlFlow<Result<(), Status>> {
         Self::advance(self, slice, memory, out)
     }
 }
@@ -112,7 +117,7 @@ impl<R: SlicedRequest> PartialResponse<R> {
         Self { request, memory, out }
     }
 
-    fn advance(&mut self, slice: &mut Slice) -> ControlFlow<Result<R::Output, Status>> {
+    fn advance(&mut self, slice: &mut WorkSlice) -> ControlFlow<Result<R::Output, Status>> {
         self.request.advance(slice, &mut self.memory, &mut self.out)
     }
 
@@ -145,7 +150,7 @@ impl KvService {
         let executor = RangeExecutor::new(&self.0, &reading, &request)?;
         let mut response = PartialResponse::new(executor, memory, &header_at(&reading));
         // a quick request waits for no other
-        let at_once = is_quick.then(|| response.advance(&mut Slice::begin(self.0.options.scans.limits().slice)));
+        let at_once = is_quick.then(|| response.advance(&mut WorkSlice::begin(self.0.options.scans.limits().slice)));
         let (stop, PartialResponse { memory, mut out, .. }) = match at_once {
             Some(ControlFlow::Break(stop)) => (stop?, response),
             _ => response.complete_in_slices(&self.0, client).await?,

@@ -99,12 +99,12 @@ async fn remove_expired(pinned: Arc<Mutex<PinnedMap>>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Mirror;
+    use super::super::tests::InMemoryMirror;
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_snapshot_stays_pinned_for_the_next_pages_and_expires_without_requests() {
-        let (mirror, pinned) = (Mirror::new(), PinnedSnapshots::default());
+        let (mirror, pinned) = (InMemoryMirror::new(), PinnedSnapshots::default());
         let reading = mirror.reading().await;
         let at = to_revision(reading.position().sequence);
         for _ in 0..2 {
@@ -120,7 +120,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_with_many_lists_loses_only_its_own_snapshots() {
-        let (mut mirror, pinned) = (Mirror::new(), PinnedSnapshots::default());
+        let (mut mirror, pinned) = (InMemoryMirror::new(), PinnedSnapshots::default());
         let [greedy, other] = [1, 2].map(|last| Client::from_ip(std::net::IpAddr::from([192, 0, 2, last])));
         let first = mirror.reading().await;
         pinned.pin(other, &first);

@@ -18,17 +18,15 @@ const RETAINED_CHANGES_MAX: usize = 4_096;
 /// of them.
 const RETAINED_BYTES_MAX: usize = 16 << 20;
 
-/// Maximum number of announcements per batch.
 const BATCH_ANNOUNCEMENTS_MAX: usize = 1_024;
 
-/// One change of a key.
 #[derive(Debug)]
 pub(super) struct KeyChange {
     pub(super) key: SmolStr,
     pub(super) announcement: Arc<Announcement>,
 }
 
-/// Consecutive changes without a gap.
+/// Consecutive changes of the feed, without a gap.
 #[derive(Debug)]
 pub(super) struct ChangeBatch {
     /// Positions before the first and after the last change. Changes between them without an etcd
@@ -110,12 +108,12 @@ impl RecentChanges {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Mirror;
+    use super::super::tests::InMemoryMirror;
     use super::*;
 
     #[tokio::test]
     async fn retained_changes_are_bounded_in_bytes_and_without_gaps() {
-        let (mut mirror, recent) = (Mirror::new(), RecentChanges::default());
+        let (mut mirror, recent) = (InMemoryMirror::new(), RecentChanges::default());
         let mut position = mirror.reading().await.position().sequence;
         for number in 0..80_u32 {
             mirror.put("10.0.0.1", &vec![u8::try_from(number).unwrap(); 1 << 20]);

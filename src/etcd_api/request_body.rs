@@ -32,7 +32,6 @@ const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// meshkeep's own client sends four.
 pub(super) const TREE_OPERATIONS_MAX: usize = 1_024;
 
-/// The body of a request.
 pub(super) struct RequestBody<B> {
     body: B,
     held: MemoryPermit,
@@ -81,7 +80,6 @@ impl IncompleteMessage {
 }
 
 impl<B> RequestBody<B> {
-    /// Wraps the body of a request.
     pub(super) fn wrap_request(api: &Arc<EtcdApi>, request: Request<B>) -> Request<Self> {
         let client = request.extensions().get().copied().unwrap_or(Client::Local);
         let txn = (request.uri().path() == TXN_PATH).then(Vec::new);

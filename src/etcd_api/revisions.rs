@@ -2,7 +2,6 @@
 
 use crate::model::Sequence;
 
-/// Returns the revision of a sequence.
 pub(super) fn to_revision(sequence: Sequence) -> i64 {
     i64::try_from(sequence.0).unwrap_or(i64::MAX)
 }

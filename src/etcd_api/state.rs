@@ -40,7 +40,7 @@ const REQUEST_BYTES_MAX: usize = 64 << 20;
 /// whose clients read nothing.
 const EVENT_BYTES_MAX: usize = 256 << 20;
 
-/// State of the etcd API.
+/// State that all calls of the etcd API share.
 #[derive(Debug)]
 pub(super) struct EtcdApi {
     pub(super) handle: Handle,

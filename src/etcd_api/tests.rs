@@ -9,30 +9,30 @@ use tokio::sync::watch;
 
 use super::EtcdOptions;
 use super::state::EtcdApi;
-use crate::commit::{PersistState, Published, Publisher, publication};
+use crate::commit::{MirrorSnapshot, PersistState, SnapshotPublisher, publication};
 use crate::feed::{Feed, Retention};
-use crate::handle::{About, ClusterBoard, Handle, LostLines, Reading, StoreReport};
+use crate::handle::{ClusterStatuses, Handle, LostLines, ProcessState, Reading, StoreReport};
 use crate::model::{
     Change, ClusterName, Command, DirectoryState, EntryKey, Epoch, Kind, MaxConnectedClusters, Scope, Sequence, SourceStamp,
 };
 use crate::view::View;
 
-pub(super) struct Mirror {
-    published: Published,
-    publisher: Publisher,
+pub(super) struct InMemoryMirror {
+    published: MirrorSnapshot,
+    publisher: SnapshotPublisher,
     handle: Handle,
 }
 
-impl Mirror {
+impl InMemoryMirror {
     pub(super) fn new() -> Self {
         let start = Sequence(1);
         let feed = Feed::starting_at(start, Retention { age_max: Duration::from_secs(60), count_max: 100 });
-        let published = Published { view: View::starting_at(start), feed, epoch: Epoch(7), earlier: Arc::default() };
+        let published = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(7), earlier: Arc::default() };
         let (publisher, subscriber) = publication(published.clone());
-        let handle = Handle::new(About {
+        let handle = Handle::new(ProcessState {
             started: Instant::now(),
             loaded: watch::channel(Some(subscriber)).1,
-            clusters: watch::channel(ClusterBoard::default()).1,
+            clusters: watch::channel(ClusterStatuses::default()).1,
             directory: watch::channel(DirectoryState::default()).1,
             own_cluster: None,
             max_connected_clusters: MaxConnectedClusters::default(),

@@ -29,7 +29,7 @@ use super::responses::MessageStream;
 use super::revisions::to_revision;
 use super::state::{EtcdApi, client_of, header, header_at};
 use crate::admission::{BudgetExceeded, Client, MemoryBudget, MemoryPermit, Scanner};
-use crate::handle::{Reading, Slice};
+use crate::handle::{Reading, WorkSlice};
 use crate::model::Sequence;
 use watcher::{CreateRefusal, WatchEvents, Watcher, event_bytes};
 
@@ -250,7 +250,7 @@ impl WatchStream {
                 let id = if requested_id == 0 { self.free_id() } else { requested_id };
                 self.send(PbWatchResponse { created: true, ..self.response_about(id)? }).await?;
                 let reading = self.reading()?;
-                if let Err(lowest) = reading.raw_goes_on_from(watcher.sent()) {
+                if let Err(lowest) = reading.check_raw_position(watcher.sent()) {
                     return self.send_compacted(id, &reading, lowest).await;
                 }
                 self.lowest = self.lowest.min(watcher.sent());
@@ -286,8 +286,8 @@ impl WatchStream {
                     let Some(behind) = self.watchers.remove(&id) else { continue };
                     let then = reading.clone();
                     // decoding takes some milliseconds
-                    let replay = move |behind: &mut Watcher, slice: &mut Slice| {
-                        slice.look();
+                    let replay = move |behind: &mut Watcher, slice: &mut WorkSlice| {
+                        slice.count_row();
                         behind.events_from_view(&then)
                     };
                     let (events, behind) = self.scanner.run_slice(behind, replay).await;
@@ -359,15 +359,15 @@ fn scan_slice(
     remaining: &mut Option<VecDeque<i64>>,
     reading: &Reading,
     recent: &RecentChanges,
-    slice: &mut Slice,
+    slice: &mut WorkSlice,
 ) -> ScanOutcome {
     let remaining = remaining.get_or_insert_with(|| {
-        slice.look();
+        slice.count_row();
         watchers.iter().filter(|(_, watcher)| !watcher.is_current(reading)).map(|(id, _)| *id).collect()
     });
     while !slice.is_over() {
         let Some(id) = remaining.pop_front() else { return ScanOutcome::Finished };
-        slice.look();
+        slice.count_row();
         let Some(watcher) = watchers.get_mut(&id) else { continue };
         match watcher.events_from_feed(reading, recent) {
             Some(WatchEvents::Ready(events)) if events.is_empty() => {}

@@ -43,7 +43,7 @@ pub const RING_OBJECT_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of tombstones of node-derived entries that are searched for one address. The keys
 /// are sorted by node, so each of them must be compared. One comparison takes about 100 ns, so all
 /// take 5 ms; 50,000 are the addresses of 10,000 deleted nodes.
-const NODE_TOMBSTONES_LOOKED_AT_MAX: usize = 50_000;
+const NODE_TOMBSTONES_SCANNED_MAX: usize = 50_000;
 
 /// Limits of the tombstones, which decide how far back positions can reach
 /// (docs/use/api/streams.md: `--tombstone-max-age`, `--tombstone-max-count`).
@@ -162,18 +162,18 @@ impl Feed {
         self.ring.push_back(announcement);
         while self.ring.len() > RING_LENGTH_MAX || (self.ring_bytes > RING_BYTES_MAX && self.ring.len() > 1) {
             if self.with_objects == self.ring.len() {
-                self.let_oldest_objects_go();
+                self.drop_oldest_objects();
             }
             let Some(oldest) = self.ring.pop_front() else { return };
             self.ring_bytes -= oldest.byte_count();
         }
         while self.object_bytes > RING_OBJECT_BYTES_MAX && self.with_objects > 1 {
-            self.let_oldest_objects_go();
+            self.drop_oldest_objects();
         }
         debug_assert!((1..=self.ring.len()).contains(&self.with_objects), "the newest announcement keeps its object");
     }
 
-    fn let_oldest_objects_go(&mut self) {
+    fn drop_oldest_objects(&mut self) {
         if let Some(oldest) = self.ring.get(self.ring.len() - self.with_objects) {
             self.object_bytes -= oldest.object_bytes();
             oldest.release_objects();
@@ -252,8 +252,8 @@ impl Feed {
     /// Returns the announcements after a position, or `None` if the ring no longer has all of them.
     #[must_use]
     pub fn ring_after(&self, position: Sequence) -> Option<impl Iterator<Item = &Arc<Announcement>>> {
-        let is_whole = self.head.0.saturating_sub(position.0) <= self.ring.len() as u64;
-        is_whole.then(|| self.recent_after(position))
+        let is_complete = self.head.0.saturating_sub(position.0) <= self.ring.len() as u64;
+        is_complete.then(|| self.recent_after(position))
     }
 
     /// Returns those announcements after a position that are still in the ring.
@@ -265,7 +265,7 @@ impl Feed {
     /// Returns the tombstones of the ipcache entries for exactly `ip`, newest first. They come from
     /// all clusters, and entries derived from nodes are included.
     #[must_use]
-    pub fn gone_at(&self, ip: IpAddr) -> Vec<&Tombstone> {
+    pub fn tombstones_at(&self, ip: IpAddr) -> Vec<&Tombstone> {
         let names = [true, false].map(|host| ObjectPrefix { net: ip.into(), host }.to_string());
         let mut found: Vec<Sequence> = Vec::new();
         let mut start = EntryKey::lowest_of(Kind::Ip);
@@ -275,7 +275,7 @@ impl Feed {
             found.extend(names.iter().filter_map(|name| self.tombstone_of.get(&key(name))));
             start = key("\u{10ffff}");
         }
-        let derived = self.tombstone_of.range(EntryKey::lowest_of(Kind::NodeIp)..).take(NODE_TOMBSTONES_LOOKED_AT_MAX);
+        let derived = self.tombstone_of.range(EntryKey::lowest_of(Kind::NodeIp)..).take(NODE_TOMBSTONES_SCANNED_MAX);
         let derived = derived.take_while(|(key, _)| key.kind == Kind::NodeIp);
         let is_at = |key: &EntryKey| EntryKey::split_node_ip(&key.name).is_some_and(|(_, prefix)| prefix.net == ip.into());
         found.extend(derived.filter(|(key, _)| is_at(key)).map(|(_, sequence)| *sequence));
@@ -284,7 +284,7 @@ impl Feed {
     }
 
     /// Returns the tombstones after a position, in order of sequence.
-    pub fn gone_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, &Tombstone)> {
+    pub fn tombstones_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, &Tombstone)> {
         self.tombstones.range(position.next()..).map(|(sequence, tombstone)| (*sequence, tombstone))
     }
 }
@@ -314,22 +314,22 @@ mod tests {
         Feed::starting_at(Sequence(100), Retention { age_max: Duration::from_secs(60), count_max })
     }
 
-    fn gone(feed: &Feed, after: u64) -> Vec<(u64, String)> {
-        feed.gone_after(Sequence(after)).map(|(sequence, tombstone)| (sequence.0, tombstone.key.name.to_string())).collect()
+    fn tombstones(feed: &Feed, after: u64) -> Vec<(u64, String)> {
+        feed.tombstones_after(Sequence(after)).map(|(sequence, tombstone)| (sequence.0, tombstone.key.name.to_string())).collect()
     }
 
     #[test]
-    fn a_tombstone_goes_when_its_key_comes_back() {
+    fn a_tombstone_is_removed_when_its_key_is_added_again() {
         let now = SystemTime::UNIX_EPOCH;
         let mut feed = feed(10);
         feed.announce(change(101, "a", None, false), now);
         feed.announce(change(102, "b", None, false), now);
         feed.announce(change(103, "a", Some(101), true), now);
         feed.announce(change(104, "b", Some(102), true), now);
-        assert_eq!(gone(&feed, 100), [(103, "a".to_owned()), (104, "b".to_owned())]);
-        assert_eq!(gone(&feed, 103), [(104, "b".to_owned())]);
+        assert_eq!(tombstones(&feed, 100), [(103, "a".to_owned()), (104, "b".to_owned())]);
+        assert_eq!(tombstones(&feed, 103), [(104, "b".to_owned())]);
         feed.announce(change(105, "b", None, false), now);
-        assert_eq!(gone(&feed, 100), [(103, "a".to_owned())]);
+        assert_eq!(tombstones(&feed, 100), [(103, "a".to_owned())]);
         assert_eq!(feed.tombstone_count(), 1);
         assert_eq!(feed.floor(), Sequence(100));
     }
@@ -351,7 +351,7 @@ mod tests {
             let key = EntryKey::from_cache_form(&format!("cilium/cache/{text}")).unwrap();
             feed.announce(Announcement { key, ..change(sequence, "", None, true) }, SystemTime::UNIX_EPOCH);
         }
-        let found = feed.gone_at("10.1.2.3".parse().unwrap());
+        let found = feed.tombstones_at("10.1.2.3".parse().unwrap());
         let found: Vec<String> = found.iter().map(|tombstone| tombstone.key.to_string()).collect();
         assert_eq!(found, [7, 4, 2, 1].map(|place: usize| format!("cilium/cache/{}", texts[place])));
     }
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_answers_only_while_it_holds_everything() {
+    fn the_ring_answers_only_if_it_has_all_announcements() {
         let now = SystemTime::UNIX_EPOCH;
         let mut feed = feed(10);
         let total = RING_LENGTH_MAX as u64 + 5;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::{SHOWN_MAX, UnreadNodes, and_more, listed};
 use crate::dto::text::rfc3339;
 use crate::handle;
-use crate::handle::{Reading, Survey};
+use crate::handle::{FindingIndex, Reading};
 use crate::model::{ClusterName, EntryKey, FindingObject, Kind, ObjectPrefix};
 
 /// What else may be behind pod CIDRs that overlap: ranges that no pod has an address from
@@ -18,7 +18,7 @@ const MADE_UP: &str =
 ///
 /// Returns `None` if the finding was resolved since the survey, or if it depends on data that is
 /// still being read: an incomplete list does not show that a key is missing.
-pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading, unread: &UnreadNodes) -> Option<FindingObject> {
+pub(crate) fn told(finding: &handle::Finding, survey: &FindingIndex, reading: &Reading, unread: &UnreadNodes) -> Option<FindingObject> {
     let told = match finding {
         handle::Finding::DanglingHostIp(cluster, ip) => dangling_host(finding, cluster, *ip, reading, unread)?,
         handle::Finding::DanglingIdentity(cluster, identity) => dangling_identity(finding, cluster, *identity, reading)?,
@@ -110,7 +110,7 @@ fn export_conflict(finding: &handle::Finding, service: &str, reading: &Reading) 
     Some(FindingObject { key, ..across(finding, &clusters.into_iter().collect::<Vec<_>>(), detail, advice) })
 }
 
-fn service_too_large(finding: &handle::Finding, service: &str, survey: &Survey, reading: &Reading) -> Option<FindingObject> {
+fn service_too_large(finding: &handle::Finding, service: &str, survey: &FindingIndex, reading: &Reading) -> Option<FindingObject> {
     let total: u64 = survey.slice_bytes(service).map(|(_, bytes)| bytes).sum();
     let (cluster, bytes) = survey.slice_bytes(service).max_by_key(|(_, bytes)| *bytes)?;
     let bytes_max = reading.service_bytes_max();
@@ -133,7 +133,7 @@ fn text_of(prefix: ObjectPrefix) -> String {
 }
 
 /// Returns those of the possible findings that exist, with their texts.
-pub(crate) fn about(findings: &[handle::Finding], survey: &Survey, reading: &Reading) -> Vec<FindingObject> {
+pub(crate) fn about(findings: &[handle::Finding], survey: &FindingIndex, reading: &Reading) -> Vec<FindingObject> {
     let unread = UnreadNodes::of(reading);
     findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| told(finding, survey, reading, &unread)).collect()
 }

@@ -37,7 +37,7 @@ pub(crate) async fn keep(sources: FindingSources) {
             let Ok((changes, after)) = spawn_blocking(look).await else { return };
             publisher = after;
             let took = begun.elapsed();
-            if !changes.is_empty() && sources.handle.tell_findings(changes).await.is_err() {
+            if !changes.is_empty() && sources.handle.send_findings(changes).await.is_err() {
                 return;
             }
             sleep(took.saturating_mul(REST_PER_LOOK).max(LOOK_INTERVAL)).await;

@@ -2,7 +2,7 @@
 //! `--on-problem`.
 //!
 //! Findings about clusters and this process are derived from their state for each request, those
-//! across keys from a [`Survey`]. Each has a kind ([`KINDS`]) with its severity.
+//! across keys from a [`FindingIndex`]. Each has a kind ([`KINDS`]) with its severity.
 
 mod across_keys;
 mod clusters;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::handle::{Handle, Reading, Survey};
+use crate::handle::{FindingIndex, Handle, Reading};
 use crate::model::{ClusterName, FindingObject, Severity};
 use crate::server::{ReloadableFile, ReloadableFiles, TlsConfig};
 use ledger::Ledger;
@@ -83,7 +83,7 @@ pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(&
         *counts.entry((finding.kind, finding.severity)).or_default() += 1;
     }
     let survey = sources.surveyor.newest();
-    for (kind, count) in survey.iter().flat_map(Survey::counts) {
+    for (kind, count) in survey.iter().flat_map(FindingIndex::counts) {
         let known = KINDS.iter().find(|(name, _)| *name == kind);
         known.map(|kind| counts.insert(*kind, count));
     }

@@ -24,7 +24,7 @@ pub(super) fn of_process(sources: &FindingSources) -> Vec<FindingObject> {
         let advice = "correct the file, or remove it: meshkeep reads it again when it changes";
         found.push(finding("clusterFileInvalid", file, cluster, format!("the file {file} cannot be used: {reason}"), advice));
     }
-    if let Some(none) = handle.no_clusters().filter(|none| none.lasts) {
+    if let Some(none) = handle.missing_clusters().filter(|none| none.is_overdue) {
         let detail = format!("there is no remote cluster to mirror: {}", none.reason);
         let advice = "check that --clustermesh-config is the right directory, and that the Secret mounted there has the right name and namespace and a file for each cluster; if no cluster is expected yet, start meshkeep with --allow-no-clusters";
         found.push(FindingObject { since: Some(rfc3339(none.since)), ..finding("noClusters", "", NOBODY, detail, advice) });

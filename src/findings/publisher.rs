@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::{TOLD_BYTES_MAX, TOLD_COUNT_MAX, UnreadNodes, told};
-use crate::handle::{Reading, Survey};
+use crate::handle::{FindingIndex, Reading};
 use crate::model::{EntryKey, FindingChange, FindingObject, Object};
 
 /// Maximum number of changes that one comparison publishes. It bounds the tombstones per second of
@@ -39,7 +39,7 @@ pub(crate) struct FindingSet {
 impl FindingSet {
     /// Collects the findings about clusters and this process, then those across keys that are at
     /// least [`LASTING_MIN`] old.
-    pub(crate) fn of(standing: Vec<FindingObject>, survey: Option<&Survey>, reading: &Reading, now: SystemTime) -> Self {
+    pub(crate) fn of(standing: Vec<FindingObject>, survey: Option<&FindingIndex>, reading: &Reading, now: SystemTime) -> Self {
         let mut found = Self::default();
         let (mut rest, total) =
             (0, standing.len() as u64 + survey.iter().flat_map(|survey| survey.counts()).map(|(_, count)| count).sum::<u64>());

@@ -1,4 +1,4 @@
-//! Keeps a [`Survey`] of findings across keys up to date.
+//! Keeps a [`FindingIndex`] of findings across keys up to date.
 //!
 //! One task scans everything once the store is loaded, and applies changes from then on. It works
 //! in slices of some milliseconds on the blocking threads, one at a time, and so uses at most one
@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-use crate::handle::{Handle, Look, Reading, Survey};
+use crate::handle::{FindingIndex, FindingIndexBuilder, Handle, Reading};
 
 /// Maximum time that a request waits for the first scan, as long as requests wait for the store. A
 /// scan of a million keys takes a core about a second.
@@ -32,7 +32,7 @@ const REST_MAX: Duration = Duration::from_millis(500);
 /// The survey and the task that updates it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Surveyor {
-    newest: watch::Receiver<Option<Survey>>,
+    newest: watch::Receiver<Option<FindingIndex>>,
     /// Signals that a request waits for the newest changes.
     asked: Arc<Notify>,
     /// The task; ends with the last clone.
@@ -43,7 +43,7 @@ pub(crate) struct Surveyor {
 #[derive(Debug)]
 pub(crate) struct Surveyed {
     /// The newest survey; `None` before the first scan is complete.
-    pub(crate) survey: Option<Survey>,
+    pub(crate) survey: Option<FindingIndex>,
     /// True if it covers everything that the request's reading has.
     pub(crate) is_complete: bool,
 }
@@ -61,13 +61,13 @@ impl Surveyor {
 
     /// Returns a surveyor with the sender that sets its survey.
     #[cfg(test)]
-    pub(crate) fn told() -> (Self, watch::Sender<Option<Survey>>) {
+    pub(crate) fn told() -> (Self, watch::Sender<Option<FindingIndex>>) {
         let (sender, newest) = watch::channel(None);
         (Self { newest, asked: Arc::default(), _task: Arc::default() }, sender)
     }
 
     /// Returns the newest survey without waiting.
-    pub(crate) fn newest(&self) -> Option<Survey> {
+    pub(crate) fn newest(&self) -> Option<FindingIndex> {
         self.newest.borrow().clone()
     }
 
@@ -76,7 +76,7 @@ impl Surveyor {
     pub(crate) async fn survey(&self, reading: &Reading) -> Surveyed {
         let wanted = reading.position().sequence;
         let mut newest = self.newest.clone();
-        let has_it = |survey: &Option<Survey>| survey.as_ref().is_some_and(|survey| survey.position() >= wanted);
+        let has_it = |survey: &Option<FindingIndex>| survey.as_ref().is_some_and(|survey| survey.position() >= wanted);
         let wait_max = if newest.borrow().is_some() { CHANGES_WAIT_MAX } else { FIRST_WAIT_MAX };
         self.asked.notify_one();
         let waited = tokio::time::timeout(wait_max, newest.wait_for(has_it)).await;
@@ -88,7 +88,7 @@ impl Surveyor {
 
 struct Keeper {
     handle: Handle,
-    newest: watch::Sender<Option<Survey>>,
+    newest: watch::Sender<Option<FindingIndex>>,
     asked: Arc<Notify>,
 }
 
@@ -96,27 +96,27 @@ impl Keeper {
     /// Scans and follows changes until the committer has ended.
     async fn keep(self) -> Option<()> {
         let mut signal = self.handle.signal_once_loaded().await?;
-        let mut look = Look::at(self.handle.try_reading()?);
+        let mut builder = FindingIndexBuilder::new(self.handle.try_reading()?);
         loop {
             let begun = Instant::now();
-            let survey = finish(look).await?;
+            let survey = finish(builder).await?;
             self.newest.send_replace(Some(survey.clone()));
             let rest = begun.elapsed().clamp(SPACING, REST_MAX);
             signal.changed().await.ok()?;
             // changes that arrive during the pause are applied together
             drop(tokio::time::timeout(rest, self.asked.notified()).await);
             signal.borrow_and_update();
-            look = Look::after(survey, self.handle.try_reading()?);
+            builder = FindingIndexBuilder::update(survey, self.handle.try_reading()?);
         }
     }
 }
 
 /// Runs a scan to its end, slice by slice.
-async fn finish(mut look: Look) -> Option<Survey> {
+async fn finish(mut builder: FindingIndexBuilder) -> Option<FindingIndex> {
     loop {
-        match spawn_blocking(move || look.advance()).await.ok()? {
+        match spawn_blocking(move || builder.advance()).await.ok()? {
             ControlFlow::Break(survey) => return Some(survey),
-            ControlFlow::Continue(unfinished) => look = unfinished,
+            ControlFlow::Continue(unfinished) => builder = unfinished,
         }
     }
 }

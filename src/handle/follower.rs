@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::Reading;
-use crate::commit::Changed;
+use crate::commit::LatestChange;
 use crate::feed::Announcement;
 use crate::model::Sequence;
 use crate::view::LiveKey;
@@ -31,7 +31,7 @@ pub struct Expired {
 #[derive(Debug)]
 pub struct NewestChanges {
     /// Newest change of each key, in order of sequence.
-    pub changes: Vec<(Sequence, Changed<LiveKey>)>,
+    pub changes: Vec<(Sequence, LatestChange<LiveKey>)>,
     /// Sequence up to which the changes are complete: that of the snapshot, or of the last change
     /// if there are more.
     pub up_to: Sequence,

@@ -8,18 +8,18 @@
 
 mod answers;
 mod early;
-mod findings_door;
+mod finding_index;
+mod finding_sender;
 mod follower;
-mod no_clusters;
+mod keys;
+mod missing_clusters;
+mod parallel;
 mod raw;
 mod reading;
-mod reflected;
 mod reflection;
 mod scan;
 mod selection;
-mod spread;
 mod subscribe;
-mod survey;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,51 +30,54 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
-use crate::commit::{DecodedBudget, Published, Subscriber};
+use crate::commit::{DecodedBudget, MirrorSnapshot, SnapshotReceiver};
 use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters, Scope, Setting};
 
-pub use crate::commit::{ChangeCounts, Changed, NoDecodedRoom};
+pub use crate::commit::{ChangeCounts, DecodedBudgetError, LatestChange};
 pub use crate::feed::Announcement;
 pub use crate::model::IdentityScope;
 pub use crate::view::{
     Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RankReason, RawKey,
     SelectionRule, ServiceShare,
 };
-pub use answers::explain::{Merit, Verdict};
-pub use answers::global_services::{LargeService, Selected, ServiceEntry};
-pub use answers::miss::Miss;
-pub use early::{Early, EarlyWatch};
-pub use findings_door::FindingsDoor;
+pub use answers::explain::{EntryRole, UseReason};
+pub use answers::global_services::{LargeService, SelectedBackends, ServiceEntry};
+pub use answers::miss::MissExplanation;
+pub use early::{EarlyLookup, EarlyLookupReceiver};
+pub use finding_index::{Finding, FindingIndex, FindingIndexBuilder};
+pub use finding_sender::FindingSender;
 pub use follower::{Expired, Follower, NewestChanges};
-pub use no_clusters::ClusterFiles;
-pub use raw::{RawChange, RawPast};
+pub use missing_clusters::ClientFileLocation;
+pub use raw::{FormerValues, RawChange};
 pub use reading::{ClusterReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
-pub use reflection::{Reflection, ReflectionDoor};
-pub use scan::Scanned;
-pub use scan::slice::{Allowance, Slice, Spent};
-pub(crate) use selection::facet::{Facet, concerns_all, facets_of};
+pub use reflection::{Reflection, ReflectionSource};
+pub use scan::ScanEnd;
+pub use scan::work_slice::{ScanUsage, SliceLimit, WorkSlice};
 pub use selection::filter::Filter;
+pub(crate) use selection::filter_terms::{FilterTerm, filter_terms_of, may_match_any_filter};
 pub use selection::selector::LabelSelector;
-pub(crate) use subscribe::LOOKED_AT_MAX;
-pub use subscribe::{BackendsPatch, ByteCount, Departure, Item, LookBounds, Place, ResetReason, Stage, Start, Subscription, SyncMode};
-pub use survey::{Finding, Look, Survey};
+pub(crate) use subscribe::SCANNED_KEYS_MAX;
+pub use subscribe::{
+    BackendsPatch, BatchLimits, CatchUpStage, DeleteCause, EncodedByteCount, ResetReason, ResumePoint, StreamEvent, StreamStart,
+    Subscription, SyncMode,
+};
 
 /// Maximum time that a request waits for the store to load (docs/use/api/errors.md: 2 s, then 503).
 const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Status of every cluster, by name.
-pub type ClusterBoard = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
+pub type ClusterStatuses = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
 
-/// State of the process besides the mirror.
+/// State of the process, as opposed to the mirror.
 #[derive(Debug, Clone)]
-pub struct About {
+pub struct ProcessState {
     /// Start of the process.
     pub started: Instant,
     /// Access to the mirror, set once the store is loaded.
-    pub loaded: watch::Receiver<Option<Subscriber>>,
+    pub loaded: watch::Receiver<Option<SnapshotReceiver>>,
     /// Status of each cluster with a client file.
-    pub clusters: watch::Receiver<ClusterBoard>,
+    pub clusters: watch::Receiver<ClusterStatuses>,
     /// State of the config directory.
     pub directory: watch::Receiver<DirectoryState>,
     /// Name of the own cluster, if it is set.
@@ -83,7 +86,7 @@ pub struct About {
     pub max_connected_clusters: MaxConnectedClusters,
     /// State of storing.
     pub persistence: watch::Receiver<PersistState>,
-    /// Report about the store that was found at the start.
+    /// Report about the store as it was at the start.
     pub store: watch::Receiver<StoreReport>,
     /// Counter of lost log lines.
     pub lost_lines: LostLines,
@@ -130,7 +133,7 @@ impl fmt::Debug for LostLines {
     }
 }
 
-/// Report about the store that was found at the start.
+/// Report about the store as it was at the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreReport {
     /// Path to which an unusable store was moved, and the reason.
@@ -147,48 +150,48 @@ pub struct StoreReport {
 /// Access to the mirror and to the state of the process. A single pointer, of which each request
 /// has a copy.
 #[derive(Debug, Clone)]
-pub struct Handle(Arc<Shared>);
+pub struct Handle(Arc<HandleState>);
 
 #[derive(Debug, Clone)]
-struct Shared {
-    about: About,
-    early: Option<EarlyWatch>,
+struct HandleState {
+    process: ProcessState,
+    early: Option<EarlyLookupReceiver>,
     decoded: DecodedBudget,
     settings: Arc<[Setting]>,
     disk: Option<DiskBytes>,
-    findings: FindingsDoor,
-    reflection: ReflectionDoor,
+    findings: FindingSender,
+    reflection: ReflectionSource,
     log: LogTail,
     etcd: Arc<EtcdCounts>,
-    cluster_files: ClusterFiles,
-    no_clusters_clock: no_clusters::NoClustersClock,
+    cluster_files: ClientFileLocation,
+    missing_clusters_timer: missing_clusters::MissingClustersTimer,
 }
 
 /// Error: the store is still loading after the longest wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the store is still loading: try again in a few seconds")]
-pub struct Loading;
+pub struct StoreLoading;
 
 impl Handle {
-    /// Creates a handle for what the runtime has built.
+    /// Creates a handle from the parts that the runtime has built.
     #[must_use]
-    pub fn new(about: About) -> Self {
-        Self(Arc::new(Shared {
-            about,
+    pub fn new(process: ProcessState) -> Self {
+        Self(Arc::new(HandleState {
+            process,
             early: None,
             decoded: DecodedBudget::default(),
             settings: Arc::default(),
             disk: None,
-            findings: FindingsDoor::default(),
-            reflection: ReflectionDoor::default(),
+            findings: FindingSender::default(),
+            reflection: ReflectionSource::default(),
             log: LogTail::default(),
             etcd: Arc::default(),
-            cluster_files: ClusterFiles::default(),
-            no_clusters_clock: no_clusters::NoClustersClock::default(),
+            cluster_files: ClientFileLocation::default(),
+            missing_clusters_timer: missing_clusters::MissingClustersTimer::default(),
         }))
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut HandleState)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
     }
@@ -196,19 +199,19 @@ impl Handle {
     /// Sets the memory for large decoded values, which the whole process shares.
     #[must_use]
     pub fn with_decoded(self, decoded: DecodedBudget) -> Self {
-        self.with(|shared| shared.decoded = decoded)
+        self.with(|state| state.decoded = decoded)
     }
 
     /// Sets the settings in force.
     #[must_use]
     pub fn with_settings(self, settings: Vec<Setting>) -> Self {
-        self.with(|shared| shared.settings = settings.into())
+        self.with(|state| state.settings = settings.into())
     }
 
     /// Sets the newest lines of the log.
     #[must_use]
     pub fn with_log(self, log: LogTail) -> Self {
-        self.with(|shared| shared.log = log)
+        self.with(|state| state.log = log)
     }
 
     /// Returns the call counters of the etcd API.
@@ -232,72 +235,72 @@ impl Handle {
     /// Returns the newest snapshot. Waits up to 2 s for the store to load.
     ///
     /// # Errors
-    /// [`Loading`] after the wait.
-    pub async fn reading(&self) -> Result<Reading, Loading> {
+    /// [`StoreLoading`] after the wait.
+    pub async fn reading(&self) -> Result<Reading, StoreLoading> {
         self.reading_until(Instant::now() + LOADING_WAIT_MAX).await
     }
 
-    async fn reading_until(&self, deadline: Instant) -> Result<Reading, Loading> {
-        let mut loaded = self.0.about.loaded.clone();
+    async fn reading_until(&self, deadline: Instant) -> Result<Reading, StoreLoading> {
+        let mut loaded = self.0.process.loaded.clone();
         let waited = tokio::time::timeout_at(deadline.into(), loaded.wait_for(Option::is_some)).await;
-        let subscriber = waited.ok().and_then(Result::ok).and_then(|subscriber| subscriber.clone()).ok_or(Loading)?;
-        Ok(self.read(subscriber.current()))
+        let subscriber = waited.ok().and_then(Result::ok).and_then(|subscriber| subscriber.clone()).ok_or(StoreLoading)?;
+        Ok(self.reading_of(subscriber.current()))
     }
 
     /// Returns the newest snapshot, or `None` while the store loads.
     #[must_use]
     pub fn try_reading(&self) -> Option<Reading> {
-        let subscriber = self.0.about.loaded.borrow().clone()?;
-        Some(self.read(subscriber.current()))
+        let subscriber = self.0.process.loaded.borrow().clone()?;
+        Some(self.reading_of(subscriber.current()))
     }
 
     /// Returns a signal that changes with every new snapshot. Waits for the store like
     /// [`Handle::reading`].
     ///
     /// # Errors
-    /// [`Loading`] after the wait.
-    pub async fn signal(&self) -> Result<watch::Receiver<crate::model::Sequence>, Loading> {
+    /// [`StoreLoading`] after the wait.
+    pub async fn signal(&self) -> Result<watch::Receiver<crate::model::Sequence>, StoreLoading> {
         self.reading().await?;
-        self.0.about.loaded.borrow().as_ref().map(Subscriber::signal).ok_or(Loading)
+        self.0.process.loaded.borrow().as_ref().map(SnapshotReceiver::signal).ok_or(StoreLoading)
     }
 
     /// Returns the signal of [`Handle::signal`], and waits for the store without a limit. For
     /// callers that follow the mirror. `None` if the store will never be loaded.
     pub async fn signal_once_loaded(&self) -> Option<watch::Receiver<crate::model::Sequence>> {
-        let mut loaded = self.0.about.loaded.clone();
+        let mut loaded = self.0.process.loaded.clone();
         let loaded = loaded.wait_for(Option::is_some).await.ok()?;
-        loaded.as_ref().map(Subscriber::signal)
+        loaded.as_ref().map(SnapshotReceiver::signal)
     }
 
     /// Returns whether the store is loaded, so that every query is answered.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
-        self.0.about.loaded.borrow().is_some()
+        self.0.process.loaded.borrow().is_some()
     }
 
     /// Returns the time since the start of the process.
     #[must_use]
     pub fn uptime(&self) -> Duration {
-        self.0.about.started.elapsed()
+        self.0.process.started.elapsed()
     }
 
     /// Returns the state of the config directory.
     #[must_use]
     pub fn directory(&self) -> DirectoryState {
-        self.0.about.directory.borrow().clone()
+        self.0.process.directory.borrow().clone()
     }
 
     /// Returns the state of storing.
     #[must_use]
     pub fn persistence(&self) -> PersistState {
-        self.0.about.persistence.borrow().clone()
+        self.0.process.persistence.borrow().clone()
     }
 
     /// Returns the highest fill of each queue by name. Empty while the store loads.
     #[must_use]
     pub fn queue_marks(&self) -> Vec<(&'static str, usize)> {
-        let loaded = self.0.about.loaded.borrow();
-        let Some(marks) = loaded.as_ref().map(Subscriber::marks) else { return Vec::new() };
+        let loaded = self.0.process.loaded.borrow();
+        let Some(marks) = loaded.as_ref().map(SnapshotReceiver::marks) else { return Vec::new() };
         vec![
             ("commit", marks.commands.get()),
             ("commit_bytes", marks.command_bytes.get()),
@@ -311,8 +314,8 @@ impl Handle {
     /// Returns the durations of each step of a change by name. Empty while the store loads.
     #[must_use]
     pub fn step_times(&self) -> Vec<(&'static str, HistogramSnapshot)> {
-        let loaded = self.0.about.loaded.borrow();
-        let Some(marks) = loaded.as_ref().map(Subscriber::marks) else { return Vec::new() };
+        let loaded = self.0.process.loaded.borrow();
+        let Some(marks) = loaded.as_ref().map(SnapshotReceiver::marks) else { return Vec::new() };
         let stored = marks.stored().map(|stored| ("durable", stored.snapshot()));
         [("commit", marks.commit.snapshot()), ("publish", marks.publish.snapshot())].into_iter().chain(stored).collect()
     }
@@ -321,7 +324,7 @@ impl Handle {
     /// loads.
     #[must_use]
     pub fn changes_counted(&self) -> BTreeMap<Scope, ChangeCounts> {
-        self.0.about.loaded.borrow().as_ref().map(|loaded| loaded.marks().changes_counted()).unwrap_or_default()
+        self.0.process.loaded.borrow().as_ref().map(|loaded| loaded.marks().changes_counted()).unwrap_or_default()
     }
 
     /// Measures the size of each class of files in the data directory. Reads from the file system.
@@ -333,13 +336,13 @@ impl Handle {
     /// Sets the measurement of the data directory.
     #[must_use]
     pub fn with_disk_bytes(self, disk: DiskBytes) -> Self {
-        self.with(|shared| shared.disk = Some(disk))
+        self.with(|state| state.disk = Some(disk))
     }
 
     /// Returns whether the newest changes cannot be written to the log.
     #[must_use]
     pub fn is_log_failing(&self) -> bool {
-        let loaded = self.0.about.loaded.borrow();
+        let loaded = self.0.process.loaded.borrow();
         loaded.as_ref().is_some_and(|subscriber| subscriber.marks().log_fails.load(Ordering::Relaxed))
     }
 
@@ -347,18 +350,18 @@ impl Handle {
     /// slow reader.
     #[must_use]
     pub fn lost_lines(&self) -> u64 {
-        (self.0.about.lost_lines.0)()
+        (self.0.process.lost_lines.0)()
     }
 
     /// Returns the report about the store that was found at the start.
     #[must_use]
     pub fn store(&self) -> StoreReport {
-        self.0.about.store.borrow().clone()
+        self.0.process.store.borrow().clone()
     }
 
-    fn read(&self, published: Arc<Published>) -> Reading {
-        let board = Arc::clone(&self.0.about.clusters.borrow());
-        let reading = Reading::new(published, board).with_decoded(self.0.decoded.clone());
-        reading.within(self.0.about.own_cluster.clone(), self.0.about.max_connected_clusters)
+    fn reading_of(&self, published: Arc<MirrorSnapshot>) -> Reading {
+        let statuses = Arc::clone(&self.0.process.clusters.borrow());
+        let reading = Reading::new(published, statuses).with_decoded(self.0.decoded.clone());
+        reading.within(self.0.process.own_cluster.clone(), self.0.process.max_connected_clusters)
     }
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
 
-use super::{Follower, Reading, Slice};
-use crate::commit::Changed;
+use super::{Follower, Reading, WorkSlice};
+use crate::commit::LatestChange;
 use crate::feed::{Announcement, Version};
 use crate::model::{RawRecord, Sequence};
 use crate::view::{LiveKey, RawKey};
@@ -25,9 +25,9 @@ pub enum RawChange {
     Nothing,
 }
 
-/// Former values of the keys that have changed since a sequence. `None` for a key that did not
+/// Earlier values of the keys that have changed since a sequence. `None` for a key that did not
 /// exist.
-pub type RawPast = BTreeMap<SmolStr, Option<RawRecord>>;
+pub type FormerValues = BTreeMap<SmolStr, Option<RawRecord>>;
 
 impl Reading {
     /// Returns the id of the history that the sequences belong to; never 0. It is the same after
@@ -45,7 +45,7 @@ impl Reading {
     ///
     /// # Errors
     /// The lowest position from which on this is true, up to the newest.
-    pub fn raw_goes_on_from(&self, position: Sequence) -> Result<(), Sequence> {
+    pub fn check_raw_position(&self, position: Sequence) -> Result<(), Sequence> {
         let (published, feed) = (self.published(), &self.published().feed);
         let lowest = feed.start().max(feed.floor());
         if position > feed.head() {
@@ -82,10 +82,10 @@ impl Reading {
 
     /// Returns a change in etcd's form.
     #[must_use]
-    pub fn raw_change(&self, change: &Changed<LiveKey>) -> RawChange {
+    pub fn raw_change(&self, change: &LatestChange<LiveKey>) -> RawChange {
         match change {
-            Changed::Live(live) => self.published().view.raw_record_of(live).map_or(RawChange::Nothing, RawChange::Put),
-            Changed::Gone(key, _) => key.etcd_key().map_or(RawChange::Nothing, RawChange::Delete),
+            LatestChange::Live(live) => self.published().view.raw_record_of(live).map_or(RawChange::Nothing, RawChange::Put),
+            LatestChange::Deleted(key, _) => key.etcd_key().map_or(RawChange::Nothing, RawChange::Delete),
         }
     }
 
@@ -95,19 +95,19 @@ impl Reading {
     /// Returns `None` if they are not known any more. Otherwise returns the sequence after which to
     /// continue if the slice is over, or `None` at the end.
     #[must_use]
-    pub fn raw_past(
+    pub fn collect_former_values(
         &self,
-        past: &mut RawPast,
+        former: &mut FormerValues,
         after: Sequence,
-        slice: &mut Slice,
+        slice: &mut WorkSlice,
         test: impl Fn(&str) -> bool,
     ) -> Option<Option<Sequence>> {
         for announcement in Follower::at(after).each_change(self)? {
             if let Some(key) = announcement.key.etcd_key().filter(|key| test(key)) {
                 // the first change since has the former value
-                past.entry(key).or_insert_with_key(|key| announcement.raw_old(key));
+                former.entry(key).or_insert_with_key(|key| announcement.raw_old_value(key));
             }
-            slice.look();
+            slice.count_row();
             if slice.is_over() {
                 return Some(Some(announcement.sequence));
             }
@@ -119,13 +119,13 @@ impl Reading {
 impl Announcement {
     /// Returns the value of the key before the change.
     #[must_use]
-    pub fn raw_old(&self, key: &SmolStr) -> Option<RawRecord> {
+    pub fn raw_old_value(&self, key: &SmolStr) -> Option<RawRecord> {
         self.old.as_ref().map(|version| raw_version(key, version))
     }
 
     /// Returns the value of the key after the change. `None` if it was deleted.
     #[must_use]
-    pub fn raw_new(&self, key: &SmolStr) -> Option<RawRecord> {
+    pub fn raw_new_value(&self, key: &SmolStr) -> Option<RawRecord> {
         self.new.as_ref().map(|version| raw_version(key, version))
     }
 }

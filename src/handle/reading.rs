@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnet::IpNet;
 
-use super::ClusterBoard;
-use crate::commit::{DecodedBudget, DecodedRoom, NoDecodedRoom, Published};
+use super::ClusterStatuses;
+use crate::commit::{DecodedBudget, DecodedBudgetError, DecodedPermit, MirrorSnapshot};
 use crate::feed::TrimmedCounts;
 use crate::model::{
     ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, PackedSlice, Phase, Position,
@@ -22,8 +22,8 @@ pub const REJECTED_COUNTED_MAX: usize = 1_000;
 /// Immutable snapshot of the mirror, with the status of each cluster.
 #[derive(Debug, Clone)]
 pub struct Reading {
-    published: Arc<Published>,
-    board: ClusterBoard,
+    published: Arc<MirrorSnapshot>,
+    statuses: ClusterStatuses,
     own_cluster: Option<ClusterName>,
     max_connected_clusters: MaxConnectedClusters,
     decoded: DecodedBudget,
@@ -125,9 +125,9 @@ pub struct ResourceReading {
 }
 
 impl Reading {
-    pub(crate) fn new(published: Arc<Published>, board: ClusterBoard) -> Self {
+    pub(crate) fn new(published: Arc<MirrorSnapshot>, statuses: ClusterStatuses) -> Self {
         let (max_connected_clusters, decoded) = (MaxConnectedClusters::default(), DecodedBudget::default());
-        Self { published, board, own_cluster: None, max_connected_clusters, decoded, now: Instant::now() }
+        Self { published, statuses, own_cluster: None, max_connected_clusters, decoded, now: Instant::now() }
     }
 
     /// Sets the memory for large decoded values.
@@ -138,10 +138,10 @@ impl Reading {
     /// Waits for the memory of a decoded record. Must be called on a thread that may block.
     ///
     /// # Errors
-    /// [`NoDecodedRoom`] if the record is too large or the wait too long.
-    pub fn room_for(&self, record: &Record) -> Result<DecodedRoom, NoDecodedRoom> {
+    /// [`DecodedBudgetError`] if the record is too large or the wait too long.
+    pub fn room_for(&self, record: &Record) -> Result<DecodedPermit, DecodedBudgetError> {
         let slice = record.object.as_deref().and_then(Object::as_endpoint_slice);
-        self.decoded.hold_blocking(slice.map_or(0, PackedSlice::decoded_bytes))
+        self.decoded.reserve_blocking(slice.map_or(0, PackedSlice::decoded_bytes))
     }
 
     /// Returns the memory for large decoded values.
@@ -165,7 +165,7 @@ impl Reading {
         self.max_connected_clusters
     }
 
-    pub(super) fn published(&self) -> &Arc<Published> {
+    pub(super) fn published(&self) -> &Arc<MirrorSnapshot> {
         &self.published
     }
 
@@ -194,7 +194,7 @@ impl Reading {
     /// Returns the keys of the sources that were refused and are not entries, in order.
     #[must_use]
     pub fn refused(&self, clusters: &[ClusterName]) -> Vec<(ClusterName, RefusedKey)> {
-        let wanted = self.board.iter().filter(|(name, _)| clusters.is_empty() || clusters.contains(name));
+        let wanted = self.statuses.iter().filter(|(name, _)| clusters.is_empty() || clusters.contains(name));
         wanted
             .flat_map(|(name, status)| status.borrow().refused.iter().map(|refused| (name.clone(), refused.clone())).collect::<Vec<_>>())
             .collect()
@@ -271,7 +271,7 @@ impl Reading {
     /// unreadable keys.
     #[must_use]
     pub fn rejected_count(&self) -> u64 {
-        let refused = self.board.values().map(|status| status.borrow().refused.len() as u64).sum::<u64>();
+        let refused = self.statuses.values().map(|status| status.borrow().refused.len() as u64).sum::<u64>();
         self.published.view.rejected_count() as u64 + refused
     }
 
@@ -291,7 +291,7 @@ impl Reading {
     /// Returns every cluster with a client file, in order.
     #[must_use]
     pub fn configured_clusters(&self) -> Vec<ClusterName> {
-        self.board.keys().cloned().collect()
+        self.statuses.keys().cloned().collect()
     }
 
     /// Returns every cluster that is known at this position, in order.
@@ -358,7 +358,7 @@ impl Reading {
         let (record, phase) = (view.cluster(cluster), view.phase(cluster));
         // copy only what is needed: the rest of a status may be large, and an answer may use
         // hundreds
-        let contacts = self.board.get(cluster).map(|status| {
+        let contacts = self.statuses.get(cluster).map(|status| {
             let status = status.borrow();
             let age = status.last_contact.map(|contact| status.writer.age(contact, self.now));
             (age, status.last_contact_time, status.writer.last_heartbeat())
@@ -401,7 +401,7 @@ impl Reading {
     }
 
     fn status(&self, cluster: &ClusterName) -> Option<ClusterStatus> {
-        self.board.get(cluster).map(|status| status.borrow().clone())
+        self.statuses.get(cluster).map(|status| status.borrow().clone())
     }
 }
 

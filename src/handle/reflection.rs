@@ -29,11 +29,11 @@ pub struct Reflection {
     pub last_error: Option<(String, SystemTime)>,
 }
 
-/// Link to the reflection's state, if a task reflects. Cheap to clone.
+/// Access to the reflection's state, if a task reflects. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct ReflectionDoor(Arc<OnceLock<Box<dyn Fn() -> Reflection + Send + Sync>>>);
+pub struct ReflectionSource(Arc<OnceLock<Box<dyn Fn() -> Reflection + Send + Sync>>>);
 
-impl fmt::Debug for ReflectionDoor {
+impl fmt::Debug for ReflectionSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ReflectionDoor").field(&self.0.get().is_some()).finish()
     }
@@ -41,14 +41,14 @@ impl fmt::Debug for ReflectionDoor {
 
 impl Handle {
     /// Sets the source of the reflection's state.
-    pub fn reflects(&self, tell: impl Fn() -> Reflection + Send + Sync + 'static) {
+    pub fn set_reflection_source(&self, source: impl Fn() -> Reflection + Send + Sync + 'static) {
         // a process reflects into one etcd
-        let _ = self.0.reflection.0.set(Box::new(tell));
+        let _ = self.0.reflection.0.set(Box::new(source));
     }
 
     /// Returns the state of the reflection, or `None` if nothing is reflected.
     #[must_use]
     pub fn reflection(&self) -> Option<Reflection> {
-        self.0.reflection.0.get().map(|tell| tell())
+        self.0.reflection.0.get().map(|source| source())
     }
 }

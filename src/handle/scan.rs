@@ -1,144 +1,163 @@
 //! Lists in slices. Each slice continues from a key until the page is full, no key is left, or the
 //! slice is over.
 
-mod seek;
-pub(super) mod slice;
+mod list_plan;
+pub(super) mod work_slice;
 
 use std::net::IpAddr;
 
-use self::seek::{Plan, Seek};
-use super::{NoDecodedRoom, Reading, Slice};
+use self::list_plan::{KeyPlan, ListPlan};
+use super::{DecodedBudgetError, Reading, WorkSlice};
 use crate::model::{EntryKey, Record};
 use crate::view::View;
 
-/// End of a scan.
+/// Reason why a scan ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scanned<K = EntryKey> {
+pub enum ScanEnd<K = EntryKey> {
     /// No key is left.
-    All,
-    /// The object of this key was refused; the next page begins with it.
-    Full(K),
+    Complete,
+    /// `accept` refused the object of this key; the next page begins with it.
+    PageFull(K),
     /// The slice is over. The scan continues with this key, which was not tested yet.
     Paused(K),
     /// There is no memory for the decoded object of this key; the next page begins with it.
-    NoRoom(K, NoDecodedRoom),
+    OverBudget(K, DecodedBudgetError),
 }
 
 impl Reading {
-    /// Passes the objects that match a seek to `take`, from `start` on, until `take` returns false.
-    pub fn scan(&self, seek: &Seek, start: Option<&EntryKey>, slice: &mut Slice, mut take: impl FnMut(&Record) -> bool) -> Scanned {
-        let (filter, mut no_room) = (&seek.filter, None);
+    /// Passes the objects that match a plan's filter to `accept`, from `start` on, until `accept`
+    /// returns false.
+    pub fn scan(
+        &self,
+        plan: &ListPlan,
+        start: Option<&EntryKey>,
+        slice: &mut WorkSlice,
+        mut accept: impl FnMut(&Record) -> bool,
+    ) -> ScanEnd {
+        let (filter, mut over_budget) = (&plan.filter, None);
         let matching = |record: &Record| match self.room_for(record) {
-            Ok(_room) => {
+            Ok(_permit) => {
                 let matches = record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object));
-                !matches || take(record)
+                !matches || accept(record)
             }
-            Err(none) => {
-                no_room = Some(none);
+            Err(error) => {
+                over_budget = Some(error);
                 false
             }
         };
-        match (self.scan_planned(seek, start, slice, matching), no_room) {
-            (Scanned::Full(key), Some(none)) => Scanned::NoRoom(key, none),
-            (scanned, _) => scanned,
+        match (self.scan_plan(plan, start, slice, matching), over_budget) {
+            (ScanEnd::PageFull(key), Some(error)) => ScanEnd::OverBudget(key, error),
+            (end, _) => end,
         }
     }
 
-    fn scan_planned(&self, seek: &Seek, start: Option<&EntryKey>, slice: &mut Slice, mut matching: impl FnMut(&Record) -> bool) -> Scanned {
+    fn scan_plan(
+        &self,
+        plan: &ListPlan,
+        start: Option<&EntryKey>,
+        slice: &mut WorkSlice,
+        mut matching: impl FnMut(&Record) -> bool,
+    ) -> ScanEnd {
         let view = &self.published().view;
-        match &seek.plan {
-            Plan::Identity(id) => {
+        match &plan.keys {
+            KeyPlan::Identity(id) => {
                 let lowest = EntryKey::lowest();
                 for record in view.ips_of_identity(*id, start.unwrap_or(&lowest)) {
                     if slice.is_over() {
-                        return Scanned::Paused(record.key.clone());
+                        return ScanEnd::Paused(record.key.clone());
                     }
-                    slice.look();
+                    slice.count_row();
                     if !matching(&record) {
-                        return Scanned::Full(record.key.clone());
+                        return ScanEnd::PageFull(record.key.clone());
                     }
                 }
-                Scanned::All
+                ScanEnd::Complete
             }
-            Plan::Keys(keys) => {
+            KeyPlan::Keys(keys) => {
                 let first = start.map_or(0, |start| keys.partition_point(|key| key < start));
                 for key in &keys[first..] {
                     if slice.is_over() {
-                        return Scanned::Paused(key.clone());
+                        return ScanEnd::Paused(key.clone());
                     }
-                    slice.look();
+                    slice.count_row();
                     if view.record(key).is_some_and(|record| !matching(&record)) {
-                        return Scanned::Full(key.clone());
+                        return ScanEnd::PageFull(key.clone());
                     }
                 }
-                Scanned::All
+                ScanEnd::Complete
             }
-            Plan::Runs(_) => scan_runs(view, seek, start, slice, |key| seek.filter.may_match(key), matching),
+            KeyPlan::Runs(_) => scan_runs(view, plan, start, slice, |key| plan.filter.may_match(key), matching),
         }
     }
 
-    /// Passes the raw entries of a seek to `take`, from `start` on, until `take` returns false.
-    pub fn scan_entries(&self, seek: &Seek, start: Option<&EntryKey>, slice: &mut Slice, take: impl FnMut(&Record) -> bool) -> Scanned {
-        scan_runs(&self.published().view, seek, start, slice, |_| true, take)
+    /// Passes the raw entries of a plan to `accept`, from `start` on, until `accept` returns false.
+    pub fn scan_entries(
+        &self,
+        plan: &ListPlan,
+        start: Option<&EntryKey>,
+        slice: &mut WorkSlice,
+        accept: impl FnMut(&Record) -> bool,
+    ) -> ScanEnd {
+        scan_runs(&self.published().view, plan, start, slice, |_| true, accept)
     }
 
-    /// Passes the raw entries of a seek whose newest value was rejected to `take`, from `start` on,
-    /// until `take` returns false.
+    /// Passes the raw entries of a plan whose newest value was rejected to `accept`, from `start`
+    /// on, until `accept` returns false.
     pub fn scan_rejected(
         &self,
-        seek: &Seek,
+        plan: &ListPlan,
         start: Option<&EntryKey>,
-        slice: &mut Slice,
-        mut take: impl FnMut(&Record) -> bool,
-    ) -> Scanned {
+        slice: &mut WorkSlice,
+        mut accept: impl FnMut(&Record) -> bool,
+    ) -> ScanEnd {
         let view = &self.published().view;
-        let Plan::Runs(runs) = &seek.plan else { return Scanned::All };
+        let KeyPlan::Runs(runs) = &plan.keys else { return ScanEnd::Complete };
         for run in runs {
             let Some(from) = run.from(start) else { continue };
-            for key in view.rejected_from(&from).take_while(|key| run.holds(key)) {
+            for key in view.rejected_from(&from).take_while(|key| run.contains(key)) {
                 if slice.is_over() {
-                    return Scanned::Paused(key.clone());
+                    return ScanEnd::Paused(key.clone());
                 }
-                slice.look();
-                if view.record(key).is_some_and(|record| !take(&record)) {
-                    return Scanned::Full(key.clone());
+                slice.count_row();
+                if view.record(key).is_some_and(|record| !accept(&record)) {
+                    return ScanEnd::PageFull(key.clone());
                 }
             }
         }
-        Scanned::All
+        ScanEnd::Complete
     }
 }
 
-/// Passes the records of runs whose keys pass `test` to `take`, from `start` on, until `take`
+/// Passes the records of runs whose keys pass `test` to `accept`, from `start` on, until `accept`
 /// returns false.
 fn scan_runs(
     view: &View,
-    seek: &Seek,
+    plan: &ListPlan,
     start: Option<&EntryKey>,
-    slice: &mut Slice,
+    slice: &mut WorkSlice,
     test: impl Fn(&EntryKey) -> bool,
-    mut take: impl FnMut(&Record) -> bool,
-) -> Scanned {
-    let Plan::Runs(runs) = &seek.plan else { return Scanned::All };
-    let hosts: Vec<IpAddr> = seek.filter.hosts.iter().flatten().map(|(_, ip)| *ip).collect();
+    mut accept: impl FnMut(&Record) -> bool,
+) -> ScanEnd {
+    let KeyPlan::Runs(runs) = &plan.keys else { return ScanEnd::Complete };
+    let hosts: Vec<IpAddr> = plan.filter.hosts.iter().flatten().map(|(_, ip)| *ip).collect();
     for run in runs {
         let Some(from) = run.from(start) else { continue };
         for live in view.live_keys_on(&from, &hosts) {
             let key = live.key();
-            if !run.holds(&key) {
+            if !run.contains(&key) {
                 break;
             }
             if slice.is_over() {
-                return Scanned::Paused(key);
+                return ScanEnd::Paused(key);
             }
-            slice.look();
+            slice.count_row();
             if test(&key)
                 && let Some(record) = view.record_if(&live, |_| true)
-                && !take(&record)
+                && !accept(&record)
             {
-                return Scanned::Full(key);
+                return ScanEnd::PageFull(key);
             }
         }
     }
-    Scanned::All
+    ScanEnd::Complete
 }

@@ -1,40 +1,40 @@
 //! One subscriber of the change stream: a filter and a position, without a buffer.
 //!
-//! [`Subscription::tell_up_to`] compares the position with the newest snapshot and returns a
+//! [`Subscription::encode_next`] compares the position with the newest snapshot and returns a
 //! bounded part of what the subscriber is missing. A snapshot reads in key order, a replay in order
 //! of sequence through the index, and live reading follows the ring. Pure, except that long work is
 //! spread over threads. Between calls, the caller waits for the signal of a new snapshot.
 
+mod event_batch;
 mod live;
 mod patch;
-mod place;
-mod telling;
+mod resume_point;
 
 use std::sync::Arc;
 
 use super::{Filter, Follower, NewestChanges, Reading};
-use crate::commit::Changed;
+use crate::commit::LatestChange;
 use crate::feed::Announcement;
 use crate::model::{DeleteReason, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
 use crate::view::{LiveKey, View};
 
+pub use event_batch::{BatchLimits, EncodedByteCount};
+use event_batch::{BatchProgress, EventBatch, EventEncoder};
 pub use patch::BackendsPatch;
-pub use place::{Place, Stage};
-pub use telling::{ByteCount, LookBounds};
-use telling::{Progress, Tell, Telling};
+pub use resume_point::{CatchUpStage, ResumePoint};
 
 /// Maximum number of keys that one call reads. These are a few milliseconds of work, so a
 /// subscriber with a narrow filter does not block a thread for long. Each call also visits the
 /// recent changes and every chunk once, so that a smaller number would cost more per key.
-pub(crate) const LOOKED_AT_MAX: usize = 8_192;
+pub(crate) const SCANNED_KEYS_MAX: usize = 8_192;
 
 /// Number of keys that a replay reads for each change that it may return. A small limit then costs
 /// little, and a narrow filter still makes progress.
-const LOOKED_AT_FOR_EACH: usize = 8;
+const SCANNED_PER_CHANGE: usize = 8;
 
 /// Start of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Start {
+pub enum StreamStart {
     /// Only changes from now on.
     Now,
     /// A snapshot of everything that matches, then live changes.
@@ -46,9 +46,9 @@ pub enum Start {
 
 /// Reason why a subscriber must drop a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Departure {
+pub enum DeleteCause {
     /// The key was deleted.
-    Gone(DeleteReason),
+    Deleted(DeleteReason),
     /// The key exists, and its object no longer matches the filter.
     LeftFilter,
     /// The key was deleted or its object no longer matches. A replay sees only the newest state and
@@ -82,7 +82,7 @@ pub enum SyncMode {
 
 /// Event for a subscriber.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Item {
+pub enum StreamEvent {
     /// Drop the copy; a snapshot follows.
     Reset(ResetReason),
     /// The key has this object.
@@ -112,7 +112,7 @@ pub enum Item {
         /// The key that changed.
         key: EntryKey,
         /// Why the key is no longer part of the copy.
-        reason: Departure,
+        reason: DeleteCause,
         /// Position after the event. `None` inside a snapshot.
         position: Option<ReaderPosition>,
     },
@@ -129,7 +129,7 @@ pub enum Item {
 
 /// Current way of reading.
 #[derive(Debug)]
-enum Mode {
+enum ReadMode {
     /// In key order, with the next key to read.
     Scanning(Option<EntryKey>),
     /// In order of sequence through the index, up to the head.
@@ -142,7 +142,7 @@ enum Mode {
 #[derive(Debug)]
 pub struct Subscription {
     filter: Filter,
-    mode: Mode,
+    mode: ReadMode,
     /// Has everything that was sent. During a snapshot, everything up to the head at its start.
     follower: Follower,
     sync_mode: SyncMode,
@@ -150,7 +150,7 @@ pub struct Subscription {
     /// Reset to send before anything else.
     reset: Option<ResetReason>,
     /// True if a `Synced` event is due when the subscriber has caught up.
-    owes_synced: bool,
+    synced_pending: bool,
     /// True if the subscriber accepts patches.
     patches: bool,
     /// Maximum number of changes in the next piece. Small after a call that ended at its limit of
@@ -161,17 +161,17 @@ pub struct Subscription {
 impl Subscription {
     /// Creates a subscriber that begins at `start`, given the newest `reading`.
     #[must_use]
-    pub fn new(filter: Filter, start: &Start, reading: &Reading) -> Self {
+    pub fn new(filter: Filter, start: &StreamStart, reading: &Reading) -> Self {
         let head = reading.position();
         let mut subscription = Self::at_head(filter, reading);
         match start {
-            Start::Now => subscription.owes_synced = true,
-            Start::Snapshot => subscription.restart(ResetReason::Initial, head.sequence),
-            Start::After(position) => match check(*position, &subscription.filter, reading) {
+            StreamStart::Now => subscription.synced_pending = true,
+            StreamStart::Snapshot => subscription.restart(ResetReason::Initial, head.sequence),
+            StreamStart::After(position) => match check(*position, &subscription.filter, reading) {
                 Ok(position) => {
                     subscription.follower = Follower::at(position);
-                    subscription.mode = Mode::Replaying;
-                    subscription.owes_synced = true;
+                    subscription.mode = ReadMode::Replaying;
+                    subscription.synced_pending = true;
                 }
                 Err(reason) => subscription.restart(reason, head.sequence),
             },
@@ -189,29 +189,29 @@ impl Subscription {
 
     /// Lets the subscriber receive changes of backends as patches. Has no effect for one that
     /// begins with the changes from now on, because it has no object to patch. Must be called
-    /// before the first [`Subscription::tell_up_to`].
+    /// before the first [`Subscription::encode_next`].
     #[must_use]
     pub fn with_patches(mut self) -> Self {
-        self.patches = !matches!(self.mode, Mode::Live);
+        self.patches = !matches!(self.mode, ReadMode::Live);
         self
     }
 
     fn at_head(filter: Filter, reading: &Reading) -> Self {
-        Self::reading_on(filter, Mode::Live, Follower::at(reading.position().sequence))
+        Self::reading_on(filter, ReadMode::Live, Follower::at(reading.position().sequence))
     }
 
-    fn reading_on(filter: Filter, mode: Mode, follower: Follower) -> Self {
+    fn reading_on(filter: Filter, mode: ReadMode, follower: Follower) -> Self {
         let sync_mode = SyncMode::Replay;
-        Self { filter, mode, follower, sync_mode, count: 0, reset: None, owes_synced: false, patches: false, pace: LOOKED_AT_MAX }
+        Self { filter, mode, follower, sync_mode, count: 0, reset: None, synced_pending: false, patches: false, pace: SCANNED_KEYS_MAX }
     }
 
     fn restart(&mut self, reason: ResetReason, head: Sequence) {
         self.reset = Some(reason);
-        self.mode = Mode::Scanning(None);
+        self.mode = ReadMode::Scanning(None);
         self.sync_mode = SyncMode::Snapshot;
         self.follower = Follower::at(head);
         self.count = 0;
-        self.owes_synced = true;
+        self.synced_pending = true;
     }
 
     /// Returns whether everything up to the head of `reading` was sent, including `Synced`.
@@ -223,7 +223,7 @@ impl Subscription {
     /// Returns the position for a bookmark. `None` unless the subscriber has caught up.
     #[must_use]
     pub fn bookmark(&self, reading: &Reading) -> Option<Position> {
-        let settled = matches!(self.mode, Mode::Live) && !self.owes_synced && self.reset.is_none();
+        let settled = matches!(self.mode, ReadMode::Live) && !self.synced_pending && self.reset.is_none();
         settled.then(|| self.position(reading))
     }
 
@@ -233,143 +233,147 @@ impl Subscription {
         Position { epoch: reading.position().epoch, sequence: self.follower.position() }
     }
 
-    /// Passes the next events, up to `bounds`, to `tell`, which encodes them and counts bytes.
+    /// Passes the next events, up to `bounds`, to `encode`, which encodes them and counts bytes.
     ///
-    /// `tell` gets the events in pieces, possibly on several threads at once, and must consume each
+    /// `encode` gets the events in pieces, possibly on several threads at once, and must consume each
     /// piece to its end. Returns the results of the pieces in order.
-    pub fn tell_up_to<T: Send>(
+    pub fn encode_next<T: Send>(
         &mut self,
         reading: &Reading,
-        bounds: LookBounds,
-        tell: impl Fn(&mut dyn Iterator<Item = Item>, &ByteCount) -> T + Sync,
+        bounds: BatchLimits,
+        encode: impl Fn(&mut dyn Iterator<Item = StreamEvent>, &EncodedByteCount) -> T + Sync,
     ) -> Vec<T> {
-        let mut telling = Telling::new(bounds, tell);
+        let mut batch = EventBatch::new(bounds, encode);
         if let Some(reason) = self.reset.take() {
-            telling.say(Item::Reset(reason));
+            batch.push_event(StreamEvent::Reset(reason));
         }
         match self.mode {
-            Mode::Scanning(_) => self.scan(reading, &mut telling),
-            Mode::Replaying => self.replay(reading, &mut telling),
-            Mode::Live => self.follow(reading, &mut telling),
+            ReadMode::Scanning(_) => self.scan(reading, &mut batch),
+            ReadMode::Replaying => self.replay(reading, &mut batch),
+            ReadMode::Live => self.follow(reading, &mut batch),
         }
-        telling.finish()
+        batch.finish()
     }
 
-    fn scan<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
-        let Mode::Scanning(next) = &mut self.mode else { return };
+    fn scan<T: Send>(&mut self, reading: &Reading, batch: &mut EventBatch<T, impl EventEncoder<T>>) {
+        let ReadMode::Scanning(next) = &mut self.mode else { return };
         let lowest = EntryKey::lowest_of(self.filter.kinds.iter().min().copied().unwrap_or(Kind::STREAMED[0]));
         let start = next.take().unwrap_or(lowest);
         if start.kind >= Kind::Cluster {
-            return self.scan_made(reading, &start, telling);
+            return self.scan_own_objects(reading, &start, batch);
         }
         let view = &reading.published().view;
         let mut keys = view.live_keys_from(&start);
-        let mut looked_at = 0;
-        let mut left = None;
-        while looked_at < LOOKED_AT_MAX && telling.room() > 0 && left.is_none() {
+        let mut scanned = 0;
+        let mut next_item = None;
+        while scanned < SCANNED_KEYS_MAX && batch.remaining() > 0 && next_item.is_none() {
             // at most what the bounds allow, in case all keys match
-            let piece: Vec<LiveKey> = keys.by_ref().take(telling.room().min(LOOKED_AT_MAX - looked_at).min(self.pace)).collect();
+            let piece: Vec<LiveKey> = keys.by_ref().take(batch.remaining().min(SCANNED_KEYS_MAX - scanned).min(self.pace)).collect();
             if piece.is_empty() {
                 break;
             }
-            looked_at += piece.len();
-            let progress = telling.changes(&piece, |live| self.scanned(live, view));
+            scanned += piece.len();
+            let progress = batch.changes(&piece, |live| self.event_of_entry(live, view));
             self.count += progress.count;
-            self.went_on(progress, piece.len());
-            left = piece.into_iter().nth(progress.looked_at);
+            self.adjust_pace(progress, piece.len());
+            next_item = piece.into_iter().nth(progress.scanned);
         }
-        match left.or_else(|| keys.next()) {
-            Some(live) => self.mode = Mode::Scanning(Some(live.key())),
-            None => self.scan_made(reading, &EntryKey::lowest_of(Kind::Cluster), telling),
+        match next_item.or_else(|| keys.next()) {
+            Some(live) => self.mode = ReadMode::Scanning(Some(live.key())),
+            None => self.scan_own_objects(reading, &EntryKey::lowest_of(Kind::Cluster), batch),
         }
     }
 
-    fn scanned(&self, live: &LiveKey, view: &View) -> Option<Item> {
+    fn event_of_entry(&self, live: &LiveKey, view: &View) -> Option<StreamEvent> {
         let record = view.record_if(live, |key| self.filter.may_match(key))?;
         let object = matching(&self.filter, &record)?;
-        Some(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
+        Some(StreamEvent::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
     }
 
     /// Reads the clusters after all entries, and then the findings if the filter names them.
-    fn scan_made<T: Send>(&mut self, reading: &Reading, start: &EntryKey, telling: &mut Telling<T, impl Tell<T>>) {
+    fn scan_own_objects<T: Send>(&mut self, reading: &Reading, start: &EntryKey, batch: &mut EventBatch<T, impl EventEncoder<T>>) {
         let view = &reading.published().view;
         let findings = self.filter.asks_for_problems();
-        let mut made = view.own_objects_from(start).take_while(|(key, _)| findings || key.kind == Kind::Cluster);
-        let mut left = None;
-        while telling.room() > 0 && left.is_none() {
-            let piece: Vec<(&EntryKey, &Arc<Object>)> = made.by_ref().take(telling.room().min(self.pace)).collect();
+        let mut own_objects = view.own_objects_from(start).take_while(|(key, _)| findings || key.kind == Kind::Cluster);
+        let mut next_item = None;
+        while batch.remaining() > 0 && next_item.is_none() {
+            let piece: Vec<(&EntryKey, &Arc<Object>)> = own_objects.by_ref().take(batch.remaining().min(self.pace)).collect();
             if piece.is_empty() {
                 break;
             }
-            let progress = telling.changes(&piece, |(key, object)| {
-                let upsert = || Item::Upsert { key: EntryKey::clone(key), object: Arc::clone(object), revision: None, position: None };
+            let progress = batch.changes(&piece, |(key, object)| {
+                let upsert =
+                    || StreamEvent::Upsert { key: EntryKey::clone(key), object: Arc::clone(object), revision: None, position: None };
                 self.filter.matches(key, object).then(upsert)
             });
             self.count += progress.count;
-            self.went_on(progress, piece.len());
-            left = piece.into_iter().nth(progress.looked_at);
+            self.adjust_pace(progress, piece.len());
+            next_item = piece.into_iter().nth(progress.scanned);
         }
-        self.mode = left.or_else(|| made.next()).map_or(Mode::Replaying, |(key, _)| Mode::Scanning(Some(key.clone())));
+        self.mode = next_item.or_else(|| own_objects.next()).map_or(ReadMode::Replaying, |(key, _)| ReadMode::Scanning(Some(key.clone())));
     }
 
     /// Reads the newest state of each changed key in order of sequence, up to the head. A key that
     /// changes meanwhile moves up in the index and is read there.
-    fn replay<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
-        let looked_at = LOOKED_AT_MAX.min(telling.room().saturating_mul(LOOKED_AT_FOR_EACH));
-        let Ok(NewestChanges { changes, up_to }) = self.follower.newest_changes(reading, looked_at) else {
+    fn replay<T: Send>(&mut self, reading: &Reading, batch: &mut EventBatch<T, impl EventEncoder<T>>) {
+        let scanned = SCANNED_KEYS_MAX.min(batch.remaining().saturating_mul(SCANNED_PER_CHANGE));
+        let Ok(NewestChanges { changes, up_to }) = self.follower.newest_changes(reading, scanned) else {
             self.restart(ResetReason::Expired, reading.position().sequence);
-            self.reset.take().into_iter().for_each(|reason| telling.say(Item::Reset(reason)));
+            self.reset.take().into_iter().for_each(|reason| batch.push_event(StreamEvent::Reset(reason)));
             return;
         };
-        let passed = self.pass_on(&changes, telling, |subscription, change| subscription.replayed(change, reading));
+        let passed = self.pass_on(&changes, batch, |subscription, change| subscription.event_of_latest_change(change, reading));
         let last = passed.checked_sub(1).map_or(self.follower.position(), |last| changes[last].0);
         self.follower.advance_to(if passed == changes.len() { up_to } else { last });
         if self.follower.is_current(reading) {
-            self.settle(reading, telling);
+            self.finish_catching_up(reading, batch);
         }
     }
 
-    fn replayed(&self, (sequence, changed): &(Sequence, Changed<LiveKey>), reading: &Reading) -> Option<Item> {
+    fn event_of_latest_change(&self, (sequence, changed): &(Sequence, LatestChange<LiveKey>), reading: &Reading) -> Option<StreamEvent> {
         let position = self.position_at(reading, *sequence);
         match changed {
-            Changed::Gone(key, reason) => {
-                self.filter.may_match(key).then(|| Item::Delete { key: key.clone(), reason: Departure::Gone(*reason), position })
-            }
-            Changed::Live(live) if live.kind() >= Kind::Cluster => self.replayed_made(live.key(), position, reading),
-            Changed::Live(live) => {
+            LatestChange::Deleted(key, reason) => self.filter.may_match(key).then(|| StreamEvent::Delete {
+                key: key.clone(),
+                reason: DeleteCause::Deleted(*reason),
+                position,
+            }),
+            LatestChange::Live(live) if live.kind() >= Kind::Cluster => self.event_of_own_object(live.key(), position, reading),
+            LatestChange::Live(live) => {
                 let record = reading.published().view.record_if(live, |key| self.filter.may_match(key))?;
                 let (key, revision) = (record.key.clone(), Some(record.source.mod_revision));
                 match matching(&self.filter, &record) {
-                    Some(object) => Some(Item::Upsert { key, object, revision, position }),
-                    None => Some(Item::Delete { key, reason: Departure::Unknown, position }),
+                    Some(object) => Some(StreamEvent::Upsert { key, object, revision, position }),
+                    None => Some(StreamEvent::Delete { key, reason: DeleteCause::Unknown, position }),
                 }
             }
         }
     }
 
     /// Returns the event for a cluster, or for a finding, whose clusters may have changed.
-    fn replayed_made(&self, key: EntryKey, position: Option<ReaderPosition>, reading: &Reading) -> Option<Item> {
+    fn event_of_own_object(&self, key: EntryKey, position: Option<ReaderPosition>, reading: &Reading) -> Option<StreamEvent> {
         let object = reading.published().view.own_object(&key)?;
         if self.filter.matches(&key, object) {
-            return Some(Item::Upsert { key, object: Arc::clone(object), revision: None, position });
+            return Some(StreamEvent::Upsert { key, object: Arc::clone(object), revision: None, position });
         }
         let may_be_held = key.kind == Kind::Problem && self.filter.may_match(&key);
-        may_be_held.then_some(Item::Delete { key, reason: Departure::Unknown, position })
+        may_be_held.then_some(StreamEvent::Delete { key, reason: DeleteCause::Unknown, position })
     }
 
-    fn follow<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
-        if self.owes_synced {
-            self.settle(reading, telling);
+    fn follow<T: Send>(&mut self, reading: &Reading, batch: &mut EventBatch<T, impl EventEncoder<T>>) {
+        if self.synced_pending {
+            self.finish_catching_up(reading, batch);
         }
         let Some(announcements) = self.follower.each_change(reading) else {
-            self.mode = Mode::Replaying;
+            self.mode = ReadMode::Replaying;
             self.sync_mode = SyncMode::Replay;
-            self.owes_synced = true;
+            self.synced_pending = true;
             self.count = 0;
             return;
         };
-        let announcements: Vec<&Arc<Announcement>> = announcements.take(LOOKED_AT_MAX).collect();
-        let passed = self.pass_on(&announcements, telling, |subscription, announcement| subscription.followed(announcement, reading));
+        let announcements: Vec<&Arc<Announcement>> = announcements.take(SCANNED_KEYS_MAX).collect();
+        let passed =
+            self.pass_on(&announcements, batch, |subscription, announcement| subscription.event_of_announcement(announcement, reading));
         if let Some(last) = announcements[..passed].last() {
             self.follower.advance_to(last.sequence);
         }
@@ -380,41 +384,41 @@ impl Subscription {
     fn pass_on<S: Sync, T: Send>(
         &mut self,
         changes: &[S],
-        telling: &mut Telling<T, impl Tell<T>>,
-        item: impl Fn(&Self, &S) -> Option<Item> + Sync,
+        batch: &mut EventBatch<T, impl EventEncoder<T>>,
+        item: impl Fn(&Self, &S) -> Option<StreamEvent> + Sync,
     ) -> usize {
         let mut rest = changes;
         loop {
             // at most what the bounds allow, in case all of them match
-            let piece = &rest[..rest.len().min(telling.room()).min(self.pace)];
+            let piece = &rest[..rest.len().min(batch.remaining()).min(self.pace)];
             if piece.is_empty() {
                 return changes.len() - rest.len();
             }
-            let progress = telling.changes(piece, |change| item(self, change));
+            let progress = batch.changes(piece, |change| item(self, change));
             self.count += progress.count;
-            self.went_on(progress, piece.len());
-            rest = &rest[progress.looked_at..];
+            self.adjust_pace(progress, piece.len());
+            rest = &rest[progress.scanned..];
         }
     }
 
-    fn followed(&self, announcement: &Announcement, reading: &Reading) -> Option<Item> {
+    fn event_of_announcement(&self, announcement: &Announcement, reading: &Reading) -> Option<StreamEvent> {
         let position = Position { sequence: announcement.sequence, ..reading.position() };
-        let item = told(&self.filter, announcement, Some(position.into()))?;
-        Some(if self.patches { item.shortened(&self.filter, announcement) } else { item })
+        let item = event_of_change(&self.filter, announcement, Some(position.into()))?;
+        Some(if self.patches { item.into_patch(&self.filter, announcement) } else { item })
     }
 
     /// Sets the size of the next piece, depending on how much of the last one fitted.
-    fn went_on(&mut self, progress: Progress, source_count: usize) {
-        let enough = if progress.looked_at < source_count { progress.looked_at } else { self.pace };
-        self.pace = enough.saturating_mul(2).clamp(1, LOOKED_AT_MAX);
+    fn adjust_pace(&mut self, progress: BatchProgress, source_count: usize) {
+        let enough = if progress.scanned < source_count { progress.scanned } else { self.pace };
+        self.pace = enough.saturating_mul(2).clamp(1, SCANNED_KEYS_MAX);
     }
 
     /// Sends the `Synced` event and continues live.
-    fn settle<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
+    fn finish_catching_up<T: Send>(&mut self, reading: &Reading, batch: &mut EventBatch<T, impl EventEncoder<T>>) {
         let position = self.position(reading);
-        telling.say(Item::Synced { mode: self.sync_mode, count: self.count, position });
-        self.mode = Mode::Live;
-        self.owes_synced = false;
+        batch.push_event(StreamEvent::Synced { mode: self.sync_mode, count: self.count, position });
+        self.mode = ReadMode::Live;
+        self.synced_pending = false;
         self.sync_mode = SyncMode::Replay;
         self.count = 0;
     }
@@ -434,13 +438,13 @@ impl Subscription {
 fn check(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let ReaderPosition { position, seen } = position.ok_or(ResetReason::Malformed)?;
     if let Some(seen) = seen {
-        servable(Position { sequence: seen, ..position }, filter, reading)?;
+        check_servable(Position { sequence: seen, ..position }, filter, reading)?;
     }
-    servable(position, filter, reading)
+    check_servable(position, filter, reading)
 }
 
 /// Returns the sequence after which a position is continued.
-fn servable(position: Position, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
+fn check_servable(position: Position, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let head = reading.position();
     let newest = if position.epoch == head.epoch {
         head.sequence
@@ -466,7 +470,7 @@ fn matching(filter: &Filter, record: &Record) -> Option<Arc<Object>> {
 
 /// Returns the event of one change for a live subscriber. Entering the filter is an upsert, and
 /// leaving it is a delete.
-fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPosition>) -> Option<Item> {
+fn event_of_change(filter: &Filter, announcement: &Announcement, position: Option<ReaderPosition>) -> Option<StreamEvent> {
     let key = &announcement.key;
     if !filter.may_match(key) {
         return None;
@@ -477,10 +481,10 @@ fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPos
     match (old, new) {
         // a rejected value, or other bytes with the same meaning: the object has not changed
         (Some(old), Some(new)) if old == new => None,
-        (_, Some(object)) => Some(Item::Upsert { key: key.clone(), object, revision: announcement.revision, position }),
+        (_, Some(object)) => Some(StreamEvent::Upsert { key: key.clone(), object, revision: announcement.revision, position }),
         (Some(_), None) => {
-            let reason = announcement.deleted.map_or(Departure::LeftFilter, Departure::Gone);
-            Some(Item::Delete { key: key.clone(), reason, position })
+            let reason = announcement.deleted.map_or(DeleteCause::LeftFilter, DeleteCause::Deleted);
+            Some(StreamEvent::Delete { key: key.clone(), reason, position })
         }
         (None, None) => None,
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::cluster::{Cluster, Stage, Step, Withdrawal};
 use super::compare::{Right, compare};
 use super::target::{MADE, Target, TargetKey};
-use crate::handle::{Changed, Follower, NewestChanges, Origin, Reading};
+use crate::handle::{Follower, LatestChange, NewestChanges, Origin, Reading};
 use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
 use crate::wire::cluster_config::{Reading as Offer, reading_of};
 use crate::wire::keys::{canary_key, cluster_config_key, watched_prefix};
@@ -152,7 +152,7 @@ impl Term {
                 return;
             };
             for (_, change) in changes {
-                if let Changed::Gone(key, DeleteReason::ClusterRemoved) = &change {
+                if let LatestChange::Deleted(key, DeleteReason::ClusterRemoved) = &change {
                     self.compare_again(key);
                     continue;
                 }

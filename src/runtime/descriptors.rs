@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn http_takes_what_the_clusters_and_the_store_do_not_need() {
+    fn http_connections_use_the_descriptors_that_clusters_and_store_leave() {
         let share = |limit| share(limit, MaxConnectedClusters::Clusters255);
         assert_eq!(reserve(MaxConnectedClusters::Clusters255), 376);
         assert_eq!([share(1_048_576), share(1_024), share(400), share(64)], [1_048_200, 648, 100, 16]);

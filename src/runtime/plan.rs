@@ -26,7 +26,7 @@ const GAP_MAX: u64 = 1 << 24;
 
 /// Random numbers and time of a start, drawn before it reads the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct StartSeed {
+pub(super) struct EpochSeed {
     pub(super) epoch: Epoch,
     /// Wall clock.
     pub(super) time: SystemTime,
@@ -36,8 +36,8 @@ pub(super) struct StartSeed {
 
 /// First sequence of a start, and the earlier positions that it honours.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
-    pub(super) seed: StartSeed,
+pub(super) struct StartPlan {
+    pub(super) seed: EpochSeed,
     /// Earlier starts, each with the newest sequence that this start honours. The first one names
     /// the history; the others are in order of age.
     earlier: Vec<EpochSpan>,
@@ -49,7 +49,7 @@ pub(super) struct Plan {
     pub(super) is_new_history: bool,
 }
 
-impl StartSeed {
+impl EpochSeed {
     /// Draws a seed for a start at this time.
     pub(super) fn draw(time: SystemTime) -> Self {
         Self { epoch: Epoch(rand::random()), time, gap: rand::random_range(0..GAP_MAX) }
@@ -62,13 +62,13 @@ impl StartSeed {
     }
 }
 
-impl Plan {
+impl StartPlan {
     /// Plans a start from the marks of a store, with these clusters.
     ///
     /// The first sequence is the clock in microseconds. No copy of the store that ran before has
     /// used it, because no start announces a million changes per second for long. If the clock is
     /// not ahead of the store, that cannot be known, and the history gets a new name.
-    pub(super) fn new(marks: &Loaded, clusters: BTreeSet<ClusterName>, seed: StartSeed) -> Self {
+    pub(super) fn new(marks: &Loaded, clusters: BTreeSet<ClusterName>, seed: EpochSeed) -> Self {
         let stored = marks.sequence_reserved.max(marks.covered);
         let newest_contact = marks.clusters.iter().filter_map(|(_, record)| record.last_contact).max();
         let is_ahead = seed.micros() > stored.0 && newest_contact.is_none_or(|contact| seed.time > contact);
@@ -77,14 +77,14 @@ impl Plan {
         Self { seed, earlier: vouched(&marks.epochs, marks.covered, marks.floor), clusters, head, is_new_history: !is_ahead }
     }
 
-    /// Returns `true` if positions given out by `begun` have the same meaning in this plan.
-    pub(super) fn goes_on(&self, begun: &Self) -> bool {
-        (self.seed, self.head, self.is_new_history) == (begun.seed, begun.head, begun.is_new_history) && self.clusters == begun.clusters
+    /// Returns whether positions that `other` has given out have the same meaning in this plan.
+    pub(super) fn is_equivalent(&self, other: &Self) -> bool {
+        (self.seed, self.head, self.is_new_history) == (other.seed, other.head, other.is_new_history) && self.clusters == other.clusters
     }
 
     /// Returns the starts whose positions are honoured. The first one names the history, and can be
     /// this start.
-    pub(super) fn honoured(&self) -> Arc<[EpochSpan]> {
+    pub(super) fn accepted_epochs(&self) -> Arc<[EpochSpan]> {
         let own = EpochSpan { vouched: Some(self.head), ..self.own_span() };
         self.is_new_history.then_some(own).into_iter().chain(self.earlier.iter().copied()).collect()
     }
@@ -122,10 +122,10 @@ impl Plan {
 /// (docs/develop/invariants.md, 6). For the last start that is `covered`: no subscriber has seen a
 /// later change.
 fn vouched(epochs: &[EpochSpan], covered: Sequence, floor: Sequence) -> Vec<EpochSpan> {
-    let judged = epochs.iter().map(|span| EpochSpan { vouched: Some(span.vouched.unwrap_or(covered.max(span.began))), ..*span });
+    let limited = epochs.iter().map(|span| EpochSpan { vouched: Some(span.vouched.unwrap_or(covered.max(span.began))), ..*span });
     // a position below the floor is refused anyway, but the first start names the history
     // (`Reading::lineage`)
-    let numbered = judged.enumerate().filter(|(number, span)| *number == 0 || span.vouched >= Some(floor));
+    let numbered = limited.enumerate().filter(|(number, span)| *number == 0 || span.vouched >= Some(floor));
     let mut epochs: Vec<EpochSpan> = numbered.map(|(_, span)| span).collect();
     let surplus = epochs.len().saturating_sub(EPOCHS_MAX);
     if surplus > 0 {
@@ -149,8 +149,8 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
     }
 
-    fn seed(micros: u64) -> StartSeed {
-        StartSeed { epoch: Epoch(9), time: at(micros), gap: 7 }
+    fn seed(micros: u64) -> EpochSeed {
+        EpochSeed { epoch: Epoch(9), time: at(micros), gap: 7 }
     }
 
     fn marks() -> Loaded {
@@ -159,47 +159,47 @@ mod tests {
     }
 
     #[test]
-    fn a_start_counts_from_the_clock_where_that_is_ahead_of_the_store() {
-        let plan = Plan::new(&marks(), BTreeSet::new(), seed(5_000));
+    fn a_start_counts_from_the_clock_if_it_is_ahead_of_the_store() {
+        let plan = StartPlan::new(&marks(), BTreeSet::new(), seed(5_000));
         assert_eq!(plan.head.next(), Sequence(5_000));
-        assert_eq!(*plan.honoured(), [span(1, 100, Some(140)), span(2, 200, Some(250))]);
+        assert_eq!(*plan.accepted_epochs(), [span(1, 100, Some(140)), span(2, 200, Some(250))]);
         assert_eq!(plan.stored_epochs(), [span(1, 100, Some(140)), span(2, 200, Some(250)), span(9, 4_999, None)]);
-        let first = Plan::new(&Loaded::default(), BTreeSet::new(), seed(5_000));
-        assert_eq!((first.head.next(), first.honoured().len()), (Sequence(5_000), 0));
+        let first = StartPlan::new(&Loaded::default(), BTreeSet::new(), seed(5_000));
+        assert_eq!((first.head.next(), first.accepted_epochs().len()), (Sequence(5_000), 0));
     }
 
     #[test]
-    fn a_clock_that_is_not_ahead_begins_a_history_that_has_another_name_and_keeps_all_positions() {
+    fn a_clock_that_is_not_ahead_begins_a_new_history_and_keeps_all_positions() {
         for clock in [0, 999, 1_000, CLOCK_MICROS_MAX] {
-            let plan = Plan::new(&marks(), BTreeSet::new(), seed(clock));
+            let plan = StartPlan::new(&marks(), BTreeSet::new(), seed(clock));
             assert_eq!(plan.head, Sequence(1_007), "clock {clock}");
-            assert_eq!(*plan.honoured(), [span(9, 1_007, Some(1_007)), span(1, 100, Some(140)), span(2, 200, Some(250))]);
+            assert_eq!(*plan.accepted_epochs(), [span(9, 1_007, Some(1_007)), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             assert_eq!(plan.stored_epochs(), [span(9, 1_007, None), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             // and the next start, whose clock is right again, continues this history
             let marks = Loaded { epochs: plan.stored_epochs(), covered: Sequence(1_020), ..marks() };
-            let next = Plan::new(&marks, BTreeSet::new(), seed(5_000));
-            assert_eq!((next.head.next(), next.honoured()[0]), (Sequence(5_000), span(9, 1_007, Some(1_020))));
+            let next = StartPlan::new(&marks, BTreeSet::new(), seed(5_000));
+            assert_eq!((next.head.next(), next.accepted_epochs()[0]), (Sequence(5_000), span(9, 1_007, Some(1_020))));
         }
     }
 
     #[test]
-    fn a_clock_that_is_behind_the_newest_contact_was_set_back() {
+    fn a_clock_behind_the_newest_contact_was_set_back() {
         let record = ClusterRecord { last_contact: Some(at(6_000)), ..ClusterRecord::default() };
         let marks = Loaded { clusters: vec![(ClusterName::parse("paris").unwrap(), record)], ..marks() };
-        let [before, behind] = [5_999, 6_001].map(|clock| Plan::new(&marks, BTreeSet::new(), seed(clock)));
+        let [before, behind] = [5_999, 6_001].map(|clock| StartPlan::new(&marks, BTreeSet::new(), seed(clock)));
         assert_eq!((before.is_new_history, before.head), (true, Sequence(1_007)));
         assert_eq!((behind.is_new_history, behind.head), (false, Sequence(6_000)));
     }
 
     #[test]
-    fn the_start_that_ended_is_vouched_for_as_far_as_was_recovered_and_earlier_ones_as_before() {
+    fn the_last_start_is_accepted_up_to_the_recovered_sequence() {
         let epochs = [span(1, 0, Some(90)), span(2, 100, None)];
         assert_eq!(vouched(&epochs, Sequence(103), Sequence(0)), [span(1, 0, Some(90)), span(2, 100, Some(103))]);
         assert_eq!(vouched(&epochs, Sequence(95), Sequence(0))[1], span(2, 100, Some(100)), "one without any change");
     }
 
     #[test]
-    fn starts_below_the_floor_are_not_honoured_and_no_more_than_can_be_kept_but_for_the_first() {
+    fn starts_below_the_floor_and_above_the_limit_are_dropped_except_the_first() {
         let all = [span(1, 0, Some(5)), span(2, 6, Some(8)), span(3, 10, None)];
         assert_eq!(vouched(&all, Sequence(12), Sequence(9)), [span(1, 0, Some(5)), span(3, 10, Some(12))]);
         let many: Vec<EpochSpan> = (1..=EPOCHS_MAX as u64 + 5).map(|number| span(number, number, Some(number))).collect();

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::SystemTime;
 
-use super::plan::{Plan, StartSeed};
-use crate::commit::{Published, first_reservation};
+use super::plan::{EpochSeed, StartPlan};
+use crate::commit::{MirrorSnapshot, first_reservation};
 use crate::feed::{Feed, Retention};
 use crate::model::{ClusterId, ClusterName, EntryKey, MaxConnectedClusters, Record, Rejection, Sequence};
 use crate::pack::Chunk;
@@ -23,8 +23,8 @@ use crate::wire::{self, Context};
 const DERIVED_NODES_MAX: usize = 1_024;
 
 /// A restored mirror, ready for the writer.
-pub(super) struct Restored {
-    pub(super) published: Published,
+pub(super) struct RestoredMirror {
+    pub(super) published: MirrorSnapshot,
     /// Last sequence that may be used before more are reserved.
     pub(super) reserved: Sequence,
     /// Decoded records that the store has in its log.
@@ -32,26 +32,26 @@ pub(super) struct Restored {
     pub(super) restored_count: u64,
     pub(super) damaged_count: u64,
     /// Groups that could not be stored yet, and the reason. A full disk stops storing, not serving.
-    pub(super) owed: Option<(Group, StoreError)>,
+    pub(super) unstored: Option<(Group, StoreError)>,
 }
 
 /// Loads the store and reserves the first block of sequences. It keeps the plan of the early
-/// answers (`begun`) if that turns out to be right, and otherwise plans with `fresh`.
+/// answers (`early_plan`) if that turns out to be right, and otherwise plans with `fresh`.
 pub(super) fn restore(
     store: &Store,
     max: MaxConnectedClusters,
     retention: Retention,
-    begun: Option<Plan>,
-    fresh: StartSeed,
-) -> Result<Restored, StoreError> {
+    early_plan: Option<StartPlan>,
+    fresh: EpochSeed,
+) -> Result<RestoredMirror, StoreError> {
     let mut loaded = store.load()?;
     let (restored_count, damaged_count) = (loaded.record_count(), loaded.damaged_count);
-    let decoder = Decoder::new(&loaded, max);
+    let decoder = RecordDecoder::new(&loaded, max);
     decoder.decode_all(&mut loaded.changed);
     let known: Vec<Arc<Record>> = loaded.changed.values().flatten().cloned().collect();
     let clusters = known_clusters(&loaded);
-    let plan = begun.filter(|begun| Plan::new(&loaded, clusters.clone(), begun.seed).goes_on(begun));
-    let plan = plan.unwrap_or_else(|| Plan::new(&loaded, clusters, fresh));
+    let plan = early_plan.filter(|early_plan| StartPlan::new(&loaded, clusters.clone(), early_plan.seed).is_equivalent(early_plan));
+    let plan = plan.unwrap_or_else(|| StartPlan::new(&loaded, clusters, fresh));
     if plan.is_new_history && loaded.sequence_reserved > Sequence(0) {
         tracing::warn!(
             "the clock of this machine is behind the newest time in the store: clients of --etcd-listen get a new cluster id and list again at each start until it has caught up; correct the clock, unless it was fast before"
@@ -61,19 +61,19 @@ pub(super) fn restore(
     let reserved = first_reservation(plan.head);
     let epochs = plan.stored_epochs();
     let group = Group { epochs: Some(epochs), covered: Some(plan.head), sequence_reserved: Some(reserved), ..Group::default() };
-    let mut owed = None;
-    keep(store, group, &mut owed);
+    let mut unstored = None;
+    persist_group(store, group, &mut unstored);
     let derived = loaded.derived == Some(DERIVATION);
     let mut published = publish(loaded, &plan, retention);
-    let reserved = if derived { reserved } else { rederive(store, &mut published, &mut owed) };
-    Ok(Restored { published, reserved, known, restored_count, damaged_count, owed })
+    let reserved = if derived { reserved } else { rederive(store, &mut published, &mut unstored) };
+    Ok(RestoredMirror { published, reserved, known, restored_count, damaged_count, unstored })
 }
 
-/// Stores a group. After a failure, the group and all later ones are merged into `owed`, because
-/// the log must not have gaps.
-fn keep(store: &Store, mut group: Group, owed: &mut Option<(Group, StoreError)>) {
+/// Stores a group. After a failure, the group and all later ones are merged into `unstored`,
+/// because the log must not have gaps.
+fn persist_group(store: &Store, mut group: Group, unstored: &mut Option<(Group, StoreError)>) {
     store.log().append(&mut group);
-    let outcome = match owed.take() {
+    let outcome = match unstored.take() {
         Some((before, error)) => {
             group.merge_older(before);
             Err(error)
@@ -81,13 +81,13 @@ fn keep(store: &Store, mut group: Group, owed: &mut Option<(Group, StoreError)>)
         None => store.apply(&group),
     };
     if let Err(error) = outcome {
-        *owed = Some((group, error));
+        *unstored = Some((group, error));
     }
 }
 
 /// Updates the entries derived from nodes if the store has none (earlier versions), derived them by
 /// other rules, or lost some. The updates are ordinary changes. Returns the last reserved sequence.
-fn rederive(store: &Store, published: &mut Published, owed: &mut Option<(Group, StoreError)>) -> Sequence {
+fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option<(Group, StoreError)>) -> Sequence {
     let keys = published.view.keys_to_rederive();
     if !keys.is_empty() {
         tracing::info!(nodes = keys.len(), "deriving ipcache entries from nodes");
@@ -109,7 +109,7 @@ fn rederive(store: &Store, published: &mut Published, owed: &mut Option<(Group, 
         let last = pieces.peek().is_none();
         // the mark comes last: without it, the next start derives everything again
         group.derived = last.then_some(DERIVATION);
-        keep(store, group, owed);
+        persist_group(store, group, unstored);
         if last {
             return reserved;
         }
@@ -136,7 +136,7 @@ fn known_clusters(loaded: &Loaded) -> BTreeSet<ClusterName> {
     known
 }
 
-fn publish(loaded: Loaded, plan: &Plan, retention: Retention) -> Published {
+fn publish(loaded: Loaded, plan: &StartPlan, retention: Retention) -> MirrorSnapshot {
     let mut view = plan.view(&loaded);
     view.restore_chunks(loaded.chunks);
     restore_changed(&mut view, loaded.changed);
@@ -145,7 +145,7 @@ fn publish(loaded: Loaded, plan: &Plan, retention: Retention) -> Published {
         feed.restore_tombstone(sequence, tombstone);
     }
     feed.restore_floor(loaded.floor);
-    Published { view, feed, epoch: plan.seed.epoch, earlier: plan.honoured() }
+    MirrorSnapshot { view, feed, epoch: plan.seed.epoch, earlier: plan.accepted_epochs() }
 }
 
 /// Applies the changes since the chunks were packed.
@@ -160,12 +160,12 @@ pub(super) fn restore_changed(view: &mut View, changed: BTreeMap<EntryKey, Optio
 
 /// Decodes the objects of stored records.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub(super) struct RecordDecoder {
     ids: BTreeMap<ClusterName, ClusterId>,
     max: MaxConnectedClusters,
 }
 
-impl Decoder {
+impl RecordDecoder {
     pub(super) fn new(loaded: &Loaded, max: MaxConnectedClusters) -> Self {
         let ids = loaded.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.config.as_ref()?.id)));
         Self { ids: ids.collect(), max }

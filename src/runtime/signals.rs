@@ -39,20 +39,20 @@ pub struct Signals {
 
 /// Tasks that SIGHUP wakes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reread {
+pub(super) struct ReloadTriggers {
     /// Wakes the reload of the token and the certificates.
     pub(super) api: Arc<Notify>,
     /// Wakes the scan of the config directory.
     pub(super) directory: Arc<Notify>,
 }
 
-/// Request of a signal.
+/// Action that a signal requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum SignalRequest {
     /// End the process: SIGTERM or SIGINT.
     End,
     /// Read files again: SIGHUP.
-    Reread,
+    Reload,
 }
 
 impl StartSignals {
@@ -96,27 +96,27 @@ impl Signals {
     }
 
     /// Waits for a signal that ends the process. Meanwhile passes SIGHUP on.
-    pub(super) async fn end(&mut self, reread: &Reread) {
-        while self.next().await == Asked::Reread {
-            reread.all();
+    pub(super) async fn end(&mut self, reload: &ReloadTriggers) {
+        while self.next().await == SignalRequest::Reload {
+            reload.notify_all();
         }
     }
 
     /// Waits for the next signal.
-    pub async fn next(&mut self) -> Asked {
+    pub async fn next(&mut self) -> SignalRequest {
         if std::mem::take(&mut self.early_hangup) {
-            return Asked::Reread;
+            return SignalRequest::Reload;
         }
         tokio::select! {
-            _ = self.terminate.recv() => Asked::End,
-            _ = self.interrupt.recv() => Asked::End,
-            _ = self.hangup.recv() => Asked::Reread,
+            _ = self.terminate.recv() => SignalRequest::End,
+            _ = self.interrupt.recv() => SignalRequest::End,
+            _ = self.hangup.recv() => SignalRequest::Reload,
         }
     }
 }
 
-impl Reread {
-    fn all(&self) {
+impl ReloadTriggers {
+    fn notify_all(&self) {
         tracing::info!("SIGHUP: reading the token, the certificates and the config directory again");
         self.api.notify_one();
         self.directory.notify_one();

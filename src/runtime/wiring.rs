@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::signals::Reread;
+use super::signals::ReloadTriggers;
 use super::{OpenedStore, early};
 use crate::api::{ApiOptions, BoundApi};
 use crate::clustermesh::{ClusterBounds, DirectoryOptions, LocalEtcd, MeshOptions, Timing};
@@ -15,7 +15,7 @@ use crate::commit::DecodedBudget;
 use crate::config::{KvstoreOptions, Settings};
 use crate::etcd_api::EtcdOptions;
 use crate::feed::Retention;
-use crate::handle::{ClusterFiles, DiskBytes, Early, StoreReport};
+use crate::handle::{ClientFileLocation, DiskBytes, EarlyLookup, StoreReport};
 use crate::model::MaxConnectedClusters;
 use crate::server::{ConnectionLimits, TlsFiles};
 use crate::store::{Opened, PartialStore, Store, StoreError, disk_bytes as measure};
@@ -25,7 +25,7 @@ use cilium_kvstore::ClientOptions;
 /// milliseconds.
 const DIRECTORY_DEBOUNCE: Duration = Duration::from_millis(100);
 
-pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usize) -> ApiOptions {
+pub(super) fn api_options(settings: &Settings, reload: &ReloadTriggers, descriptors: usize) -> ApiOptions {
     let security = &settings.security;
     let limits = ConnectionLimits::default();
     let tls = security.tls_cert.clone().zip(security.tls_key.clone());
@@ -35,7 +35,7 @@ pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usi
         allowed_hosts: settings.allowed_hosts.clone(),
         token_file: security.token_file.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: security.client_ca.clone() }),
-        reread: Arc::clone(&reread.api),
+        reread: Arc::clone(&reload.api),
         on_problem: settings.on_problem.clone(),
         limits: ConnectionLimits { count_max: limits.count_max.min(descriptors), ..limits },
     }
@@ -48,14 +48,14 @@ pub(super) fn etcd_options(settings: &Settings, bound: &BoundApi, stop: Cancella
     Some(EtcdOptions { restricted, urls: vec![url], scans: bound.scans(), stop })
 }
 
-pub(super) fn directory_options(settings: &Settings, reread: &Reread) -> DirectoryOptions {
+pub(super) fn directory_options(settings: &Settings, reload: &ReloadTriggers) -> DirectoryOptions {
     DirectoryOptions {
         path: settings.clustermesh_config.clone(),
         own_cluster: settings.cluster_name.clone(),
         debounce: DIRECTORY_DEBOUNCE,
         rescan_interval: settings.timing.config_rescan_interval,
         remind_interval: settings.timing.cluster.remind_interval,
-        rescan: Arc::clone(&reread.directory),
+        rescan: Arc::clone(&reload.directory),
     }
 }
 
@@ -115,8 +115,8 @@ pub(super) fn store_report(opened: &Opened) -> StoreReport {
 }
 
 /// Returns the location of the client files, and whether there must be any.
-pub(super) fn cluster_files(settings: &Settings) -> ClusterFiles {
-    ClusterFiles {
+pub(super) fn cluster_files(settings: &Settings) -> ClientFileLocation {
+    ClientFileLocation {
         directory: settings.clustermesh_config.clone(),
         may_be_none: settings.allow_no_clusters,
         wait: settings.timing.no_clusters_wait,
@@ -128,16 +128,15 @@ pub(super) fn disk_bytes(settings: &Settings) -> DiskBytes {
     DiskBytes::new(move || measure(&directory))
 }
 
-/// Arguments for opening the store.
-pub(super) struct Opening {
+pub(super) struct StoreOpenOptions {
     pub(super) directory: PathBuf,
     pub(super) wait: Duration,
     pub(super) max_connected_clusters: MaxConnectedClusters,
     pub(super) retention: Retention,
 }
 
-pub(super) fn opening(settings: &Settings) -> Opening {
-    Opening {
+pub(super) fn store_open_options(settings: &Settings) -> StoreOpenOptions {
+    StoreOpenOptions {
         directory: settings.data_dir.clone(),
         wait: settings.timing.store_lock_wait,
         max_connected_clusters: settings.max_connected_clusters,
@@ -145,17 +144,17 @@ pub(super) fn opening(settings: &Settings) -> Opening {
     }
 }
 
-impl Opening {
+impl StoreOpenOptions {
     /// Opens the store. As soon as questions can be answered early, it sends the early mirror.
-    pub(super) fn open(self, early: watch::Sender<Option<Arc<dyn Early>>>) -> Result<OpenedStore, StoreError> {
+    pub(super) fn open(self, early: watch::Sender<Option<Arc<dyn EarlyLookup>>>) -> Result<OpenedStore, StoreError> {
         let Self { directory, wait, max_connected_clusters, retention } = self;
-        let mut begun = None;
+        let mut early_plan = None;
         let mut offer = |partial: Option<PartialStore>| {
-            let (mirror, start) = partial.and_then(|partial| early::begin(partial, max_connected_clusters, retention)).unzip();
-            begun = start;
-            early.send_replace(mirror.map(|mirror| Arc::new(mirror) as Arc<dyn Early>));
+            let (mirror, start) = partial.and_then(|partial| early::prepare(partial, max_connected_clusters, retention)).unzip();
+            early_plan = start;
+            early.send_replace(mirror.map(|mirror| Arc::new(mirror) as Arc<dyn EarlyLookup>));
         };
         let (store, opened) = Store::open_offering(&directory, wait, &mut offer)?;
-        Ok(OpenedStore { store, opened, begun, early })
+        Ok(OpenedStore { store, opened, early_plan, early })
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use cilium_kvstore::allocator::{Allocator, AllocatorKey, AllocatorOptions, CollectionLimits, EtcdBackend, Id, IdRange, StaleIds};
 use tokio::task::JoinSet;
 
-use super::uses::Uses;
+use super::uses::UseModel;
 use super::{BASE, Node, content, options, range, session};
 use crate::harness::etcd::Etcd;
 
@@ -37,7 +37,7 @@ async fn numbers(etcd: &Etcd, cluster: usize) -> Vec<Id> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_clusters_in_one_etcd_do_not_touch_each_other() {
     let etcd = Etcd::start().await;
-    let uses: [Arc<Mutex<Uses>>; 2] = Default::default();
+    let uses: [Arc<Mutex<UseModel>>; 2] = Default::default();
     let mut nodes = Vec::new();
     let mut workers = JoinSet::new();
     for (cluster, uses) in uses.iter().enumerate() {

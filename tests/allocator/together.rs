@@ -12,7 +12,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::task::JoinSet;
 
-use super::uses::Uses;
+use super::uses::UseModel;
 use super::{BASE, Node, TTL, key, options, range, session};
 use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
@@ -46,7 +46,7 @@ fn restart_interval(count: usize) -> Duration {
 #[derive(Clone)]
 struct Run {
     begin: Instant,
-    uses: Arc<Mutex<Uses>>,
+    uses: Arc<Mutex<UseModel>>,
     next: Arc<AtomicUsize>,
     reused: Arc<AtomicUsize>,
 }

@@ -8,7 +8,7 @@ use crate::dto::objects::global_services::{
     BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
 };
 use crate::dto::text::non_empty;
-use crate::handle::{self, LargeService, MergedExports, Origin, Reading, Selected, ServiceEntry, ServiceShare, SourceMeta};
+use crate::handle::{self, LargeService, MergedExports, Origin, Reading, SelectedBackends, ServiceEntry, ServiceShare, SourceMeta};
 use crate::model::{ClusterName, Kind};
 
 /// Cluster and affinity for which backends are selected.
@@ -170,7 +170,7 @@ impl From<&handle::ExportConflict> for ExportConflict {
 }
 
 impl BackendSelection {
-    fn new(selector: &BackendSelector, selected: &Selected) -> Self {
+    fn new(selector: &BackendSelector, selected: &SelectedBackends) -> Self {
         Self {
             from: selector.from.to_string(),
             affinity: selector.affinity.api_name().into(),

@@ -33,7 +33,7 @@ impl Status {
                 readable: directory.readable,
                 error: directory.error,
                 invalid_files: directory.invalid,
-                no_clusters: handle.no_clusters().map(|none| none.reason),
+                no_clusters: handle.missing_clusters().map(|none| none.reason),
             },
             store: StoreStatus::new(handle),
             stale_files: files.states().filter_map(|(name, failure)| Some((name.into(), failure?))).collect(),

@@ -16,7 +16,7 @@ use super::change_router::GroupMember;
 use super::encode::Encoder;
 use super::group::GroupKey;
 use super::stream_metrics::{ClientBacklog, EncodedScan};
-use crate::handle::{LookBounds, Reading, Slice, Subscription};
+use crate::handle::{BatchLimits, Reading, Subscription, WorkSlice};
 
 /// A stream that reads from snapshots, without a group.
 #[derive(Debug)]
@@ -49,11 +49,11 @@ impl CatchUp {
         &mut self,
         streams: &StreamContext,
         backlog: &ClientBacklog,
-        bounds: LookBounds,
+        bounds: BatchLimits,
         reading: &Reading,
     ) -> CatchUpOutcome {
         let Self { key, subscription } = self;
-        let chunks = subscription.tell_up_to(reading, bounds, |items, bytes| {
+        let chunks = subscription.encode_next(reading, bounds, |items, bytes| {
             streams.stream_metrics.count_items(items, |items| Encoder::encoded(key.encoding, items, bytes, reading))
         });
         let encoded = backlog.charge(chunks.into_iter().flatten().collect());
@@ -67,8 +67,8 @@ impl CatchUp {
         let (streams, backlog) = (streams.clone(), backlog.clone());
         let stop = Box::pin(streams.stop.clone().cancelled_owned());
         let scanner = streams.scans.admit_stream(backlog.client());
-        let scan = move |catch_up: &mut Box<Self>, slice: &mut Slice| {
-            slice.look();
+        let scan = move |catch_up: &mut Box<Self>, slice: &mut WorkSlice| {
+            slice.count_row();
             let Some(reading) = streams.handle.try_reading() else { return CatchUpOutcome::NotLoaded };
             let Some(bounds) = backlog.scan_bounds() else { return CatchUpOutcome::NoMemory };
             catch_up.scan(&streams, &backlog, bounds, &reading)

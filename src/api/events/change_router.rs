@@ -1,7 +1,7 @@
 //! Router of changes to groups of readers, with a common tick.
 //!
 //! Readers with the same filter and format are in one group. One task routes changes while there
-//! are groups. It finds the groups of a change by [`Facet`], so
+//! are groups. It finds the groups of a change by [`FilterTerm`], so
 //! that a change costs nothing for filters that it cannot match, and wakes their readers. The pause
 //! after a tick depends on the cost of the tick: writes are coalesced under load, and nothing waits
 //! when there is little to do. While readers are still busy with the last tick, new changes are
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::conflation::{RoutedChange, conflate};
 use super::group::{GroupKey, GroupMembership, GroupRead, GroupsState, StreamGroup};
-use crate::handle::{Facet, Follower, Handle, Reading, concerns_all, facets_of};
+use crate::handle::{FilterTerm, Follower, Handle, Reading, filter_terms_of, may_match_any_filter};
 use crate::model::{Position, Sequence};
 
 /// Cost of one delivery: 7 to 12 µs of CPU time, nearly all of it for the write
@@ -100,7 +100,7 @@ struct RouterState {
 #[derive(Debug, Default)]
 struct RoutingTable {
     groups: HashMap<GroupKey, Arc<StreamGroup>>,
-    by_facet: HashMap<Facet, Vec<Arc<StreamGroup>>>,
+    by_facet: HashMap<FilterTerm, Vec<Arc<StreamGroup>>>,
     is_ticking: bool,
 }
 
@@ -318,14 +318,14 @@ enum RoutingEnd {
 impl RoutingTable {
     fn add(&mut self, group: &Arc<StreamGroup>) {
         self.groups.insert(group.key.clone(), Arc::clone(group));
-        for facet in group.key.filter.facets() {
+        for facet in group.key.filter.terms() {
             self.by_facet.entry(facet).or_default().push(Arc::clone(group));
         }
     }
 
     fn remove(&mut self, group: &Arc<StreamGroup>) {
         self.groups.remove(&group.key);
-        for facet in group.key.filter.facets() {
+        for facet in group.key.filter.terms() {
             if let Some(groups) = self.by_facet.get_mut(&facet) {
                 groups.retain(|other| !Arc::ptr_eq(other, group));
                 if groups.is_empty() {
@@ -342,11 +342,11 @@ impl RoutingTable {
                 woken.push(Arc::clone(group));
             }
         };
-        if concerns_all(announcement) {
+        if may_match_any_filter(announcement) {
             self.groups.values().for_each(&mut push);
             return;
         }
-        facets_of(announcement, |facet| self.by_facet.get(facet).into_iter().flatten().for_each(&mut push));
+        filter_terms_of(announcement, |facet| self.by_facet.get(facet).into_iter().flatten().for_each(&mut push));
     }
 }
 

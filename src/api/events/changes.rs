@@ -3,7 +3,7 @@
 //!
 //! Each answer has its own [`Subscription`]. It begins where the last one ended, and ends when
 //! there are events or the wait is over. `nextPosition` has all state of the client: a position, or
-//! a [`Place`] inside a snapshot.
+//! a [`ResumePoint`] inside a snapshot.
 
 use std::time::Duration;
 
@@ -29,7 +29,10 @@ use crate::api::problem::Problem;
 use crate::api::query::{ChangesQuery, OnExpired, Parameters, StreamQuery};
 use crate::dto::events::{Changes, WatchEvent};
 use crate::dto::problem::ProblemDocument;
-use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};
+use crate::handle::{
+    BatchLimits, CatchUpStage, EncodedByteCount, Reading, ResetReason, ResumePoint, StreamEvent, StreamStart, Subscription, SyncMode,
+    WorkSlice,
+};
 use crate::model::{EntryKey, Sequence};
 
 /// Maximum wait for an answer, in seconds (docs/use/api/streams.md): the idle time after which
@@ -42,7 +45,7 @@ const WAIT_SECONDS_MAX: u32 = 60;
 /// at most 1.5 MiB, etcd's limit for a value.
 const ANSWER_BYTES_MAX: usize = PAGE_BYTES_MAX;
 
-/// Prefix of an encoded [`Place`]. It distinguishes a place from a position.
+/// Prefix of an encoded [`ResumePoint`]. It distinguishes a place from a position.
 const PLACE_PREFIX: &str = "c1.";
 
 /// Encoded result of one part of a scan.
@@ -116,13 +119,13 @@ pub(crate) async fn list_changes(
     check_stream_age(parts.meta_options, &filter, &reading)?;
     if parts.on_expired == OnExpired::Fail {
         match (&place, &start) {
-            (Some(place), _) => Subscription::check_place(place, &filter, &reading).map_err(expired)?,
-            (None, Start::After(position)) => Subscription::check_position(*position, &filter, &reading).map_err(expired)?,
-            (None, Start::Now | Start::Snapshot) => {}
+            (Some(place), _) => Subscription::check_resume_point(place, &filter, &reading).map_err(expired)?,
+            (None, StreamStart::After(position)) => Subscription::check_position(*position, &filter, &reading).map_err(expired)?,
+            (None, StreamStart::Now | StreamStart::Snapshot) => {}
         }
     }
     let subscription = match &place {
-        Some(place) => Subscription::resumed(filter, place, &reading),
+        Some(place) => Subscription::resume(filter, place, &reading),
         None => Subscription::new(filter, &start, &reading),
     };
     let response = ChangesResponse::new(subscription, streams.stream_metrics.clone(), limit);
@@ -171,9 +174,9 @@ impl LongPoll {
             }
         };
         let reading = reading.clone();
-        let scan = move |response: &mut ChangesResponse, slice: &mut Slice| {
-            slice.look();
-            response.add_events(&reading, LookBounds { changes: usize::MAX, bytes: ANSWER_BYTES_MAX })
+        let scan = move |response: &mut ChangesResponse, slice: &mut WorkSlice| {
+            slice.count_row();
+            response.add_events(&reading, BatchLimits { changes: usize::MAX, bytes: ANSWER_BYTES_MAX })
         };
         let (outcome, response) = scanner.run_slice(response, scan).await;
         outcome.map(|()| response)
@@ -206,10 +209,10 @@ impl ChangesResponse {
     }
 
     /// Adds events up to `bounds` and the answer's own limits.
-    fn add_events(&mut self, reading: &Reading, bounds: LookBounds) -> Result<(), Problem> {
+    fn add_events(&mut self, reading: &Reading, bounds: BatchLimits) -> Result<(), Problem> {
         let (changes, bytes) = (self.limit - self.change_count, ANSWER_BYTES_MAX - self.events.len());
-        let bounds = LookBounds { changes: changes.min(bounds.changes), bytes: bytes.min(bounds.bytes) };
-        for encoded in self.subscription.tell_up_to(reading, bounds, |items, bytes| EncodedEvents::encode(items, bytes, reading)) {
+        let bounds = BatchLimits { changes: changes.min(bounds.changes), bytes: bytes.min(bounds.bytes) };
+        for encoded in self.subscription.encode_next(reading, bounds, |items, bytes| EncodedEvents::encode(items, bytes, reading)) {
             let encoded = encoded?;
             if let Some(reason) = encoded.reset {
                 self.events.clear();
@@ -235,10 +238,10 @@ impl ChangesResponse {
                 Some(count) => (SyncMode::Snapshot, count),
                 None => (SyncMode::Replay, self.change_count as u64),
             };
-            let synced = Item::Synced { mode, count, position: self.subscription.position(reading) };
+            let synced = StreamEvent::Synced { mode, count, position: self.subscription.position(reading) };
             append(&mut self.events, &WatchEvent::of(&synced, reading, &ClusterIdCache::new(reading)))?;
         }
-        let next_position = match self.subscription.place(reading) {
+        let next_position = match self.subscription.resume_point(reading) {
             Some(place) => encode_place(&place, fingerprint),
             None => self.subscription.position(reading).to_string(),
         };
@@ -251,18 +254,18 @@ impl ChangesResponse {
 
 impl EncodedEvents {
     /// Encodes items as they are produced, so that none of them is retained.
-    fn encode(items: &mut dyn Iterator<Item = Item>, bytes: &ByteCount, reading: &Reading) -> Result<Self, Problem> {
+    fn encode(items: &mut dyn Iterator<Item = StreamEvent>, bytes: &EncodedByteCount, reading: &Reading) -> Result<Self, Problem> {
         let ids = ClusterIdCache::new(reading);
         let mut encoded = Self::default();
         let mut outcome = Ok(());
         for item in items {
             match &item {
-                Item::Reset(reason) => encoded = Self { reset: Some(*reason), ..Self::default() },
-                Item::Synced { mode, count, .. } => {
+                StreamEvent::Reset(reason) => encoded = Self { reset: Some(*reason), ..Self::default() },
+                StreamEvent::Synced { mode, count, .. } => {
                     encoded.synced = Some((*mode == SyncMode::Snapshot).then_some(*count));
                     continue;
                 }
-                Item::Upsert { .. } | Item::Patch { .. } | Item::Delete { .. } => encoded.change_count += 1,
+                StreamEvent::Upsert { .. } | StreamEvent::Patch { .. } | StreamEvent::Delete { .. } => encoded.change_count += 1,
             }
             let before = encoded.events.len();
             outcome = outcome.and(append(&mut encoded.events, &WatchEvent::of(&item, reading, &ids)));
@@ -292,37 +295,37 @@ fn wait(seconds: Option<u32>) -> Result<Duration, Problem> {
     Ok(Duration::from_secs(seconds.into()))
 }
 
-fn same_filters(fingerprint: &str, place: Place, query: &Parameters<ChangesQuery>) -> Result<Place, Problem> {
+fn same_filters(fingerprint: &str, place: ResumePoint, query: &Parameters<ChangesQuery>) -> Result<ResumePoint, Problem> {
     let other =
         "continues a snapshot with other filters: use the same filters as in the previous request, or start again with snapshot=true";
     if fingerprint == query.fingerprint { Ok(place) } else { Err(Problem::bad_parameter("after", other)) }
 }
 
 /// Encodes a place as text, with the fingerprint of its filters.
-fn encode_place(place: &Place, fingerprint: &str) -> String {
-    let Place { sent, seen, mode, stage, count } = place;
+fn encode_place(place: &ResumePoint, fingerprint: &str) -> String {
+    let ResumePoint { sent, seen, mode, stage, count } = place;
     let mode = sync_mode(*mode);
     let (stage, key) = match stage {
-        Stage::Scan(None) => ("begin", String::new()),
-        Stage::Scan(Some(key)) => ("scan", PAGE_STARTS.shorten(&key.to_string())),
-        Stage::Replay => ("replay", String::new()),
+        CatchUpStage::Scan(None) => ("begin", String::new()),
+        CatchUpStage::Scan(Some(key)) => ("scan", PAGE_STARTS.shorten(&key.to_string())),
+        CatchUpStage::Replay => ("replay", String::new()),
     };
     format!("{PLACE_PREFIX}{}", URL_SAFE_NO_PAD.encode(format!("{fingerprint}\n{sent}\n{seen}\n{count}\n{mode}\n{stage}\n{key}")))
 }
 
 /// Decodes the fingerprint and the place. `None` if the text is not a place; it is then a malformed
 /// position.
-fn decode_place(text: &str) -> Option<(String, Place)> {
+fn decode_place(text: &str) -> Option<(String, ResumePoint)> {
     let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text.strip_prefix(PLACE_PREFIX)?).ok()?).ok()?;
     let mut parts = text.splitn(7, '\n');
     let mut part = || parts.next();
     let (fingerprint, sent, seen, count) = (part()?, part()?.parse().ok()?, part()?.parse().ok()?, part()?.parse().ok()?);
     let mode = [SyncMode::Snapshot, SyncMode::Replay].into_iter().zip([part()?; 2]).find(|(mode, name)| sync_mode(*mode) == *name)?.0;
     let stage = match (part()?, part()?) {
-        ("begin", "") => Stage::Scan(None),
-        ("scan", start) => Stage::Scan(Some(EntryKey::from_cache_form(&PAGE_STARTS.expand(start)?)?)),
-        ("replay", "") => Stage::Replay,
+        ("begin", "") => CatchUpStage::Scan(None),
+        ("scan", start) => CatchUpStage::Scan(Some(EntryKey::from_cache_form(&PAGE_STARTS.expand(start)?)?)),
+        ("replay", "") => CatchUpStage::Replay,
         _ => return None,
     };
-    Some((fingerprint.to_owned(), Place { sent, seen, mode, stage, count }))
+    Some((fingerprint.to_owned(), ResumePoint { sent, seen, mode, stage, count }))
 }

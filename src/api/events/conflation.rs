@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use crate::api::tests::fixture::{key, pod};
     use crate::feed::Version;
-    use crate::handle::{Filter, Item};
+    use crate::handle::{Filter, StreamEvent};
     use crate::model::{Kind, Object};
 
     fn change(sequence: u64, name: &str, old: Option<u32>, new: Option<u32>) -> Arc<Announcement> {
@@ -128,15 +128,15 @@ mod tests {
                     })
                     .collect();
                 for routed in conflate(after, changes.iter()) {
-                    match Item::told(&filter, &routed.announcement, routed.position(Epoch(1))) {
-                        Some(Item::Upsert { key, object, .. }) => {
+                    match StreamEvent::of_change(&filter, &routed.announcement, routed.position(Epoch(1))) {
+                        Some(StreamEvent::Upsert { key, object, .. }) => {
                             assert_ne!(
                                 reader_state.insert(key.name.to_string(), Arc::clone(&object)),
                                 Some(object),
                                 "seed {seed}: no state is sent twice"
                             );
                         }
-                        Some(Item::Delete { key, .. }) => {
+                        Some(StreamEvent::Delete { key, .. }) => {
                             assert!(reader_state.remove(&*key.name).is_some(), "seed {seed}: the reader had the key")
                         }
                         Some(other) => panic!("{other:?}"),

@@ -11,7 +11,7 @@ use crate::dto::objects::Backend;
 use crate::dto::status::ClusterAge;
 use crate::dto::streamed::StreamedObject;
 use crate::dto::text::text_of;
-use crate::handle::{BackendsPatch, ByteCount, Departure, Item, Reading, ResetReason, SyncMode};
+use crate::handle::{BackendsPatch, DeleteCause, EncodedByteCount, Reading, ResetReason, StreamEvent, SyncMode};
 use crate::model::{DeleteReason, EntryKey, Kind, Position, ReaderPosition, Revision};
 
 /// Size in bytes at which a chunk is sent. A write costs 7 to 12 µs at any size
@@ -92,20 +92,20 @@ impl WatchEvent {
         Self { kind: Some(key.kind.api_name().into()), key: Some(text_of(key, KEY_LENGTH)), meta: Some(meta), ..Self::new(event_type) }
     }
 
-    pub(super) fn of(item: &Item, reading: &Reading, ids: &ClusterIdCache<'_>) -> Self {
+    pub(super) fn of(item: &StreamEvent, reading: &Reading, ids: &ClusterIdCache<'_>) -> Self {
         match item {
-            Item::Reset(reason) => Self { reason: Some(reset_reason(*reason).into()), ..Self::new("reset") },
-            Item::Upsert { key, object, revision, position } => {
+            StreamEvent::Reset(reason) => Self { reason: Some(reset_reason(*reason).into()), ..Self::new("reset") },
+            StreamEvent::Upsert { key, object, revision, position } => {
                 let event_type = if key.kind == Kind::Cluster { "cluster" } else { "upsert" };
                 Self { object: Some(StreamedObject::new(key, object, ids)), ..Self::about(event_type, key, *revision, *position) }
             }
-            Item::Patch { key, patch, revision, position } => {
+            StreamEvent::Patch { key, patch, revision, position } => {
                 Self { backends: Some(patch.into()), ..Self::about("patch", key, *revision, *position) }
             }
-            Item::Delete { key, reason, position } => {
+            StreamEvent::Delete { key, reason, position } => {
                 Self { reason: Some(departure(*reason).into()), ..Self::about("delete", key, None, *position) }
             }
-            Item::Synced { mode, count, position } => {
+            StreamEvent::Synced { mode, count, position } => {
                 Self { mode: Some(sync_mode(*mode).into()), count: Some(*count), ..Self::mark("synced", *position, reading) }
             }
         }
@@ -130,7 +130,12 @@ impl Encoder {
 
     /// Encodes items in chunks of about 64 KiB and counts their bytes in `bytes`. Each item is
     /// dropped once it is encoded.
-    pub(super) fn encoded(encoding: Encoding, items: impl Iterator<Item = Item>, bytes: &ByteCount, reading: &Reading) -> Vec<Bytes> {
+    pub(super) fn encoded(
+        encoding: Encoding,
+        items: impl Iterator<Item = StreamEvent>,
+        bytes: &EncodedByteCount,
+        reading: &Reading,
+    ) -> Vec<Bytes> {
         let (mut encoder, ids) = (Self::new(encoding), ClusterIdCache::new(reading));
         for item in items {
             bytes.add(encoder.item(&item, reading, &ids));
@@ -139,7 +144,7 @@ impl Encoder {
     }
 
     /// Adds an item. Returns its size in bytes.
-    pub(super) fn item(&mut self, item: &Item, reading: &Reading, ids: &ClusterIdCache<'_>) -> usize {
+    pub(super) fn item(&mut self, item: &StreamEvent, reading: &Reading, ids: &ClusterIdCache<'_>) -> usize {
         let before = self.open.len();
         self.event(&WatchEvent::of(item, reading, ids)) - before
     }
@@ -210,12 +215,12 @@ pub(super) const fn sync_mode(mode: SyncMode) -> &'static str {
 }
 
 /// Returns the name of a delete reason in the API.
-const fn departure(reason: Departure) -> &'static str {
+const fn departure(reason: DeleteCause) -> &'static str {
     match reason {
-        Departure::Gone(DeleteReason::Deleted) => "deleted",
-        Departure::Gone(DeleteReason::ClusterRemoved) => "clusterRemoved",
-        Departure::LeftFilter => "leftFilter",
-        Departure::Unknown => "unknown",
+        DeleteCause::Deleted(DeleteReason::Deleted) => "deleted",
+        DeleteCause::Deleted(DeleteReason::ClusterRemoved) => "clusterRemoved",
+        DeleteCause::LeftFilter => "leftFilter",
+        DeleteCause::Unknown => "unknown",
     }
 }
 

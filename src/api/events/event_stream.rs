@@ -24,7 +24,7 @@ use super::stream_metrics::{EncodedScan, StreamMeter};
 use super::{SHORT, StreamContext};
 use crate::admission::StreamPermit;
 use crate::api::problem::{Problem, ProblemCode};
-use crate::handle::{LookBounds, Subscription};
+use crate::handle::{BatchLimits, Subscription};
 use crate::server::WRITE_TIMEOUT;
 
 /// Maximum interval between bookmarks (docs/use/api/streams.md): well below the 60 s after which
@@ -174,7 +174,7 @@ impl EventStream {
         let (streams, backlog) = (&self.streams, self.meter.backlog());
         match streams.handle.try_reading() {
             Some(reading) if catch_up.subscription.lacks_at_most(SHORT, &reading) => {
-                let bounds = LookBounds { bytes: SHORT.bytes.min(bounds.bytes), ..bounds };
+                let bounds = BatchLimits { bytes: SHORT.bytes.min(bounds.bytes), ..bounds };
                 let outcome = catch_up.scan(streams, backlog, bounds, &reading);
                 self.handle_outcome(due, outcome, catch_up)
             }
@@ -213,7 +213,7 @@ impl EventStream {
 
     /// Returns the limits of a scan. Returns `None` without free memory; the task is then woken for
     /// the next check.
-    fn poll_scan_bounds(&mut self, context: &mut Context<'_>) -> Option<LookBounds> {
+    fn poll_scan_bounds(&mut self, context: &mut Context<'_>) -> Option<BatchLimits> {
         loop {
             if let Some(bounds) = self.meter.backlog().scan_bounds() {
                 self.memory_check = None;

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use super::conflation::RoutedChange;
 use super::encode::{CHUNK_BYTES, Encoder, Encoding};
 use crate::api::dto::objects::ClusterIdCache;
-use crate::handle::{Filter, Item, Reading};
+use crate::handle::{Filter, Reading, StreamEvent};
 use crate::model::Sequence;
 
 /// Maximum number of changes that wait to be encoded in a group.
@@ -319,8 +319,8 @@ impl StreamGroup {
             && let Some(routed) = buffer.pending.pop_front()
         {
             let announcement = &routed.announcement;
-            if let Some(item) = Item::told(&self.key.filter, announcement, routed.position(epoch)) {
-                let item = if self.key.patch { item.shortened(&self.key.filter, announcement) } else { item };
+            if let Some(item) = StreamEvent::of_change(&self.key.filter, announcement, routed.position(epoch)) {
+                let item = if self.key.patch { item.into_patch(&self.key.filter, announcement) } else { item };
                 self.groups_state.encoded.fetch_add(1, Ordering::Relaxed);
                 encoder.item(&item, reading, &ids);
                 let from = encoded.map_or(routed.start(), |(from, _)| from);

@@ -31,7 +31,7 @@ use super::query::{EventsQuery, OnExpired, Parameters, StreamQuery};
 use crate::admission::{Client, ScanExecutor, StreamLimiter, StreamPermit};
 use crate::api::render::accept::MediaType;
 use crate::dto::problem::ProblemDocument;
-use crate::handle::{Filter, Handle, LookBounds, Reading, ResetReason, Start, Subscription};
+use crate::handle::{BatchLimits, Filter, Handle, Reading, ResetReason, StreamStart, Subscription};
 use crate::model::{Kind, ReaderPosition};
 
 pub(crate) use change_router::{ChangeRouter, ConflationPolicy};
@@ -45,7 +45,7 @@ pub(crate) use stream_metrics::StreamMetrics;
 /// It takes less than a millisecond at about 4 µs per change. A change of an ipcache entry has
 /// about 0.6 KB with its old value, so the bytes are enough for 100 of them, or for one service
 /// with 400 backends.
-const SHORT: LookBounds = LookBounds { changes: 128, bytes: 64 << 10 };
+const SHORT: BatchLimits = BatchLimits { changes: 128, bytes: 64 << 10 };
 
 /// State shared by all streams. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -99,13 +99,13 @@ pub(crate) async fn watch_events(
     let start = match last_event_id(&headers) {
         // an EventSource stops for good after an error, so a header that cannot be parsed leads to
         // a `reset`
-        Some(id) => Start::After(id.parse().ok()),
+        Some(id) => StreamStart::After(id.parse().ok()),
         None => start(after, parts.snapshot),
     };
     let permit = acquire_stream(&streams, client)?;
     let reading = streams.handle.reading().await?;
     check_stream_age(parts.meta_options, &filter, &reading)?;
-    if let (Start::After(position), OnExpired::Fail) = (&start, parts.on_expired) {
+    if let (StreamStart::After(position), OnExpired::Fail) = (&start, parts.on_expired) {
         Subscription::check_position(*position, &filter, &reading).map_err(expired)?;
     }
     let mut subscription = Subscription::new(filter.clone(), &start, &reading);
@@ -133,11 +133,11 @@ fn position(text: &str) -> Result<ReaderPosition, Problem> {
         .map_err(|error| Problem::bad_parameter("after", format!("{text:?} is {error}: use the position of an event or of meta.position")))
 }
 
-fn start(after: Option<ReaderPosition>, snapshot: bool) -> Start {
+fn start(after: Option<ReaderPosition>, snapshot: bool) -> StreamStart {
     match after {
-        Some(position) => Start::After(Some(position)),
-        None if snapshot => Start::Snapshot,
-        None => Start::Now,
+        Some(position) => StreamStart::After(Some(position)),
+        None if snapshot => StreamStart::Snapshot,
+        None => StreamStart::Now,
     }
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::encode::{Encoding, reset_reason};
 use crate::admission::Client;
-use crate::handle::{Item, LOOKED_AT_MAX, LookBounds, ResetReason};
+use crate::handle::{BatchLimits, ResetReason, SCANNED_KEYS_MAX, StreamEvent};
 use crate::model::Sequence;
 
 /// Maximum bytes that wait for streams without a group, all together, at which scans may still be
@@ -159,11 +159,15 @@ impl StreamMetrics {
     }
 
     /// Counts the items, and the resets among them, that are encoded for one stream.
-    pub(super) fn count_items<T>(&self, items: impl Iterator<Item = Item>, encode: impl FnOnce(&mut dyn Iterator<Item = Item>) -> T) -> T {
+    pub(super) fn count_items<T>(
+        &self,
+        items: impl Iterator<Item = StreamEvent>,
+        encode: impl FnOnce(&mut dyn Iterator<Item = StreamEvent>) -> T,
+    ) -> T {
         let mut count = 0;
         let encoded = encode(&mut items.inspect(|item| {
             count += 1;
-            if let Item::Reset(reason) = item {
+            if let StreamEvent::Reset(reason) = item {
                 self.reset(*reason);
             }
         }));
@@ -236,11 +240,11 @@ impl ClientBacklog {
     ///
     /// A client can have as many bytes as are free, as with other answers (`admission/budget.rs`):
     /// a single client gets half of all, two get a third each, and a new client always finds some.
-    pub(super) fn scan_bounds(&self) -> Option<LookBounds> {
+    pub(super) fn scan_bounds(&self) -> Option<BatchLimits> {
         let waiting = self.metrics.shared.waiting.load(Ordering::Relaxed);
         let (free, own) = (WAITING_BYTES_STOP.saturating_sub(waiting), self.client_bytes.load(Ordering::Relaxed));
         let bytes = if waiting > WAITING_BYTES_MAX { SHORT_SCAN_BYTES_MAX } else { SCAN_BYTES_MAX };
-        (own < free).then_some(LookBounds { changes: LOOKED_AT_MAX, bytes })
+        (own < free).then_some(BatchLimits { changes: SCANNED_KEYS_MAX, bytes })
     }
 
     /// Charges the encoded events of a scan, which wait from now on.

@@ -17,7 +17,7 @@ use crate::api::query::fields::Fields;
 use crate::api::query::{ListQuery, Parameters};
 use crate::api::render::accept::MediaType;
 use crate::dto::meta::ListMeta;
-use crate::handle::{NoDecodedRoom, Reading, Slice, Spent};
+use crate::handle::{DecodedBudgetError, Reading, ScanUsage, WorkSlice};
 
 /// Bytes of NDJSON that are made before they are sent: about 1,200 ipcache entries, a millisecond
 /// of work.
@@ -60,12 +60,12 @@ pub(crate) enum SliceOutcome {
     /// No item is left (`None`), or the page is full and the next one begins with this text.
     Ended(Option<String>),
     /// There is currently no memory to decode the item at this text.
-    NoMemory(String, NoDecodedRoom),
+    NoMemory(String, DecodedBudgetError),
 }
 
 /// Adds items to a page until the page is full, no item is left, or the slice is over. The next
 /// call resumes with the first item that was not added.
-pub(crate) type RowSource = Box<dyn FnMut(&mut PageBuffer, &mut Slice) -> SliceOutcome + Send>;
+pub(crate) type RowSource = Box<dyn FnMut(&mut PageBuffer, &mut WorkSlice) -> SliceOutcome + Send>;
 
 /// `meta` of a list, and its rows.
 pub(crate) type ListStart = (ListMeta, RowSource);
@@ -78,7 +78,7 @@ pub(crate) struct ListBuilder {
     complete: Option<bool>,
     rows: RowSource,
     page: PageBuffer,
-    spent: Spent,
+    spent: ScanUsage,
 }
 
 impl PageBuffer {
@@ -159,11 +159,11 @@ impl ListBuilder {
         let listing = ListRequest::new(reading, query)?;
         let (meta, rows) = begin(&listing, &query.values)?;
         let page = PageBuffer::new(query.media_type, listing.limit, query.fields.clone());
-        Ok(Self { listing, meta, complete, rows, page, spent: Spent::default() })
+        Ok(Self { listing, meta, complete, rows, page, spent: ScanUsage::default() })
     }
 
     /// Adds lines for one slice. Breaks when no more lines follow.
-    pub(crate) fn add_lines(&mut self, slice: &mut Slice) -> ControlFlow<Result<Option<String>, Problem>> {
+    pub(crate) fn add_lines(&mut self, slice: &mut WorkSlice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
             SliceOutcome::Ended(Some(_)) if self.page.count < self.page.limit => ControlFlow::Continue(()),
             SliceOutcome::Ended(next) => ControlFlow::Break(Ok(next)),
@@ -182,14 +182,14 @@ impl ListBuilder {
     }
 
     /// Fills a page for one slice. Breaks once it is full or no item is left.
-    pub(crate) fn advance(&mut self, limits: ScanLimits, slice: &mut Slice) -> ControlFlow<Result<Option<String>, Problem>> {
+    pub(crate) fn advance(&mut self, limits: ScanLimits, slice: &mut WorkSlice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
             SliceOutcome::Ended(next) => ControlFlow::Break(Ok(next)),
             SliceOutcome::NoMemory(at, none) if self.page.count == 0 => ControlFlow::Break(Err(Problem::no_memory(&at, none))),
             SliceOutcome::NoMemory(at, _) => ControlFlow::Break(Ok(Some(at))),
             SliceOutcome::Paused(next) => {
-                self.spent += slice.spent();
-                if limits.page.is_spent(self.spent) { ControlFlow::Break(Ok(Some(next))) } else { ControlFlow::Continue(()) }
+                self.spent += slice.usage();
+                if limits.page.is_reached(self.spent) { ControlFlow::Break(Ok(Some(next))) } else { ControlFlow::Continue(()) }
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::admission::Scanner;
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters};
 use crate::api::render::accept::MediaType;
-use crate::handle::{Handle, Reading, Scanned};
+use crate::handle::{Handle, Reading, ScanEnd};
 use crate::model::{Kind, Record};
 
 /// Answers with a page of a list of the newest snapshot. `begin` supplies the list in the first
@@ -93,24 +93,24 @@ pub(crate) fn record_rows<T: Serialize>(
     item: impl Fn(&Record) -> Option<T> + Send + 'static,
 ) -> Result<RowSource, Problem> {
     let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
-    let seek = reading.seek(kind, &listing.filter);
+    let plan = reading.plan_list(kind, &listing.filter);
     Ok(Box::new(move |page, slice| {
-        let scanned = reading.scan(&seek, start.as_ref(), slice, |record| item(record).is_none_or(|item| page.push(&item)));
+        let scanned = reading.scan(&plan, start.as_ref(), slice, |record| item(record).is_none_or(|item| page.push(&item)));
         into_outcome(scanned, &mut start)
     }))
 }
 
 /// Converts the result of a scan, and sets `start` to the position for the next call.
-pub(crate) fn into_outcome<K: ToString>(scanned: Scanned<K>, start: &mut Option<K>) -> SliceOutcome {
+pub(crate) fn into_outcome<K: ToString>(scanned: ScanEnd<K>, start: &mut Option<K>) -> SliceOutcome {
     let mut continue_at = |key: K| {
         let text = key.to_string();
         *start = Some(key);
         text
     };
     match scanned {
-        Scanned::All => SliceOutcome::Ended(None),
-        Scanned::Full(key) => SliceOutcome::Ended(Some(continue_at(key))),
-        Scanned::NoRoom(key, none) => SliceOutcome::NoMemory(continue_at(key), none),
-        Scanned::Paused(key) => SliceOutcome::Paused(continue_at(key)),
+        ScanEnd::Complete => SliceOutcome::Ended(None),
+        ScanEnd::PageFull(key) => SliceOutcome::Ended(Some(continue_at(key))),
+        ScanEnd::OverBudget(key, none) => SliceOutcome::NoMemory(continue_at(key), none),
+        ScanEnd::Paused(key) => SliceOutcome::Paused(continue_at(key)),
     }
 }

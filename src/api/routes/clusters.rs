@@ -61,7 +61,7 @@ pub(crate) async fn list_clusters(
                 if slice.is_over() {
                     return SliceOutcome::Paused(name.to_string());
                 }
-                slice.look();
+                slice.count_row();
                 let cluster = reading.cluster(name);
                 if cluster.is_some_and(|cluster| !page.push(&Cluster::from(&cluster))) {
                     return SliceOutcome::Ended(Some(name.to_string()));

@@ -40,9 +40,9 @@ pub(crate) async fn list_entries(
         }
         let meta = listing.meta_of_clusters(&clusters, &kinds)?;
         let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
-        let seek = reading.seek_entries(prefix, &listing.filter.clusters);
+        let plan = reading.plan_entry_list(prefix, &listing.filter.clusters);
         let rows: RowSource = Box::new(move |page, slice| {
-            let scanned = reading.scan_entries(&seek, start.as_ref(), slice, |record| page.push(&Entry::from(record)));
+            let scanned = reading.scan_entries(&plan, start.as_ref(), slice, |record| page.push(&Entry::from(record)));
             into_outcome(scanned, &mut start)
         });
         Ok((meta, rows))
@@ -100,19 +100,19 @@ pub(crate) async fn list_rejected(
         let starts_in_sources = listing.start_text().is_some_and(|start| start.starts_with(SOURCE_TOKEN));
         let mut start = if starts_in_sources { None } else { listing.start_key()? };
         let reading = listing.reading.clone();
-        let seek = reading.seek_entries("", &listing.filter.clusters);
+        let plan = reading.plan_entry_list("", &listing.filter.clusters);
         let rows: RowSource = Box::new(move |page, slice| {
             while let Some(entry) = source_rows.first_entry() {
                 if slice.is_over() {
                     return SliceOutcome::Paused(entry.key().clone());
                 }
-                slice.look();
+                slice.count_row();
                 if !page.push(entry.get()) {
                     return SliceOutcome::Ended(Some(entry.key().clone()));
                 }
                 entry.remove();
             }
-            let scanned = reading.scan_rejected(&seek, start.as_ref(), slice, |record| {
+            let scanned = reading.scan_rejected(&plan, start.as_ref(), slice, |record| {
                 Rejected::from_record(record).is_none_or(|rejected| page.push(&rejected))
             });
             into_outcome(scanned, &mut start)

@@ -110,10 +110,10 @@ pub(crate) async fn list_identities(
 ) -> Result<Response, Problem> {
     respond_with_page(&state.handle, scanner, query, |listing, _| {
         let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
-        let seek = reading.seek(Kind::Identity, &listing.filter);
+        let plan = reading.plan_list(Kind::Identity, &listing.filter);
         let rows: RowSource = Box::new(move |page, slice| {
             let ids = ClusterIdCache::new(&reading);
-            let scanned = reading.scan(&seek, start.as_ref(), slice, |record| {
+            let scanned = reading.scan(&plan, start.as_ref(), slice, |record| {
                 Identity::from_record(record, &ids).is_none_or(|identity| page.push(&identity))
             });
             into_outcome(scanned, &mut start)

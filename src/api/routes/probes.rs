@@ -117,7 +117,7 @@ fn checks(state: &ApiState, synced: bool) -> Vec<ProbeCheck> {
         let directory = state.handle.directory();
         let unreadable = || directory.error.unwrap_or_else(|| "not read yet".to_owned());
         checks.push(new_check("directory", (!directory.readable).then(unreadable)));
-        checks.push(new_check("clusters", state.handle.no_clusters().map(|none| one_line(&none.reason))));
+        checks.push(new_check("clusters", state.handle.missing_clusters().map(|none| one_line(&none.reason))));
         if let Some(reading) = &reading {
             let configured = reading.configured_clusters();
             // if a file was valid before and cannot be read now, its cluster stays in use

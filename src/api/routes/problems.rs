@@ -13,7 +13,7 @@ use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::state::ApiState;
 use crate::dto::problems::{Finding, FindingList};
 use crate::findings::{KINDS, Surveyed, UnreadNodes, standing, told};
-use crate::handle::{self, Survey};
+use crate::handle::{self, FindingIndex};
 use crate::model::{ClusterName, FindingObject, Kind, Severity};
 
 /// Findings: everything that looks wrong in the mesh.
@@ -73,7 +73,7 @@ impl FindingFilter {
 
 /// Returns the rows of a page: first `current`, the findings about clusters and this process, then
 /// those across keys.
-fn finding_rows(listing: &ListRequest, current: Vec<FindingObject>, survey: Option<Survey>, filter: FindingFilter) -> RowSource {
+fn finding_rows(listing: &ListRequest, current: Vec<FindingObject>, survey: Option<FindingIndex>, filter: FindingFilter) -> RowSource {
     let reading = listing.reading.clone();
     let unread = UnreadNodes::of(&reading);
     let is_selected = move |finding: &FindingObject| filter.matches(finding);
@@ -97,7 +97,7 @@ fn finding_rows(listing: &ListRequest, current: Vec<FindingObject>, survey: Opti
                 start = Some(finding.clone());
                 return SliceOutcome::Paused(finding.to_string());
             }
-            slice.look();
+            slice.count_row();
             let Some(told) = told(finding, survey, &reading, &unread).filter(&is_selected).map(Finding::from) else { continue };
             if !page.push(&told) {
                 start = Some(finding.clone());

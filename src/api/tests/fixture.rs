@@ -22,11 +22,12 @@ use crate::api::guard::{AllowedHosts, Guard};
 use crate::api::router::router;
 use crate::api::state::ApiState;
 use crate::commit::{
-    CommandSender, Committer, DecodedBudget, PersistState, Persistence, Published, Subscriber, command_queue, persister, publication,
+    CommandSender, Committer, DecodedBudget, MirrorSnapshot, PersistState, Persistence, SnapshotReceiver, command_queue, persister,
+    publication,
 };
 use crate::feed::{Feed, Retention};
 use crate::findings::{self, Surveyor};
-use crate::handle::{About, ClusterBoard, ClusterFiles, FindingsDoor, Handle, LostLines, StoreReport, Survey};
+use crate::handle::{ClientFileLocation, ClusterStatuses, FindingIndex, FindingSender, Handle, LostLines, ProcessState, StoreReport};
 use crate::model::*;
 use crate::store::{Group, StoreError};
 use crate::view::View;
@@ -42,8 +43,8 @@ pub(in crate::api) struct ApiFixture {
     pub(in crate::api) scans: ScanExecutor,
     commands: CommandSender,
     keeper: JoinSet<()>,
-    loaded: watch::Sender<Option<Subscriber>>,
-    board: watch::Sender<ClusterBoard>,
+    loaded: watch::Sender<Option<SnapshotReceiver>>,
+    board: watch::Sender<ClusterStatuses>,
     pub(in crate::api) directory: watch::Sender<DirectoryState>,
     pub(in crate::api) persistence: watch::Sender<PersistState>,
 }
@@ -100,20 +101,20 @@ impl ApiFixture {
         let feed = Feed::starting_at(view.sequence(), retention);
         let reserved = Sequence(1 << 40);
         let (publisher, subscriber) =
-            publication(Published { view: view.clone(), feed: feed.clone(), epoch: Epoch(0xfeed), earlier: Arc::default() });
+            publication(MirrorSnapshot { view: view.clone(), feed: feed.clone(), epoch: Epoch(0xfeed), earlier: Arc::default() });
         let (persister, _) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
         let committer =
-            Committer::new(Published { view, feed, epoch: Epoch(0xfeed), earlier: Arc::default() }, publisher, persister, reserved);
+            Committer::new(MirrorSnapshot { view, feed, epoch: Epoch(0xfeed), earlier: Arc::default() }, publisher, persister, reserved);
         let (commands, receiver) = command_queue();
         std::thread::spawn(move || committer.run(receiver));
-        let door = FindingsDoor::default();
-        door.lead_to(commands.downgrade());
+        let door = FindingSender::default();
+        door.connect(commands.downgrade());
         let (loaded, loaded_receiver) = watch::channel(Some(subscriber));
         let status = watch::channel(status).1;
         let (board, board_receiver) = watch::channel(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
         let (directory, directory_receiver) = watch::channel(DirectoryState { readable: true, ..DirectoryState::default() });
         let (persistence, persistence_receiver) = watch::channel(PersistState::Healthy);
-        let handle = Handle::new(About {
+        let handle = Handle::new(ProcessState {
             started: Instant::now(),
             loaded: loaded_receiver,
             clusters: board_receiver,
@@ -124,7 +125,7 @@ impl ApiFixture {
             store: watch::channel(StoreReport { restored_count: 3, ..StoreReport::default() }).1,
             lost_lines: LostLines::default(),
         })
-        .with_findings_through(door);
+        .with_finding_sender(door);
         let stop = CancellationToken::new();
         let state = ApiState::new(handle.clone(), stop.clone());
         let scans = state.scans.clone();
@@ -142,7 +143,7 @@ impl ApiFixture {
     }
 
     /// Uses this directory of client files.
-    pub(in crate::api) fn with_cluster_files(mut self, files: ClusterFiles) -> Self {
+    pub(in crate::api) fn with_cluster_files(mut self, files: ClientFileLocation) -> Self {
         self.handle = self.handle.with_cluster_files(files);
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
         self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
@@ -166,7 +167,7 @@ impl ApiFixture {
     }
 
     /// Uses a survey that the test sets.
-    pub(in crate::api) fn with_survey(mut self) -> (Self, watch::Sender<Option<Survey>>) {
+    pub(in crate::api) fn with_survey(mut self) -> (Self, watch::Sender<Option<FindingIndex>>) {
         let (surveyor, sender) = Surveyor::told();
         let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.findings.surveyor = surveyor);
         self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));

@@ -18,7 +18,7 @@ use crate::cli::terminal::output;
 use crate::cli::{NO_RUNTIME, NO_SIGNALS};
 use crate::config::{LogFormat, LogLevel, parse_duration};
 use crate::model::printable;
-use crate::runtime::{Asked, SHUTDOWN_MAX, Signals, StartSignals};
+use crate::runtime::{SHUTDOWN_MAX, SignalRequest, Signals, StartSignals};
 use crate::telemetry;
 use cilium_kvstore::SessionOptions;
 
@@ -113,8 +113,8 @@ async fn until_done(
         tokio::select! {
             ended = &mut work => return Ok(ended?.map(|()| true)?),
             asked = signals.next() => match asked {
-                Asked::End => break,
-                Asked::Reread => apply_now.notify_one(),
+                SignalRequest::End => break,
+                SignalRequest::Reload => apply_now.notify_one(),
             },
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::super::connection_error::ConnectionError;
 use super::super::resync::Input;
 use super::ScopeTask;
-use crate::commit::Published;
+use crate::commit::MirrorSnapshot;
 use crate::model::{EntryKey, Kind, Object, Scope, ScopeSize, Size};
 use crate::wire::{self, keys};
 use cilium_kvstore::{ChangedKeys, Event, KeyValue, Page};
@@ -100,7 +100,7 @@ impl ScopeTask<'_> {
             if self.scope.kind == Kind::Node {
                 // nodes are decoded twice, here and when they are applied: they are few and seldom
                 // change
-                let _budget = self.context.decoded.hold(key_value.value.len() as u64 * DECODED_BYTES_FACTOR).await;
+                let _budget = self.context.decoded.reserve(key_value.value.len() as u64 * DECODED_BYTES_FACTOR).await;
                 keys += wire::node_entry_count(&key_value.value) as u64;
             }
             size = size + Size { keys, bytes: raw_bytes(key_value) };
@@ -117,8 +117,9 @@ impl ScopeTask<'_> {
     async fn count_mirror(&self) -> Result<(), ConnectionError> {
         let (cluster, cached) = (self.scope.cluster.clone(), self.source.info.cached);
         let size_tracker = &self.context.size_tracker;
-        let is_applied =
-            |view: &Published| size_tracker.is_applied(|kind| Some(view.view.cursor(&Scope { cluster: cluster.clone(), kind })?.revision));
+        let is_applied = |view: &MirrorSnapshot| {
+            size_tracker.is_applied(|kind| Some(view.view.cursor(&Scope { cluster: cluster.clone(), kind })?.revision))
+        };
         let mirror = self.context.mirror.wait_for(is_applied).await;
         let count = move || {
             Kind::ALL.map(|kind| {

@@ -5,37 +5,35 @@ use std::sync::mpsc;
 use super::*;
 use crate::model::{ClusterName, ClusterRecord, EntryKey, Kind, Record, Sequence, SourceStamp};
 
-/// Call of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum StoreCall {
     Persist,
-    Rest,
+    TrimMemory,
 }
 
-/// Reports each call.
-struct Told(mpsc::SyncSender<Asked>);
+struct ReportingStore(mpsc::SyncSender<StoreCall>);
 
-impl Persistence for Told {
+impl Persistence for ReportingStore {
     fn persist(&self, _: &Group) -> Result<(), StoreError> {
-        let _ = self.0.try_send(Asked::Persist);
+        let _ = self.0.try_send(StoreCall::Persist);
         Ok(())
     }
 
-    fn rest(&self) {
-        let _ = self.0.try_send(Asked::Rest);
+    fn trim_memory(&self) {
+        let _ = self.0.try_send(StoreCall::TrimMemory);
     }
 }
 
 #[test]
-fn a_store_is_looked_after_while_nothing_comes_and_ends_all_the_same() {
+fn an_idle_store_trims_its_memory_and_can_still_end() {
     // a rest each second, for a minute after the start and for a minute after the group
-    let (asks, asked) = mpsc::sync_channel(128);
-    let (persister, worker) = persister(Told(asks), watch::channel(PersistState::Healthy).0);
+    let (calls, received) = mpsc::sync_channel(128);
+    let (persister, worker) = persister(ReportingStore(calls), watch::channel(PersistState::Healthy).0);
     let worker = std::thread::spawn(move || worker.run());
-    assert_eq!(asked.recv(), Ok(Asked::Rest));
+    assert_eq!(received.recv(), Ok(StoreCall::TrimMemory));
     persister.push(group(1));
-    while asked.recv().unwrap() != Asked::Persist {}
-    assert_eq!(asked.recv(), Ok(Asked::Rest));
+    while received.recv().unwrap() != StoreCall::Persist {}
+    assert_eq!(received.recv(), Ok(StoreCall::TrimMemory));
     persister.finish();
     worker.join().unwrap();
 }
@@ -47,11 +45,11 @@ fn group(count: usize) -> Group {
 }
 
 #[test]
-fn few_changes_gather_longer_and_what_fails_waits_a_second() {
-    let left = |waiting: &Waiting, waited_ms| waiting.left(Duration::from_millis(waited_ms)).map(|left| left.as_millis());
+fn few_changes_wait_longer_and_a_failed_group_waits_a_second() {
+    let left = |waiting: &PersistQueue, waited_ms| waiting.time_left(Duration::from_millis(waited_ms)).map(|left| left.as_millis());
     let all = |count, failing| {
-        let mut waiting = Waiting { failing, ..Waiting::default() };
-        waiting.gathered.add(group(count));
+        let mut waiting = PersistQueue { failing, ..PersistQueue::default() };
+        waiting.pending.add(group(count));
         [0, 24, 25, 39, 40, 1_000].map(|waited_ms| left(&waiting, waited_ms))
     };
     assert_eq!(all(CALM_CHANGES_MAX - 1, false), [Some(25), Some(1), Some(15), Some(1), None, None]);
@@ -78,9 +76,9 @@ fn large(number: u64, length: usize) -> Group {
 }
 
 /// Waits for the result of each attempt from the test, and reports the size of the group.
-struct Asking(mpsc::Receiver<Result<(), StoreError>>, mpsc::SyncSender<usize>);
+struct ScriptedStore(mpsc::Receiver<Result<(), StoreError>>, mpsc::SyncSender<usize>);
 
-impl Persistence for Asking {
+impl Persistence for ScriptedStore {
     fn persist(&self, group: &Group) -> Result<(), StoreError> {
         let _ = self.1.send(group.records.values().flatten().map(|record| record.value.len()).sum());
         self.0.recv().unwrap_or(Ok(()))
@@ -98,30 +96,30 @@ fn sleeps(thread: &Path) -> bool {
 }
 
 #[test]
-fn a_writer_waits_while_too_much_waits_for_a_store_that_is_slow() {
+fn the_committer_waits_while_a_slow_store_is_too_far_behind() {
     let many = Group { tombstones: (0..=WAITING_CHANGES_MAX as u64).map(|number| (Sequence(number), None)).collect(), ..Group::default() };
     for (too_much, bytes) in [(many, 0), (large(1, WAITING_BYTES_MAX + 1), WAITING_BYTES_MAX + 1)] {
-        let ((outcomes, asked), (asks, asking)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
-        let (persister, worker) = persister(Asking(asked, asks), watch::channel(PersistState::Healthy).0);
+        let ((outcomes, received), (calls, attempts)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
+        let (persister, worker) = persister(ScriptedStore(received, calls), watch::channel(PersistState::Healthy).0);
         let worker = std::thread::spawn(move || worker.run());
         persister.push(large(0, 1));
-        assert_eq!(asking.recv(), Ok(1));
+        assert_eq!(attempts.recv(), Ok(1));
         // the store does not answer; one more group is accepted, whatever its size
         persister.push(too_much);
-        let (places, place) = mpsc::sync_channel(1);
+        let (threads, thread) = mpsc::sync_channel(1);
         let writer = std::thread::spawn(move || {
-            places.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            threads.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
             persister.push(large(2, 3));
         });
-        let place = place.recv().unwrap();
+        let thread = thread.recv().unwrap();
         // the thread has nothing else to wait for
-        while !sleeps(&place) {
+        while !sleeps(&thread) {
             assert!(!writer.is_finished(), "the writer goes on");
             std::thread::yield_now();
         }
         for stored in [bytes, 3] {
             outcomes.send(Ok(())).unwrap();
-            assert_eq!(asking.recv(), Ok(stored), "what comes behind too much joins no group before that is stored");
+            assert_eq!(attempts.recv(), Ok(stored), "what comes behind too much joins no group before that is stored");
         }
         outcomes.send(Ok(())).unwrap();
         writer.join().unwrap();
@@ -130,18 +128,18 @@ fn a_writer_waits_while_too_much_waits_for_a_store_that_is_slow() {
 }
 
 #[test]
-fn storing_stops_when_a_store_that_fails_is_too_many_bytes_behind() {
-    let ((outcomes, asked), (asks, asking)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
+fn storing_stops_when_a_failing_store_is_too_many_bytes_behind() {
+    let ((outcomes, received), (calls, attempts)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
     let (state, states) = watch::channel(PersistState::Healthy);
-    let (persister, worker) = persister(Asking(asked, asks), state);
+    let (persister, worker) = persister(ScriptedStore(received, calls), state);
     let worker = std::thread::spawn(move || worker.run());
     persister.push(large(0, 1));
-    asking.recv().unwrap();
+    attempts.recv().unwrap();
     outcomes.send(Err(disk_full())).unwrap();
     // the next attempt comes after a second, or when too much waits
     let value: Arc<[u8]> = vec![0; 64 << 20].into();
     let mut number = 0;
-    let mut most = 0;
+    let mut highest = 0;
     while !matches!(*states.borrow(), PersistState::Stopped { .. }) {
         number += 1;
         let mut group = large(number, 1);
@@ -149,98 +147,98 @@ fn storing_stops_when_a_store_that_fails_is_too_many_bytes_behind() {
             // all records share one value, so that the test needs little memory
             *record = Arc::new(Record { value: Arc::clone(&value), ..Record::clone(record) });
         }
-        most = most.max(persister.push(group).1);
-        if asking.try_recv().is_ok() {
+        highest = highest.max(persister.push(group).1);
+        if attempts.try_recv().is_ok() {
             outcomes.send(Err(disk_full())).unwrap();
         }
-        assert!(number < 1_000_000, "storing goes on with {most} bytes that wait");
+        assert!(number < 1_000_000, "storing goes on with {highest} bytes that wait");
         std::thread::yield_now();
     }
-    assert!(most > WAITING_BYTES_WHILE_FAILING_MAX);
+    assert!(highest > WAITING_BYTES_WHILE_FAILING_MAX);
     assert_eq!(persister.push(large(1, 1)), (0, 0));
     drop(persister);
     worker.join().unwrap();
 }
 
 /// Changes that use few bytes.
-fn small(count: usize) -> Waiting {
-    let mut waiting = Waiting::default();
-    waiting.gathered.add(Group { tombstones: (0..count as u64).map(|number| (Sequence(number), None)).collect(), ..Group::default() });
+fn small(count: usize) -> PersistQueue {
+    let mut waiting = PersistQueue::default();
+    waiting.pending.add(Group { tombstones: (0..count as u64).map(|number| (Sequence(number), None)).collect(), ..Group::default() });
     waiting
 }
 
 #[test]
-fn what_waits_is_bounded_in_changes_too() {
+fn waiting_changes_are_bounded_in_number() {
     assert!(!small(WAITING_CHANGES_MAX).is_full() && small(WAITING_CHANGES_MAX + 1).is_full());
-    assert!(!small(WAITING_WHILE_FAILING_MAX).is_too_much() && small(WAITING_WHILE_FAILING_MAX + 1).is_too_much());
+    assert!(!small(WAITING_WHILE_FAILING_MAX).exceeds_failing_limit() && small(WAITING_WHILE_FAILING_MAX + 1).exceeds_failing_limit());
 }
 
 #[test]
-fn what_waits_is_bounded_in_bytes_however_few_the_changes() {
+fn waiting_changes_are_bounded_in_bytes() {
     let of_bytes = |length| {
-        let mut waiting = Waiting::default();
-        waiting.gathered.add(large(1, length));
+        let mut waiting = PersistQueue::default();
+        waiting.pending.add(large(1, length));
         waiting
     };
     assert!(!of_bytes(WAITING_BYTES_MAX / 2).is_full() && of_bytes(WAITING_BYTES_MAX + 1).is_full());
 }
 
 #[test]
-fn a_full_log_is_told_as_stopped_until_the_engine_takes_changes_again() {
+fn a_full_log_is_reported_as_stopped_until_the_engine_accepts_changes() {
     let (state, states) = watch::channel(PersistState::Healthy);
-    let (persister, worker) = persister(Told(mpsc::sync_channel(1).0), state);
+    let (persister, worker) = persister(ReportingStore(mpsc::sync_channel(1).0), state);
     let full = StoreError::LogFull { directory: "/".into(), cause: "no space left".to_owned() };
-    worker.failed(group(1), &full);
+    worker.record_failure(group(1), &full);
     assert_eq!(*states.borrow(), PersistState::Stopped { error: full.to_string() });
     assert_eq!(persister.push(group(2)), (2, 2 * 200), "what comes is kept, and tried again");
-    worker.failed(group(1), &disk_full());
+    worker.record_failure(group(1), &disk_full());
     assert_eq!(*states.borrow(), PersistState::Failing { error: disk_full().to_string() });
-    worker.tended(Ok(()));
+    worker.publish_outcome(Ok(()));
     assert_eq!(*states.borrow(), PersistState::Healthy);
 }
 
 #[test]
-fn what_could_not_be_stored_waits_with_what_comes() {
-    let (persister, worker) = persister(Told(mpsc::sync_channel(1).0), watch::channel(PersistState::Healthy).0);
-    worker.failed(group(3), &disk_full());
+fn unstored_changes_wait_together_with_new_ones() {
+    let (persister, worker) = persister(ReportingStore(mpsc::sync_channel(1).0), watch::channel(PersistState::Healthy).0);
+    worker.record_failure(group(3), &disk_full());
     assert_eq!(persister.push(group(1)), (3, 3 * 200));
 }
 
 /// Fails to tend, and has work to tidy twice.
 #[derive(Default)]
-struct Untidy(Mutex<Vec<&'static str>>);
+struct UntidyStore(Mutex<Vec<&'static str>>);
 
-impl Persistence for Untidy {
+impl Persistence for UntidyStore {
     fn persist(&self, _: &Group) -> Result<(), StoreError> {
         self.0.lock().unwrap().push("persist");
         Ok(())
     }
 
-    fn tend(&self, _: Instant) -> Result<(), StoreError> {
-        self.0.lock().unwrap().push("tend");
+    fn maintain(&self, _: Instant) -> Result<(), StoreError> {
+        self.0.lock().unwrap().push("maintain");
         Err(disk_full())
     }
 
     fn tidy(&self) -> Result<bool, StoreError> {
-        let mut asked = self.0.lock().unwrap();
-        asked.push("tidy");
-        Ok(asked.iter().filter(|one| **one == "tidy").count() < 2)
+        let mut received = self.0.lock().unwrap();
+        received.push("tidy");
+        Ok(received.iter().filter(|one| **one == "tidy").count() < 2)
     }
 }
 
 #[test]
-fn behind_a_group_the_store_is_tended_and_told_of_where_that_fails() {
+fn the_store_is_maintained_after_a_group_and_failures_are_reported() {
     let (state, states) = watch::channel(PersistState::Healthy);
-    let (persister, worker) = persister(Untidy::default(), state);
+    let (persister, worker) = persister(UntidyStore::default(), state);
     persister.push(group(1));
     persister.finish();
-    assert_eq!(*worker.run().0.lock().unwrap(), ["persist", "tend"]);
+    assert_eq!(*worker.run().0.lock().unwrap(), ["persist", "maintain"]);
     assert_eq!(*states.borrow(), PersistState::Failing { error: disk_full().to_string() });
 }
 
 #[test]
-fn a_quiet_store_is_tidied_until_nothing_is_left_to_do_or_a_group_comes() {
-    let (persister, worker) = persister(Untidy::default(), watch::channel(PersistState::Healthy).0);
+fn an_idle_store_is_tidied_until_done_or_until_a_group_comes() {
+    let (persister, worker) = persister(UntidyStore::default(), watch::channel(PersistState::Healthy).0);
     assert!(!worker.tidy());
     assert_eq!(*worker.persistence.0.lock().unwrap(), ["tidy", "tidy"]);
     persister.push(group(1));
@@ -250,9 +248,9 @@ fn a_quiet_store_is_tidied_until_nothing_is_left_to_do_or_a_group_comes() {
 
 /// Keeps the log messages.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl std::io::Write for Kept {
+impl std::io::Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -263,18 +261,18 @@ impl std::io::Write for Kept {
 }
 
 #[test]
-fn a_store_that_fails_at_every_other_group_is_told_once_for_each_cause_and_minute() {
-    let (_persister, worker) = persister(Told(mpsc::sync_channel(1).0), watch::channel(PersistState::Healthy).0);
-    let (kept, failed) = (Kept::default(), disk_full());
-    let log = kept.clone();
+fn a_store_that_fails_repeatedly_is_logged_once_per_cause_and_minute() {
+    let (_persister, worker) = persister(ReportingStore(mpsc::sync_channel(1).0), watch::channel(PersistState::Healthy).0);
+    let (buffer, error) = (LogBuffer::default(), disk_full());
+    let log = buffer.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone()).finish();
     tracing::subscriber::with_default(subscriber, || {
         for _ in 0..1_000 {
-            worker.failed(group(1), &failed);
-            worker.succeeded();
+            worker.record_failure(group(1), &error);
+            worker.record_success();
         }
     });
-    let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+    let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
     let lines = |words: &str| text.lines().filter(|line| line.contains(words)).count();
     assert_eq!((lines("cannot write the store"), lines("can be written again")), (1, 1), "{text}");
 }

@@ -15,7 +15,7 @@ use crate::etcd_api::responses::ResponseMemory;
 use crate::etcd_api::responses::encoder::ResponseEncoder;
 use crate::etcd_api::revisions::to_revision;
 use crate::etcd_api::state::EtcdApi;
-use crate::handle::{Reading, Slice};
+use crate::handle::{Reading, WorkSlice};
 use crate::model::{RawRecord, Sequence};
 
 /// Maximum bytes of `key` and `range_end` together; in a transaction, of all its operations.
@@ -26,7 +26,7 @@ pub(super) const KEY_BYTES_MAX: usize = 3 << 19;
 /// Bytes charged for a key in addition to its key and value: two vectors and four numbers.
 const KEY_VALUE_BYTES: usize = size_of::<PbKeyValue>();
 
-/// A range request that is being answered.
+/// Executes one range request.
 #[derive(Debug)]
 pub(super) struct RangeExecutor {
     parameters: RangeParameters,
@@ -51,7 +51,6 @@ pub(super) struct ChunkLimits {
     pub(super) bytes: usize,
 }
 
-/// Options of a range request.
 #[derive(Debug)]
 struct RangeParameters {
     limit: Option<usize>,
@@ -67,15 +66,13 @@ struct RangeParameters {
     created: (i64, i64),
 }
 
-/// Next step of the answer.
+/// Next step of a [`RangeExecutor`].
 #[derive(Debug)]
 enum RangeStep {
-    /// Reconstruct the keys at the revision.
     Reconstruct {
         count_only: bool,
     },
     ReadKeys,
-    /// Encode the sorted keys.
     WriteSorted {
         has_read_all: bool,
     },
@@ -95,13 +92,15 @@ enum RangeStep {
     },
 }
 
-/// Reason why a range stopped.
+/// Reason why [`RangeExecutor::advance`] stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RangeStop {
-    /// The chunk is full.
     ChunkFull,
     /// The answer is complete.
-    Complete { more: bool, count: i64 },
+    Complete {
+        more: bool,
+        count: i64,
+    },
 }
 
 /// Refuses the requests that etcd refuses.
@@ -198,7 +197,6 @@ impl RangeExecutor {
         })
     }
 
-    /// Splits the answer into chunks.
     pub(super) fn in_chunks(self, chunk: ChunkLimits) -> Self {
         Self { chunk: Some(chunk), sorted: None, ..self }
     }
@@ -206,7 +204,7 @@ impl RangeExecutor {
     /// Continues until the slice is over.
     pub(super) fn advance(
         &mut self,
-        slice: &mut Slice,
+        slice: &mut WorkSlice,
         memory: &mut ResponseMemory,
         out: &mut ResponseEncoder,
     ) -> ControlFlow<Result<RangeStop, Status>> {
@@ -220,8 +218,13 @@ impl RangeExecutor {
         }
     }
 
-    fn run_step(&mut self, slice: &mut Slice, memory: &mut ResponseMemory, out: &mut ResponseEncoder) -> Result<Option<RangeStop>, Status> {
-        slice.look();
+    fn run_step(
+        &mut self,
+        slice: &mut WorkSlice,
+        memory: &mut ResponseMemory,
+        out: &mut ResponseEncoder,
+    ) -> Result<Option<RangeStop>, Status> {
+        slice.count_row();
         match &mut self.step {
             RangeStep::Reconstruct { count_only } => {
                 let count_only = *count_only;
@@ -272,7 +275,7 @@ impl RangeExecutor {
 
     fn read_keys(
         &mut self,
-        slice: &mut Slice,
+        slice: &mut WorkSlice,
         memory: &mut ResponseMemory,
         out: &mut ResponseEncoder,
     ) -> Result<Option<RangeStop>, Status> {

@@ -25,7 +25,6 @@ struct ChunkStream {
     client: Client,
     scanner: Scanner,
     executor: RangeExecutor,
-    /// Memory of the request.
     _request_memory: ResponseMemory,
     header: PbResponseHeader,
     is_complete: bool,

@@ -15,7 +15,7 @@ use crate::etcd_api::key_interval::KeyInterval;
 use crate::etcd_api::responses::ResponseMemory;
 use crate::etcd_api::revisions::{to_revision, to_sequence};
 use crate::etcd_api::state::EtcdApi;
-use crate::handle::{RawKey, RawPast, Reading, Slice};
+use crate::handle::{FormerValues, RawKey, Reading, WorkSlice};
 use crate::model::{RawRecord, Sequence};
 
 /// Bytes of a reconstructed key in addition to its value. The value is shared with the feed.
@@ -26,7 +26,7 @@ const RECORD_BYTES: usize = size_of::<(SmolStr, Option<RawRecord>)>() + 128;
 pub(super) struct RevisionView {
     reading: Reading,
     /// Earlier state of the keys that changed since the revision.
-    earlier: RawPast,
+    earlier: FormerValues,
     /// Sequence after which `earlier` is still incomplete; `None` once it has all changes.
     unknown_after: Option<Sequence>,
 }
@@ -73,14 +73,14 @@ impl RevisionView {
     pub(super) fn reconstruct(
         &mut self,
         interval: &KeyInterval,
-        slice: &mut Slice,
+        slice: &mut WorkSlice,
         memory: &mut ResponseMemory,
     ) -> Result<ControlFlow<()>, Status> {
         let Some(after) = self.unknown_after else { return Ok(ControlFlow::Break(())) };
         let known = self.earlier.len();
         let next = self
             .reading
-            .raw_past(&mut self.earlier, after, slice, |key| interval.contains(key.as_bytes()))
+            .collect_former_values(&mut self.earlier, after, slice, |key| interval.contains(key.as_bytes()))
             .ok_or_else(errors::compacted)?;
         memory.charge((self.earlier.len() - known) * RECORD_BYTES)?;
         self.unknown_after = next;
@@ -110,12 +110,12 @@ impl RevisionView {
 
     /// Corrects a count by the keys that were different at the revision. `from` is the last key
     /// that was processed.
-    pub(super) fn correct_count(&self, count: &mut usize, from: &mut Option<SmolStr>, slice: &mut Slice) -> ControlFlow<()> {
+    pub(super) fn correct_count(&self, count: &mut usize, from: &mut Option<SmolStr>, slice: &mut WorkSlice) -> ControlFlow<()> {
         for (key, record) in self.past_after(from.as_ref()) {
             // the count includes the keys that exist now
             *count += usize::from(record.is_some());
             *count -= usize::from(self.reading.raw(key).is_some());
-            slice.look();
+            slice.count_row();
             if slice.is_over() {
                 *from = Some(key.clone());
                 return ControlFlow::Continue(());
@@ -140,7 +140,7 @@ impl RevisionView {
         interval: &KeyInterval,
         last: &mut Option<SmolStr>,
         values: bool,
-        slice: &mut Slice,
+        slice: &mut WorkSlice,
         test: impl Fn(Sequence, Sequence) -> bool,
         mut visit: impl FnMut(RawRecord) -> Result<bool, Status>,
     ) -> Result<VisitOutcome, Status> {
@@ -155,7 +155,7 @@ impl RevisionView {
                 Some(record) => !visit(record)?,
                 None => false,
             };
-            slice.look();
+            slice.count_row();
             if is_enough || slice.is_over() {
                 *last = Some(key());
                 return Ok(Some(if is_enough { VisitOutcome::Stopped } else { VisitOutcome::Paused }));

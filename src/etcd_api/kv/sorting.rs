@@ -33,7 +33,6 @@ pub(super) enum SortOrder {
     Descending,
 }
 
-/// Sorted keys.
 #[derive(Debug)]
 pub(super) struct SortedRecords {
     target: SortTarget,
@@ -79,7 +78,6 @@ impl SortedRecords {
         if limit.is_some_and(|limit| self.records.len() > limit) { self.records.pop_last().map(|(_, record)| record) } else { None }
     }
 
-    /// Removes and returns the first key.
     pub(super) fn pop_first(&mut self) -> Option<RawRecord> {
         self.records.pop_first().map(|(_, record)| record)
     }

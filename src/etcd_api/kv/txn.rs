@@ -19,13 +19,13 @@ use crate::etcd_api::responses::ResponseMemory;
 use crate::etcd_api::responses::encoder::{MessageStart, ResponseEncoder};
 use crate::etcd_api::revisions::to_revision;
 use crate::etcd_api::state::EtcdApi;
-use crate::handle::{Reading, Slice};
+use crate::handle::{Reading, WorkSlice};
 use crate::model::RawRecord;
 
 /// Maximum number of operations along each path of a transaction (etcd's `--max-txn-ops`).
 const OPERATIONS_MAX: usize = 128;
 
-/// A transaction that is being answered.
+/// Executes one transaction.
 pub(super) struct TxnExecutor {
     api: Arc<EtcdApi>,
     reading: Reading,
@@ -120,7 +120,7 @@ impl TxnExecutor {
     /// Continues until the slice is over.
     pub(super) fn advance(
         &mut self,
-        slice: &mut Slice,
+        slice: &mut WorkSlice,
         memory: &mut ResponseMemory,
         out: &mut ResponseEncoder,
     ) -> ControlFlow<Result<(), Status>> {
@@ -141,14 +141,14 @@ impl TxnExecutor {
                     return ControlFlow::Break(Err(error));
                 }
             }
-            slice.look();
+            slice.count_row();
             if slice.is_over() {
                 return ControlFlow::Continue(());
             }
         }
     }
 
-    fn run_step(&mut self, step: TxnStep, slice: &mut Slice, out: &mut ResponseEncoder) -> Result<(), Status> {
+    fn run_step(&mut self, step: TxnStep, slice: &mut WorkSlice, out: &mut ResponseEncoder) -> Result<(), Status> {
         match step {
             TxnStep::ChooseBranch(mut branch) => match branch.evaluate(&self.view, slice)? {
                 Some(succeeded) => {
@@ -178,14 +178,14 @@ impl PendingBranch {
     }
 
     /// Evaluates the comparisons. Returns `None` if the slice is over before the result is known.
-    fn evaluate(&mut self, view: &RevisionView, slice: &mut Slice) -> Result<Option<bool>, Status> {
+    fn evaluate(&mut self, view: &RevisionView, slice: &mut WorkSlice) -> Result<Option<bool>, Status> {
         while let Some(compare) = self.request.compare.get(self.true_count) {
             let Some(is_true) = is_true_for_range(compare, view, &mut self.last, &mut self.has_matched, slice)? else { return Ok(None) };
             if !is_true {
                 return Ok(Some(false));
             }
             (self.true_count, self.last, self.has_matched) = (self.true_count + 1, None, false);
-            slice.look();
+            slice.count_row();
             if slice.is_over() {
                 return Ok(None);
             }
@@ -203,7 +203,7 @@ fn is_true_for_range(
     view: &RevisionView,
     last: &mut Option<SmolStr>,
     has_matched: &mut bool,
-    slice: &mut Slice,
+    slice: &mut WorkSlice,
 ) -> Result<Option<bool>, Status> {
     let interval = KeyInterval::new(&compare.key, &compare.range_end);
     if interval.is_single {

@@ -64,12 +64,10 @@ impl ResponseEncoder {
         &mut self.pieces[last]
     }
 
-    /// Returns the number of encoded bytes.
     pub(in crate::etcd_api) const fn length(&self) -> usize {
         self.length
     }
 
-    /// Encodes the header of a response.
     pub(in crate::etcd_api) fn put_header(&mut self, header: &PbResponseHeader) {
         let fields = [(1, header.cluster_id), (2, header.member_id), (3, header.revision.cast_unsigned()), (4, header.raft_term)];
         let length = fields.iter().map(|(number, value)| number_length(*number, *value)).sum();
@@ -115,7 +113,6 @@ impl ResponseEncoder {
         fields.iter().for_each(|(number, value)| put_number(out, *number, *value));
     }
 
-    /// Begins an embedded message.
     pub(in crate::etcd_api) fn begin_message(&mut self) -> MessageStart {
         let start = MessageStart { piece: self.pieces.len(), before: self.length };
         self.pieces.extend([Vec::new(), Vec::new()]);

@@ -16,7 +16,6 @@ use tonic::body::Body;
 use tonic::server::NamedService;
 use tower::Service;
 
-/// The `Auth` service.
 #[derive(Debug, Clone)]
 pub(in crate::etcd_api) struct AuthStub;
 

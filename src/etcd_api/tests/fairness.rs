@@ -9,16 +9,16 @@ use tonic::{Code, Request};
 use super::*;
 use crate::admission::{Client, ScanExecutor, ScanLimits};
 use crate::etcd_api::kv::KvService;
-use crate::handle::Allowance;
+use crate::handle::SliceLimit;
 
 const KEYS: u8 = 200;
 
 /// One row per slice, on one thread.
-const ONE_ROW_SLICES: ScanLimits = ScanLimits { slice: Allowance::Rows(1), page: Allowance::Rows(1_000) };
+const ONE_ROW_SLICES: ScanLimits = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(1_000) };
 
 /// An etcd API over [`KEYS`] keys, and its scheduler of long requests.
-fn api_with_keys(value: &[u8]) -> (Mirror, KvService, ScanExecutor) {
-    let (mut mirror, scans) = (Mirror::new(), ScanExecutor::with_threads(ONE_ROW_SLICES, 1));
+fn api_with_keys(value: &[u8]) -> (InMemoryMirror, KvService, ScanExecutor) {
+    let (mut mirror, scans) = (InMemoryMirror::new(), ScanExecutor::with_threads(ONE_ROW_SLICES, 1));
     (0..KEYS).for_each(|last| mirror.put(&format!("10.0.0.{last}"), value));
     let options = EtcdOptions { scans: scans.clone(), ..EtcdOptions::default() };
     let keys = KvService(Arc::new(EtcdApi::new(mirror.handle.clone(), options)));

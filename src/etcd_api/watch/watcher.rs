@@ -143,8 +143,8 @@ impl Watcher {
         if is_unwanted || !self.interval.contains(key.as_bytes()) {
             return None;
         }
-        let prev_kv = if self.prev_kv { announcement.raw_old(key).as_ref().map(to_key_value) } else { None };
-        let kv = if is_delete { deleted_key_value(key, announcement.sequence) } else { to_key_value(&announcement.raw_new(key)?) };
+        let prev_kv = if self.prev_kv { announcement.raw_old_value(key).as_ref().map(to_key_value) } else { None };
+        let kv = if is_delete { deleted_key_value(key, announcement.sequence) } else { to_key_value(&announcement.raw_new_value(key)?) };
         Some(PbEvent { r#type: if is_delete { DELETE } else { PUT }, kv: Some(kv), prev_kv })
     }
 

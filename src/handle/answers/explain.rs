@@ -14,9 +14,9 @@ use crate::view::RankReason;
 
 /// Role of an entry that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum EntryRole {
     /// An agent uses the entry, for this reason.
-    Wins(Merit),
+    Used(UseReason),
     /// The entry is a CIDR of full length, and a host entry takes precedence.
     Shadowed,
     /// This longer prefix covers the address.
@@ -27,7 +27,7 @@ pub enum Verdict {
 
 /// Reason why an agent uses an entry that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Merit {
+pub enum UseReason {
     /// No other entry covers the address.
     Only,
     /// The entry has the longest prefix, and no other cluster has this prefix.
@@ -43,50 +43,50 @@ impl Reading {
     /// Returns every entry of every cluster that covers `ip`, strongest first, with its role.
     /// [`EntryRank`](crate::view::EntryRank) orders the entries for one prefix.
     #[must_use]
-    pub fn explain(&self, ip: IpAddr) -> Vec<(LookupMatch, Verdict)> {
+    pub fn explain(&self, ip: IpAddr) -> Vec<(LookupMatch, EntryRole)> {
         let view = &self.published().view;
-        let mut found: Vec<(ObjectPrefix, LookupMatch)> = view
+        let mut matches: Vec<(ObjectPrefix, LookupMatch)> = view
             .covering(ip)
             .filter_map(|key| view.record(&key))
             .filter_map(|record| Some((record.object.as_deref()?.as_ip()?.prefix, view.join(&record)?)))
             .collect();
         // longest prefix first, host entries first
-        found.sort_by_key(|(prefix, found)| (Reverse(prefix.net.prefix_len()), !prefix.host, self.rank(&found.record)));
+        matches.sort_by_key(|(prefix, entry)| (Reverse(prefix.net.prefix_len()), !prefix.host, self.rank(&entry.record)));
         // the order of an agent's lookup: the host entry, then the longest prefix (`LookupByIP`,
         // `pkg/ipcache/ipcache.go`)
-        let winner = found.first().map(|(prefix, _)| *prefix);
-        let merit = self.merit(&found);
+        let winner = matches.first().map(|(prefix, _)| *prefix);
+        let use_reason = self.use_reason(&matches);
         let mut strongest: Option<(ObjectPrefix, Arc<Record>)> = None;
-        let verdicts = found.into_iter().map(|(prefix, found)| {
+        let roles = matches.into_iter().map(|(prefix, entry)| {
             let stronger = strongest.as_ref().filter(|(at, _)| *at == prefix).map(|(_, record)| Arc::clone(record));
             if stronger.is_none() {
-                strongest = Some((prefix, Arc::clone(&found.record)));
+                strongest = Some((prefix, Arc::clone(&entry.record)));
             }
-            let verdict = match (stronger, winner) {
+            let role = match (stronger, winner) {
                 (Some(stronger), _) => {
-                    let weakness = self.rank(&found.record).reason_below(&self.rank(&stronger));
-                    Verdict::Outranked(stronger.key.cluster.clone(), weakness)
+                    let weakness = self.rank(&entry.record).reason_below(&self.rank(&stronger));
+                    EntryRole::Outranked(stronger.key.cluster.clone(), weakness)
                 }
-                (None, Some(winner)) if winner != prefix && winner.net == prefix.net => Verdict::Shadowed,
-                (None, Some(winner)) if winner != prefix => Verdict::LessSpecific(winner.net),
-                (None, _) => Verdict::Wins(merit.clone()),
+                (None, Some(winner)) if winner != prefix && winner.net == prefix.net => EntryRole::Shadowed,
+                (None, Some(winner)) if winner != prefix => EntryRole::LessSpecific(winner.net),
+                (None, _) => EntryRole::Used(use_reason.clone()),
             };
-            (found, verdict)
+            (entry, role)
         });
-        verdicts.collect()
+        roles.collect()
     }
 
-    /// Returns the reason why the first entry precedes the next one. `found` is sorted, strongest
+    /// Returns the reason why the first entry precedes the next one. `matches` is sorted, strongest
     /// first.
-    fn merit(&self, found: &[(ObjectPrefix, LookupMatch)]) -> Merit {
-        let [(prefix, first), (other, next), ..] = found else { return Merit::Only };
+    fn use_reason(&self, matches: &[(ObjectPrefix, LookupMatch)]) -> UseReason {
+        let [(prefix, first), (other, next), ..] = matches else { return UseReason::Only };
         if prefix == other {
             let weakness = self.rank(&next.record).reason_below(&self.rank(&first.record));
-            Merit::Stronger(next.record.key.cluster.clone(), weakness)
+            UseReason::Stronger(next.record.key.cluster.clone(), weakness)
         } else if prefix.net == other.net {
-            Merit::Host
+            UseReason::Host
         } else {
-            Merit::MostSpecific
+            UseReason::MostSpecific
         }
     }
 
@@ -109,7 +109,7 @@ impl Reading {
         let lengths = (0..=IpNet::from(ip).prefix_len()).rev();
         let nets = lengths.filter_map(|length| Some(IpNet::new(ip, length).ok()?.trunc().to_string()));
         let names: Vec<String> = std::iter::once(ip.to_string()).chain(nets).collect();
-        let mut found = Vec::new();
+        let mut matches = Vec::new();
         for cluster in self.cluster_names() {
             let start = EntryKey::new(Kind::Ip, cluster.clone(), "");
             // most clusters have none
@@ -117,9 +117,9 @@ impl Reading {
                 continue;
             }
             let keys = names.iter().map(|name| EntryKey::new(Kind::Ip, cluster.clone(), name.as_str()));
-            found.extend(keys.filter(|key| view.is_rejected(key)).filter_map(|key| view.record(&key)));
+            matches.extend(keys.filter(|key| view.is_rejected(key)).filter_map(|key| view.record(&key)));
         }
-        found
+        matches
     }
 
     /// Returns whether a cluster announces an identity.

@@ -2,14 +2,14 @@
 
 use smol_str::SmolStr;
 
-use crate::commit::{DecodedRoom, NoDecodedRoom};
-use crate::handle::{Filter, Reading, Scanned, Slice};
+use crate::commit::{DecodedBudgetError, DecodedPermit};
+use crate::handle::{Filter, Reading, ScanEnd, WorkSlice};
 use crate::model::{ClusterName, EntryKey, Kind};
 use crate::view::{Affinity, GlobalService, LocalService, MergedExports, Selection, ServiceShare, select_backends};
 
 /// Backends of a global service that the agents of one cluster would use.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Selected {
+pub struct SelectedBackends {
     /// Decision whether local and remote backends are used, with its rule.
     pub selection: Selection,
     /// True if the cluster's own services are known. Otherwise a missing one means nothing.
@@ -23,7 +23,7 @@ pub struct Selected {
 #[derive(Debug)]
 pub enum ServiceEntry {
     /// Service merged over the clusters that share it, with the permit for its memory.
-    Merged(GlobalService, #[allow(dead_code, reason = "held for its end")] DecodedRoom),
+    Merged(GlobalService, #[allow(dead_code, reason = "held for its end")] DecodedPermit),
     /// Service that is not merged because of its size.
     TooLarge(LargeService),
 }
@@ -72,9 +72,9 @@ impl Reading {
         &self,
         filter: &Filter,
         start: Option<&str>,
-        slice: &mut Slice,
+        slice: &mut WorkSlice,
         mut take: impl FnMut(&ServiceEntry) -> bool,
-    ) -> Scanned<SmolStr> {
+    ) -> ScanEnd<SmolStr> {
         let view = &self.published().view;
         // the services of a namespace are neighbours
         let namespace = filter.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
@@ -85,9 +85,9 @@ impl Reading {
                 break;
             }
             if slice.is_over() {
-                return Scanned::Paused(service.clone());
+                return ScanEnd::Paused(service.clone());
             }
-            slice.look();
+            slice.count_row();
             let found = service.split_once('/').map_or("", |(_, name)| name);
             if filter.name.as_ref().is_some_and(|wanted| wanted != found) {
                 continue;
@@ -98,25 +98,25 @@ impl Reading {
             }
             match self.global_service(service) {
                 Ok(Some(ServiceEntry::Merged(merged, _))) if !passes(filter, &merged) => {}
-                Ok(Some(entry)) if !take(&entry) => return Scanned::Full(service.clone()),
+                Ok(Some(entry)) if !take(&entry) => return ScanEnd::PageFull(service.clone()),
                 Ok(_) => {}
-                Err(none) => return Scanned::NoRoom(service.clone(), none),
+                Err(none) => return ScanEnd::OverBudget(service.clone(), none),
             }
         }
-        Scanned::All
+        ScanEnd::Complete
     }
 
     /// Returns one global service by `<namespace>/<name>`. Waits for the memory of its slices, so
     /// it must be called on a thread that may block.
     ///
     /// # Errors
-    /// [`NoDecodedRoom`] if others use that memory for too long.
-    pub fn global_service(&self, service: &str) -> Result<Option<ServiceEntry>, NoDecodedRoom> {
+    /// [`DecodedBudgetError`] if others use that memory for too long.
+    pub fn global_service(&self, service: &str) -> Result<Option<ServiceEntry>, DecodedBudgetError> {
         let view = &self.published().view;
         let by_cluster = view.decoded_bytes_of(service);
-        match self.decoded().hold_blocking(by_cluster.values().sum()) {
+        match self.decoded().reserve_blocking(by_cluster.values().sum()) {
             Ok(room) => Ok(view.global_service(service).map(|merged| ServiceEntry::Merged(merged, room))),
-            Err(NoDecodedRoom::TooLarge { bytes, bytes_max }) => {
+            Err(DecodedBudgetError::TooLarge { bytes, bytes_max }) => {
                 let largest = by_cluster.iter().max_by_key(|(_, bytes)| **bytes).map(|(cluster, _)| cluster.clone());
                 let make = |cluster: ClusterName| {
                     let (namespace, name) = service.split_once('/')?;
@@ -127,7 +127,7 @@ impl Reading {
                 };
                 Ok(largest.and_then(make).map(ServiceEntry::TooLarge))
             }
-            Err(none @ NoDecodedRoom::Taken) => Err(none),
+            Err(none @ DecodedBudgetError::Exhausted) => Err(none),
         }
     }
 
@@ -152,7 +152,7 @@ impl Reading {
 
     /// Returns the backends of a service that the agents of a cluster would use.
     #[must_use]
-    pub fn select_backends(&self, service: &GlobalService, from: &ClusterName, affinity: Affinity) -> Selected {
+    pub fn select_backends(&self, service: &GlobalService, from: &ClusterName, affinity: Affinity) -> SelectedBackends {
         let view = &self.published().view;
         let own = view.local_share(from, &format!("{}/{}", service.namespace, service.name));
         let is_local_known = self.is_complete(from, Kind::Service);
@@ -170,7 +170,7 @@ impl Reading {
         for share in &mut shares {
             share.backends.retain(crate::view::GlobalBackend::is_usable);
         }
-        Selected { selection, is_local_known, shares }
+        SelectedBackends { selection, is_local_known, shares }
     }
 }
 

@@ -25,11 +25,11 @@ const NEAREST_COUNT: usize = 3;
 
 /// Possible reasons why an address has no entry of its own.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Miss {
+pub struct MissExplanation {
     /// Pod CIDRs that contain the address, longest first, with the keys of their nodes.
     pub pod_cidrs: Vec<(IpNet, EntryKey)>,
     /// Tombstones of entries for exactly this address, newest first.
-    pub gone: Vec<Tombstone>,
+    pub deleted: Vec<Tombstone>,
     /// Clusters from which nothing was ever read.
     pub never_read: Vec<ClusterName>,
     /// Clusters with restored entries or nodes that are not all confirmed.
@@ -46,9 +46,9 @@ impl Reading {
     /// Returns possible reasons why `ip` has no entry of its own, or `None` if it has one.
     /// `covering` has the entries that cover it, strongest first.
     #[must_use]
-    pub fn miss<'a>(&self, ip: IpAddr, covering: impl Iterator<Item = &'a LookupMatch>) -> Option<Miss> {
+    pub fn explain_miss<'a>(&self, ip: IpAddr, covering: impl Iterator<Item = &'a LookupMatch>) -> Option<MissExplanation> {
         let full = IpNet::from(ip).prefix_len();
-        let mut miss = Miss::default();
+        let mut miss = MissExplanation::default();
         let mut is_covered = false;
         for found in covering {
             let Some(prefix) = prefix_of(&found.record) else { continue };
@@ -61,7 +61,7 @@ impl Reading {
                 miss.pod_cidrs.push((prefix.net, found.record.key.origin()));
             }
         }
-        miss.gone = self.published().feed.gone_at(ip).into_iter().cloned().collect();
+        miss.deleted = self.published().feed.tombstones_at(ip).into_iter().cloned().collect();
         for cluster in self.cluster_names() {
             let origins = self.sources(&cluster, [Kind::Ip, Kind::Node]).map(|source| source.origin);
             match origins.into_iter().min() {
@@ -90,8 +90,8 @@ impl Reading {
     /// Returns the entries nearest to `ip`, from the smallest network around it that has any.
     fn nearest_to(&self, ip: IpAddr) -> Vec<(ObjectPrefix, Arc<Record>)> {
         let view = &self.published().view;
-        let least = if ip.is_ipv4() { NEAR_IPV4 } else { NEAR_IPV6 };
-        let nets = (least..IpNet::from(ip).prefix_len()).rev().filter_map(|length| Some(IpNet::new(ip, length).ok()?.trunc()));
+        let shortest = if ip.is_ipv4() { NEAR_IPV4 } else { NEAR_IPV6 };
+        let nets = (shortest..IpNet::from(ip).prefix_len()).rev().filter_map(|length| Some(IpNet::new(ip, length).ok()?.trunc()));
         let within = nets.map(|net| view.ips_within(net, NEAR_COUNT_MAX));
         let keys = within.filter(|within| !matches!(within, NetworkEntries::Keys(keys) if keys.is_empty())).map(|within| match within {
             NetworkEntries::Keys(keys) => keys,

@@ -137,7 +137,7 @@ mod tests {
 
     /// Otherwise a removed cluster would be reported to subscribers that have never seen it.
     #[test]
-    fn a_cluster_s_key_says_whether_it_can_match() {
+    fn the_key_of_a_cluster_decides_if_it_can_match() {
         let key = EntryKey::of_cluster(ClusterName::parse("paris").unwrap());
         let of = |namespace: Option<&str>, clusters: &[&str]| Filter {
             namespace: namespace.map(str::to_owned),
@@ -150,7 +150,7 @@ mod tests {
 
     /// A test that does not apply to a kind excludes it, including deletes of its keys.
     #[test]
-    fn a_filter_says_which_kinds_it_is_about() {
+    fn a_filter_matches_only_the_kinds_that_its_tests_apply_to() {
         use Kind::{Cluster, EndpointSlice, Identity, Ip, Node, NodeIp, Notice, Problem, Service, ServiceExport};
         let about = |filter: Filter| {
             let kinds = [EndpointSlice, Identity, Ip, NodeIp, Node, ServiceExport, Service, Cluster, Problem, Notice];

@@ -1,5 +1,6 @@
-//! Filters and label selectors, and the facets by which a change finds the filters that it concerns.
+//! Filters and label selectors, and the terms by which a change finds the filters that it
+//! concerns.
 
-pub(super) mod facet;
 pub(super) mod filter;
+pub(super) mod filter_terms;
 pub(super) mod selector;

@@ -29,13 +29,13 @@ pub struct LabelSelector {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Requirement {
     key: String,
-    test: Test,
+    operator: Operator,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Test {
+enum Operator {
     Exists,
-    Missing,
+    DoesNotExist,
     In(Vec<String>),
     NotIn(Vec<String>),
     Greater(i64),
@@ -73,7 +73,7 @@ impl LabelSelector {
     /// Returns whether labels with plain keys match.
     #[must_use]
     pub fn matches(&self, labels: &LabelSet) -> bool {
-        self.requirements.iter().all(|requirement| requirement.holds(labels.get(&requirement.key).map(String::as_str).into_iter()))
+        self.requirements.iter().all(|requirement| requirement.is_met(labels.get(&requirement.key).map(String::as_str).into_iter()))
     }
 
     /// Returns whether an identity's labels match. Their keys are `source:key`. A selector key
@@ -90,7 +90,7 @@ impl LabelSelector {
                 let (label_source, label_key) = label.split_once(':').unwrap_or(("", label));
                 label_key == bare && source.is_none_or(|source| source == label_source)
             });
-            requirement.holds(values.map(|(_, value)| value))
+            requirement.is_met(values.map(|(_, value)| value))
         })
     }
 }
@@ -101,7 +101,7 @@ impl Requirement {
             return Err("it is empty: remove the extra comma".to_owned());
         }
         if let Some(key) = text.strip_prefix('!') {
-            return Self::new(key, Test::Missing);
+            return Self::new(key, Operator::DoesNotExist);
         }
         if let Some((before, list)) = text.split_once('(') {
             let list = list.strip_suffix(')').ok_or("its parenthesis is not closed")?;
@@ -109,18 +109,18 @@ impl Requirement {
         }
         let exactly = |value: &str| checked_value(value).map(|value| vec![value]);
         if let Some((key, value)) = text.split_once("!=") {
-            return Self::new(key, Test::NotIn(exactly(value)?));
+            return Self::new(key, Operator::NotIn(exactly(value)?));
         }
         if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
-            return Self::new(key, Test::In(exactly(value)?));
+            return Self::new(key, Operator::In(exactly(value)?));
         }
         if let Some((key, number)) = text.split_once('>') {
-            return Self::new(key, Test::Greater(whole_number(number)?));
+            return Self::new(key, Operator::Greater(whole_number(number)?));
         }
         if let Some((key, number)) = text.split_once('<') {
-            return Self::new(key, Test::Less(whole_number(number)?));
+            return Self::new(key, Operator::Less(whole_number(number)?));
         }
-        Self::new(text, Test::Exists)
+        Self::new(text, Operator::Exists)
     }
 
     /// Parses `key in (values)` or `key notin (values)`, given the parts before and inside the
@@ -133,26 +133,26 @@ impl Requirement {
         }
         let values = list.split(',').map(checked_value).collect::<Result<_, _>>()?;
         match word {
-            "in" => Self::new(key, Test::In(values)),
-            "notin" => Self::new(key, Test::NotIn(values)),
+            "in" => Self::new(key, Operator::In(values)),
+            "notin" => Self::new(key, Operator::NotIn(values)),
             _ => Err(operator()),
         }
     }
 
-    fn new(key: &str, test: Test) -> Result<Self, String> {
+    fn new(key: &str, operator: Operator) -> Result<Self, String> {
         let key = key.trim();
         check_key(key)?;
-        Ok(Self { key: key.to_owned(), test })
+        Ok(Self { key: key.to_owned(), operator })
     }
 
-    fn holds<'a>(&self, mut values: impl Iterator<Item = &'a str>) -> bool {
-        match &self.test {
-            Test::Exists => values.next().is_some(),
-            Test::Missing => values.next().is_none(),
-            Test::In(allowed) => values.any(|value| allowed.iter().any(|allowed| allowed == value)),
-            Test::NotIn(refused) => !values.any(|value| refused.iter().any(|refused| refused == value)),
-            Test::Greater(least) => values.any(|value| value.parse::<i64>().is_ok_and(|value| value > *least)),
-            Test::Less(most) => values.any(|value| value.parse::<i64>().is_ok_and(|value| value < *most)),
+    fn is_met<'a>(&self, mut values: impl Iterator<Item = &'a str>) -> bool {
+        match &self.operator {
+            Operator::Exists => values.next().is_some(),
+            Operator::DoesNotExist => values.next().is_none(),
+            Operator::In(allowed) => values.any(|value| allowed.iter().any(|allowed| allowed == value)),
+            Operator::NotIn(refused) => !values.any(|value| refused.iter().any(|refused| refused == value)),
+            Operator::Greater(least) => values.any(|value| value.parse::<i64>().is_ok_and(|value| value > *least)),
+            Operator::Less(most) => values.any(|value| value.parse::<i64>().is_ok_and(|value| value < *most)),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Access to announcements for code that encodes events once for many subscribers of the same
 //! filter (`api::events`), without a subscription.
 
-use super::{BackendsPatch, Item, LookBounds, Mode, Subscription, told};
+use super::{BackendsPatch, BatchLimits, ReadMode, StreamEvent, Subscription, event_of_change};
 use crate::feed::Announcement;
 use crate::handle::{Filter, Follower, Reading};
 use crate::model::{ReaderPosition, Sequence};
@@ -14,15 +14,15 @@ impl Reading {
     }
 }
 
-impl Item {
+impl StreamEvent {
     /// Returns the event of a change for a live subscriber with this filter, if any.
-    pub(crate) fn told(filter: &Filter, announcement: &Announcement, position: ReaderPosition) -> Option<Self> {
-        told(filter, announcement, Some(position))
+    pub(crate) fn of_change(filter: &Filter, announcement: &Announcement, position: ReaderPosition) -> Option<Self> {
+        event_of_change(filter, announcement, Some(position))
     }
 
     /// Replaces an upsert by a patch, if only the backends of a service have changed and a
     /// subscriber with this filter has the old object.
-    pub(crate) fn shortened(self, filter: &Filter, announcement: &Announcement) -> Self {
+    pub(crate) fn into_patch(self, filter: &Filter, announcement: &Announcement) -> Self {
         match (self, announcement.old_object()) {
             (Self::Upsert { key, object, revision, position }, Some(old)) if filter.matches(&key, &old) => {
                 match BackendsPatch::between(&old, &object) {
@@ -39,7 +39,7 @@ impl Subscription {
     /// Creates a subscriber that has everything up to `sent` and fell behind the shared
     /// announcements. It replays until the next `synced`.
     pub(crate) fn behind(filter: Filter, sent: Sequence) -> Self {
-        Self { owes_synced: true, ..Self::reading_on(filter, Mode::Replaying, Follower::at(sent)) }
+        Self { synced_pending: true, ..Self::reading_on(filter, ReadMode::Replaying, Follower::at(sent)) }
     }
 
     /// Returns whether the subscription sends patches: the subscriber accepts them, and has the
@@ -50,9 +50,9 @@ impl Subscription {
 
     /// Returns whether a live subscriber is missing at most the given number of changes and bytes,
     /// counting old and new values.
-    pub(crate) fn lacks_at_most(&self, bounds: LookBounds, reading: &Reading) -> bool {
+    pub(crate) fn lacks_at_most(&self, bounds: BatchLimits, reading: &Reading) -> bool {
         let lacked = reading.position().sequence.0.saturating_sub(self.sent().0);
-        if !matches!(self.mode, Mode::Live) || usize::try_from(lacked).is_ok_and(|lacked| lacked > bounds.changes) {
+        if !matches!(self.mode, ReadMode::Live) || usize::try_from(lacked).is_ok_and(|lacked| lacked > bounds.changes) {
             return false;
         }
         // if the ring has lost them, the next call finds that out at little cost

@@ -12,9 +12,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::commit::Published;
+use crate::commit::MirrorSnapshot;
 use crate::feed::{Feed, Retention};
-use crate::handle::{Allowance, Slice};
+use crate::handle::{SliceLimit, WorkSlice};
 use crate::model::{
     Change, ClusterName, Command, DeleteReason, Epoch, EpochSpan, FindingObject, Identity, LabelSet, Phase, Scope, Severity, SourceStamp,
 };
@@ -23,20 +23,20 @@ use crate::view::View;
 impl Subscription {
     /// Returns the next part of what the subscriber is missing. If it is empty and
     /// [`Subscription::is_current`], wait for the signal.
-    pub fn next(&mut self, reading: &Reading) -> Vec<Item> {
-        self.next_up_to(reading, LOOKED_AT_MAX)
+    pub fn next(&mut self, reading: &Reading) -> Vec<StreamEvent> {
+        self.next_up_to(reading, SCANNED_KEYS_MAX)
     }
 
     /// Returns the next part with at most this number of upserts, patches and deletes; at least 1.
-    pub fn next_up_to(&mut self, reading: &Reading, change_count_max: usize) -> Vec<Item> {
-        let bounds = LookBounds { changes: change_count_max, bytes: usize::MAX };
-        self.tell_up_to(reading, bounds, |items, _| items.collect::<Vec<Item>>()).into_iter().flatten().collect()
+    pub fn next_up_to(&mut self, reading: &Reading, change_count_max: usize) -> Vec<StreamEvent> {
+        let bounds = BatchLimits { changes: change_count_max, bytes: usize::MAX };
+        self.encode_next(reading, bounds, |items, _| items.collect::<Vec<StreamEvent>>()).into_iter().flatten().collect()
     }
 }
 
 /// A mirror that is changed by random commands.
-struct World {
-    published: Published,
+struct ChangingMirror {
+    published: MirrorSnapshot,
     revision: i64,
 }
 
@@ -53,12 +53,12 @@ fn identity(id: u32, app: &str) -> Arc<Object> {
     Arc::new(Object::Identity(Identity { id, labels: labels.into() }))
 }
 
-impl World {
+impl ChangingMirror {
     fn new(tombstone_count_max: usize) -> Self {
         let retention = Retention { age_max: Duration::from_secs(3600), count_max: tombstone_count_max };
         let start = Sequence(1_000);
         Self {
-            published: Published {
+            published: MirrorSnapshot {
                 view: View::starting_at(start),
                 feed: Feed::starting_at(start, retention),
                 epoch: Epoch(7),
@@ -113,13 +113,13 @@ impl World {
     }
 
     fn reading(&self) -> Reading {
-        Reading::new(Arc::new(self.published.clone()), super::super::ClusterBoard::default())
+        Reading::new(Arc::new(self.published.clone()), super::super::ClusterStatuses::default())
     }
 
-    fn truth(&self, filter: &Filter) -> BTreeMap<EntryKey, Arc<Object>> {
+    fn mirrored_objects(&self, filter: &Filter) -> BTreeMap<EntryKey, Arc<Object>> {
         let mut records = Vec::new();
         let reading = self.reading();
-        reading.scan(&reading.seek(Kind::Identity, filter), None, &mut Slice::begin(Allowance::Rows(u64::MAX)), |record| {
+        reading.scan(&reading.plan_list(Kind::Identity, filter), None, &mut WorkSlice::begin(SliceLimit::Rows(u64::MAX)), |record| {
             records.extend(record.object.clone().map(|object| (record.key.clone(), object)));
             true
         });
@@ -130,7 +130,7 @@ impl World {
 }
 
 /// A subscriber that builds its copy from the stream alone and reconnects from its last id.
-struct Reader {
+struct TestSubscriber {
     filter: Filter,
     subscription: Subscription,
     held: BTreeMap<EntryKey, Arc<Object>>,
@@ -138,14 +138,14 @@ struct Reader {
     resets: Vec<ResetReason>,
 }
 
-impl Reader {
+impl TestSubscriber {
     fn new(filter: Filter, reading: &Reading) -> Self {
-        let subscription = Subscription::new(filter.clone(), &Start::Snapshot, reading);
+        let subscription = Subscription::new(filter.clone(), &StreamStart::Snapshot, reading);
         Self { filter, subscription, held: BTreeMap::new(), last_id: None, resets: Vec::new() }
     }
 
     fn reconnect(&mut self, reading: &Reading) {
-        let start = self.last_id.map_or(Start::Snapshot, |position| Start::After(Some(position)));
+        let start = self.last_id.map_or(StreamStart::Snapshot, |position| StreamStart::After(Some(position)));
         self.subscription = Subscription::new(self.filter.clone(), &start, reading);
     }
 
@@ -157,24 +157,24 @@ impl Reader {
         self.subscription.is_current(reading)
     }
 
-    fn apply(&mut self, item: Item) {
+    fn apply(&mut self, item: StreamEvent) {
         match item {
-            Item::Reset(reason) => {
+            StreamEvent::Reset(reason) => {
                 self.held.clear();
                 self.last_id = None;
                 self.resets.push(reason);
             }
-            Item::Upsert { key, object, position, .. } => {
+            StreamEvent::Upsert { key, object, position, .. } => {
                 assert!(self.filter.matches(&key, &object), "an upsert must pass the filter");
                 self.held.insert(key, object);
                 self.advance(position);
             }
-            Item::Delete { key, position, .. } => {
+            StreamEvent::Delete { key, position, .. } => {
                 self.held.remove(&key);
                 self.advance(position);
             }
-            Item::Patch { .. } => panic!("a patch must be asked for"),
-            Item::Synced { position, .. } => self.advance(Some(position.into())),
+            StreamEvent::Patch { .. } => panic!("a patch must be asked for"),
+            StreamEvent::Synced { position, .. } => self.advance(Some(position.into())),
         }
     }
 
@@ -211,33 +211,33 @@ fn filters() -> Vec<Filter> {
     ]
 }
 
-fn random_change(world: &mut World, random: &mut StdRng) {
+fn random_change(mirror: &mut ChangingMirror, random: &mut StdRng) {
     let (cluster_index, id) = (random.random_range(0..2), random.random_range(1..30));
     match random.random_range(0..10) {
-        0..=5 => world.put(cluster_index, id, ["a", "b", "c", "bad"][random.random_range(0..4)]),
-        6..=8 => world.delete(cluster_index, id),
-        _ if random.random_ratio(1, 2) => world.find(random.random_range(0..3), random.random_range(0..3)),
+        0..=5 => mirror.put(cluster_index, id, ["a", "b", "c", "bad"][random.random_range(0..4)]),
+        6..=8 => mirror.delete(cluster_index, id),
+        _ if random.random_ratio(1, 2) => mirror.find(random.random_range(0..3), random.random_range(0..3)),
         _ if random.random_ratio(1, 10) => {
-            world.apply(Command::Remove { cluster: cluster(cluster_index), reason: DeleteReason::ClusterRemoved });
+            mirror.apply(Command::Remove { cluster: cluster(cluster_index), reason: DeleteReason::ClusterRemoved });
         }
         _ => {
             let phase = Phase::ALL[random.random_range(0..3)];
-            world.apply(Command::Phase { cluster: cluster(cluster_index), phase, cause: 0 });
+            mirror.apply(Command::Phase { cluster: cluster(cluster_index), phase, cause: 0 });
         }
     }
 }
 
 #[test]
-fn every_reader_ends_with_the_truth_whatever_happens_meanwhile() {
+fn every_copy_becomes_equal_to_the_mirror() {
     for seed in 0..400 {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut world = World::new(if seed % 3 == 0 { 2 } else { 1_000 });
-        let mut readers: Vec<Reader> = filters().into_iter().map(|filter| Reader::new(filter, &world.reading())).collect();
+        let mut mirror = ChangingMirror::new(if seed % 3 == 0 { 2 } else { 1_000 });
+        let mut readers: Vec<TestSubscriber> = filters().into_iter().map(|filter| TestSubscriber::new(filter, &mirror.reading())).collect();
         for _ in 0..60 {
             for _ in 0..random.random_range(0..8) {
-                random_change(&mut world, &mut random);
+                random_change(&mut mirror, &mut random);
             }
-            let reading = world.reading();
+            let reading = mirror.reading();
             for reader in &mut readers {
                 match random.random_range(0..6) {
                     0 => reader.reconnect(&reading),
@@ -249,25 +249,25 @@ fn every_reader_ends_with_the_truth_whatever_happens_meanwhile() {
                 }
             }
         }
-        let reading = world.reading();
+        let reading = mirror.reading();
         for reader in &mut readers {
             reader.catch_up(&reading);
-            assert_eq!(reader.held, world.truth(&reader.filter), "seed {seed}, filter {:?}", reader.filter);
+            assert_eq!(reader.held, mirror.mirrored_objects(&reader.filter), "seed {seed}, filter {:?}", reader.filter);
         }
     }
 }
 
 #[test]
-fn a_position_that_cannot_be_served_is_reset_with_its_reason() {
-    let mut world = World::new(1);
+fn an_unservable_position_is_reset_with_its_reason() {
+    let mut mirror = ChangingMirror::new(1);
     for id in 1..5 {
-        world.put(0, id, "a");
+        mirror.put(0, id, "a");
     }
-    let early = world.reading().position();
+    let early = mirror.reading().position();
     for id in 1..4 {
-        world.delete(0, id);
+        mirror.delete(0, id);
     }
-    let head = world.reading().position();
+    let head = mirror.reading().position();
     let cases = [
         ("nonsense".to_owned(), ResetReason::Malformed),
         (Position { epoch: Epoch(8), ..head }.to_string(), ResetReason::ForeignEpoch),
@@ -275,84 +275,84 @@ fn a_position_that_cannot_be_served_is_reset_with_its_reason() {
         (early.to_string(), ResetReason::Expired),
     ];
     for (text, reason) in cases {
-        let items = Subscription::new(Filter::default(), &Start::After(text.parse().ok()), &world.reading()).next(&world.reading());
-        assert_eq!(items.first(), Some(&Item::Reset(reason)), "{text}");
+        let items = Subscription::new(Filter::default(), &StreamStart::After(text.parse().ok()), &mirror.reading()).next(&mirror.reading());
+        assert_eq!(items.first(), Some(&StreamEvent::Reset(reason)), "{text}");
     }
     // a start computes its findings again, and cannot report those that were resolved before
     let span = EpochSpan { epoch: Epoch(6), began: Sequence(0), vouched: Some(head.sequence) };
-    world.published.earlier = [span].into();
+    mirror.published.earlier = [span].into();
     let earlier = Some(Position { epoch: Epoch(6), ..head }.into());
     let problems = Filter { kinds: vec![Kind::Node, Kind::Problem], ..Filter::default() };
-    assert_eq!(Subscription::check_position(earlier, &problems, &world.reading()), Err(ResetReason::ForeignEpoch));
-    assert_eq!(Subscription::check_position(earlier, &Filter::default(), &world.reading()), Ok(()));
-    let items = Subscription::new(Filter::default(), &Start::After(Some(head.into())), &world.reading()).next(&world.reading());
-    assert_eq!(items, [Item::Synced { mode: SyncMode::Replay, count: 0, position: head }]);
+    assert_eq!(Subscription::check_position(earlier, &problems, &mirror.reading()), Err(ResetReason::ForeignEpoch));
+    assert_eq!(Subscription::check_position(earlier, &Filter::default(), &mirror.reading()), Ok(()));
+    let items = Subscription::new(Filter::default(), &StreamStart::After(Some(head.into())), &mirror.reading()).next(&mirror.reading());
+    assert_eq!(items, [StreamEvent::Synced { mode: SyncMode::Replay, count: 0, position: head }]);
 }
 
 #[test]
 fn entering_and_leaving_a_filter_are_an_upsert_and_a_delete() {
-    let mut world = World::new(10);
+    let mut mirror = ChangingMirror::new(10);
     let filter = filters().remove(3);
-    let mut subscription = Subscription::new(filter, &Start::Now, &world.reading());
-    subscription.next(&world.reading());
-    world.put(0, 1, "b");
-    world.put(0, 1, "a");
-    world.put(0, 1, "bad");
-    world.put(0, 1, "b");
-    world.put(0, 1, "a");
-    world.delete(0, 1);
-    let told: Vec<(Option<Departure>, u64)> = subscription
-        .next(&world.reading())
+    let mut subscription = Subscription::new(filter, &StreamStart::Now, &mirror.reading());
+    subscription.next(&mirror.reading());
+    mirror.put(0, 1, "b");
+    mirror.put(0, 1, "a");
+    mirror.put(0, 1, "bad");
+    mirror.put(0, 1, "b");
+    mirror.put(0, 1, "a");
+    mirror.delete(0, 1);
+    let told: Vec<(Option<DeleteCause>, u64)> = subscription
+        .next(&mirror.reading())
         .iter()
         .map(|item| match item {
-            Item::Upsert { position: Some(position), .. } => (None, position.position.sequence.0),
-            Item::Delete { reason, position: Some(position), .. } => (Some(*reason), position.position.sequence.0),
+            StreamEvent::Upsert { position: Some(position), .. } => (None, position.position.sequence.0),
+            StreamEvent::Delete { reason, position: Some(position), .. } => (Some(*reason), position.position.sequence.0),
             other => panic!("unexpected {other:?}"),
         })
         .collect();
-    let (left, deleted) = (Some(Departure::LeftFilter), Some(Departure::Gone(DeleteReason::Deleted)));
+    let (left, deleted) = (Some(DeleteCause::LeftFilter), Some(DeleteCause::Deleted(DeleteReason::Deleted)));
     assert_eq!(told, [(None, 1_002), (left, 1_004), (None, 1_005), (deleted, 1_006)]);
 }
 
 #[test]
 fn nothing_has_a_position_inside_a_snapshot() {
-    let mut world = World::new(10);
-    world.put(0, 1, "a");
-    let mut subscription = Subscription::new(Filter::default(), &Start::Snapshot, &world.reading());
-    let mut items = subscription.next(&world.reading());
-    assert_eq!(subscription.bookmark(&world.reading()), None);
-    world.put(0, 2, "a");
-    world.delete(0, 1);
-    items.extend(subscription.next(&world.reading()));
-    let head = world.reading().position();
-    let upsert = |id: u32, revision: i64| Item::Upsert {
+    let mut mirror = ChangingMirror::new(10);
+    mirror.put(0, 1, "a");
+    let mut subscription = Subscription::new(Filter::default(), &StreamStart::Snapshot, &mirror.reading());
+    let mut items = subscription.next(&mirror.reading());
+    assert_eq!(subscription.bookmark(&mirror.reading()), None);
+    mirror.put(0, 2, "a");
+    mirror.delete(0, 1);
+    items.extend(subscription.next(&mirror.reading()));
+    let head = mirror.reading().position();
+    let upsert = |id: u32, revision: i64| StreamEvent::Upsert {
         key: key(0, id),
         object: identity(id, "a"),
         revision: Some(Revision(revision)),
         position: None,
     };
-    let delete = Item::Delete { key: key(0, 1), reason: Departure::Gone(DeleteReason::Deleted), position: None };
-    let synced = Item::Synced { mode: SyncMode::Snapshot, count: 3, position: head };
-    assert_eq!(items, [Item::Reset(ResetReason::Initial), upsert(1, 2), upsert(2, 3), delete, synced]);
-    assert_eq!(subscription.bookmark(&world.reading()), Some(head));
+    let delete = StreamEvent::Delete { key: key(0, 1), reason: DeleteCause::Deleted(DeleteReason::Deleted), position: None };
+    let synced = StreamEvent::Synced { mode: SyncMode::Snapshot, count: 3, position: head };
+    assert_eq!(items, [StreamEvent::Reset(ResetReason::Initial), upsert(1, 2), upsert(2, 3), delete, synced]);
+    assert_eq!(subscription.bookmark(&mirror.reading()), Some(head));
 }
 
 /// Enough changes for several threads and for more than one call.
 #[test]
-fn many_changes_are_told_in_the_same_order_at_once_and_one_by_one() {
-    let mut world = World::new(1_000);
-    let count = u32::try_from(LOOKED_AT_MAX * 3 / 2).unwrap();
+fn changes_have_the_same_order_in_one_call_and_one_by_one() {
+    let mut mirror = ChangingMirror::new(1_000);
+    let count = u32::try_from(SCANNED_KEYS_MAX * 3 / 2).unwrap();
     for id in 0..count {
-        world.put(id as usize % 2, id, if id % 3 == 0 { "a" } else { "b" });
+        mirror.put(id as usize % 2, id, if id % 3 == 0 { "a" } else { "b" });
     }
-    let start = Start::After(Some(world.reading().position().into()));
+    let start = StreamStart::After(Some(mirror.reading().position().into()));
     for id in (0..count).filter(|id| id % 5 > 0) {
         let cluster_index = id as usize % 2;
-        if id % 50 == 1 { world.delete(cluster_index, id) } else { world.put(cluster_index, id, "c") }
+        if id % 50 == 1 { mirror.delete(cluster_index, id) } else { mirror.put(cluster_index, id, "c") }
     }
-    let reading = world.reading();
+    let reading = mirror.reading();
     for (start, filter) in
-        [Start::Snapshot, start].into_iter().flat_map(|start| filters().into_iter().map(move |filter| (start.clone(), filter)))
+        [StreamStart::Snapshot, start].into_iter().flat_map(|start| filters().into_iter().map(move |filter| (start.clone(), filter)))
     {
         let all = |change_count_max| {
             let mut reader = Subscription::new(filter.clone(), &start, &reading);
@@ -364,15 +364,15 @@ fn many_changes_are_told_in_the_same_order_at_once_and_one_by_one() {
         };
         // no thread is started for so few changes
         let one_by_one = all(100);
-        assert!(filter != Filter::default() || one_by_one.len() > LOOKED_AT_MAX, "{start:?}");
-        assert_eq!(all(LOOKED_AT_MAX), one_by_one, "{start:?}, {filter:?}");
+        assert!(filter != Filter::default() || one_by_one.len() > SCANNED_KEYS_MAX, "{start:?}");
+        assert_eq!(all(SCANNED_KEYS_MAX), one_by_one, "{start:?}, {filter:?}");
         // a call ends with the event that reaches its limit of bytes, on each thread that encodes
         let mut reader = Subscription::new(filter.clone(), &start, &reading);
         let (mut items, mut bytes, mut looks) = (Vec::new(), 1, 0);
         while !reader.is_current(&reading) {
-            let bounds = LookBounds { changes: LOOKED_AT_MAX, bytes };
-            let told = reader.tell_up_to(&reading, bounds, |items, count| items.inspect(|_| count.add(10)).collect::<Vec<Item>>());
-            let told: Vec<Item> = told.into_iter().flatten().collect();
+            let bounds = BatchLimits { changes: SCANNED_KEYS_MAX, bytes };
+            let told = reader.encode_next(&reading, bounds, |items, count| items.inspect(|_| count.add(10)).collect::<Vec<StreamEvent>>());
+            let told: Vec<StreamEvent> = told.into_iter().flatten().collect();
             assert!(told.len() <= bytes / 10 + 6, "{} items for {bytes} bytes", told.len());
             items.extend(told);
             (bytes, looks) = ([1, 5_000, 30_000][looks % 3], looks + 1);

@@ -17,14 +17,14 @@ use super::*;
 use crate::api::{ApiOptions, BoundApi};
 use crate::commit::{PersistState, first_reservation, publication};
 use crate::etcd_api::{self, EtcdOptions};
-use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport};
+use crate::handle::{ClusterStatuses, Handle, LostLines, ProcessState, StoreReport};
 use crate::model::{
     ClusterConfig, ClusterId, ClusterRecord, Cursor, DirectoryState, EntryKey, Epoch, EpochSpan, EtcdClusterId, Kind, ListenAddress,
     Rejection, Revision, Scope, Sequence, SourceStamp,
 };
-use crate::runtime::plan::StartSeed;
+use crate::runtime::plan::EpochSeed;
 use crate::runtime::restore::restore;
-use crate::runtime::wiring::Opening;
+use crate::runtime::wiring::StoreOpenOptions;
 use crate::store::{Group, Store};
 use crate::view::derive_entries;
 use crate::wire::{self, Context};
@@ -228,26 +228,30 @@ async fn keys_of_an_etcd(handle: &Handle) -> [(bool, Bytes); ETCD_KEYS.len()] {
 
 /// Announced changes that were not stored are known before any position is given out.
 #[test]
-fn an_early_start_honours_what_was_announced_before_a_kill() {
+fn an_early_start_accepts_positions_announced_before_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     stored(directory.path());
-    let opening =
-        Opening { directory: directory.path().to_owned(), wait: Duration::ZERO, max_connected_clusters: MAX, retention: retention() };
+    let opening = StoreOpenOptions {
+        directory: directory.path().to_owned(),
+        wait: Duration::ZERO,
+        max_connected_clusters: MAX,
+        retention: retention(),
+    };
     let opened = opening.open(watch::channel(None).0).unwrap();
-    let begun = opened.begun.expect("must begin early");
-    assert_eq!(*begun.honoured(), [EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: Some(Sequence(60_012)) }]);
+    let early_plan = opened.early_plan.expect("must begin early");
+    assert_eq!(*early_plan.accepted_epochs(), [EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: Some(Sequence(60_012)) }]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn early_answers_are_those_of_the_loaded_store() {
+async fn early_answers_equal_those_of_the_loaded_store() {
     let directory = tempfile::tempdir().unwrap();
     stored(directory.path());
     let (early_sender, early) = watch::channel(None);
     let (loaded_sender, loaded) = watch::channel(None);
-    let handle = Handle::new(About {
+    let handle = Handle::new(ProcessState {
         started: Instant::now(),
         loaded,
-        clusters: watch::channel(ClusterBoard::default()).1,
+        clusters: watch::channel(ClusterStatuses::default()).1,
         directory: watch::channel(DirectoryState::default()).1,
         own_cluster: None,
         max_connected_clusters: MAX,
@@ -255,7 +259,7 @@ async fn early_answers_are_those_of_the_loaded_store() {
         store: watch::channel(StoreReport::default()).1,
         lost_lines: LostLines::default(),
     });
-    let handle = handle.with_early(early);
+    let handle = handle.with_early_lookup(early);
     let bound = BoundApi::bind(&[ListenAddress::parse("127.0.0.1:0").unwrap()], &ApiOptions::default()).await.unwrap();
     let address = bound.addresses()[0].strip_prefix("http://").unwrap().to_owned();
     let stop = CancellationToken::new();
@@ -266,16 +270,16 @@ async fn early_answers_are_those_of_the_loaded_store() {
     let (release, held) = sync_channel::<()>(1);
     let path = directory.path().to_owned();
     let loading = tokio::task::spawn_blocking(move || {
-        let mut begun = None;
+        let mut early_plan = None;
         let mut offer = |partial: Option<PartialStore>| {
             let Some(partial) = partial else { return };
-            let (mirror, start) = begin(partial, MAX, retention()).expect("must be answered early");
-            begun = Some(start);
-            early_sender.send_replace(Some(Arc::new(mirror) as Arc<dyn Early>));
+            let (mirror, start) = prepare(partial, MAX, retention()).expect("must be answered early");
+            early_plan = Some(start);
+            early_sender.send_replace(Some(Arc::new(mirror) as Arc<dyn EarlyLookup>));
             held.recv().unwrap();
         };
         let (store, _) = Store::open_offering(&path, Duration::ZERO, &mut offer).unwrap();
-        let restored = restore(&store, MAX, retention(), begun, StartSeed::draw(SystemTime::now())).unwrap();
+        let restored = restore(&store, MAX, retention(), early_plan, EpochSeed::draw(SystemTime::now())).unwrap();
         let (publisher, subscriber) = publication(restored.published);
         loaded_sender.send_replace(Some(subscriber));
         (store, publisher, loaded_sender)

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::commit::Changed;
-use crate::handle::{ClusterBoard, Reading};
+use crate::commit::LatestChange;
+use crate::handle::{ClusterStatuses, Reading};
 use crate::model::{DeleteReason, EntryKey, Epoch, EpochSpan, Tombstone};
 use crate::model::{Kind, LabelSet, ObjectPrefix, Phase, Revision, SourceStamp};
 use crate::view::LiveKey;
@@ -37,26 +37,26 @@ fn stored(id: u32, sequence: u64) -> Record {
     }
 }
 
-/// Starts with the first sequence after those that [`crashed`] has reserved.
-fn start(directory: &Path) -> Restored {
+/// Starts with the first sequence after those that [`store_after_kill`] has reserved.
+fn start(directory: &Path) -> RestoredMirror {
     start_at(directory, 1_001)
 }
 
 /// Starts with the clock at `micros` microseconds since 1970.
-fn start_at(directory: &Path, micros: u64) -> Restored {
+fn start_at(directory: &Path, micros: u64) -> RestoredMirror {
     let (store, _) = Store::open(directory, Duration::ZERO).unwrap();
     let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
-    let seed = StartSeed { gap: 5, ..StartSeed::draw(SystemTime::UNIX_EPOCH + Duration::from_micros(micros)) };
+    let seed = EpochSeed { gap: 5, ..EpochSeed::draw(SystemTime::UNIX_EPOCH + Duration::from_micros(micros)) };
     restore(&store, MaxConnectedClusters::default(), retention, None, seed).unwrap()
 }
 
-fn reading(restored: &Restored) -> Reading {
-    Reading::new(Arc::new(restored.published.clone()), ClusterBoard::default())
+fn reading(restored: &RestoredMirror) -> Reading {
+    Reading::new(Arc::new(restored.published.clone()), ClusterStatuses::default())
 }
 
 /// Creates a store that covers sequences up to 12: identities 256 and 257 from 11 and 12. Its start
 /// had announced more when it was killed.
-fn crashed(announced: &[Group]) -> tempfile::TempDir {
+fn store_after_kill(announced: &[Group]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
     store.log().begin_epoch(EPOCH);
@@ -93,36 +93,40 @@ fn announced() -> [Group; 3] {
     [put(258, 13), put(256, 14), deleted]
 }
 
-fn vouched(restored: &Restored) -> Vec<Option<Sequence>> {
+fn vouched(restored: &RestoredMirror) -> Vec<Option<Sequence>> {
     restored.published.earlier.iter().filter(|span| span.epoch == EPOCH).map(|span| span.vouched).collect()
 }
 
-fn after(restored: &Restored, position: u64) -> Vec<(u64, Changed<EntryKey>)> {
+fn after(restored: &RestoredMirror, position: u64) -> Vec<(u64, LatestChange<EntryKey>)> {
     let changes = changes_after(restored, position).into_iter().map(|(sequence, changed)| (sequence.0, changed));
     changes.filter(|(_, changed)| *changed != paris()).collect()
 }
 
-fn changes_after(restored: &Restored, position: u64) -> Vec<(Sequence, Changed<EntryKey>)> {
+fn changes_after(restored: &RestoredMirror, position: u64) -> Vec<(Sequence, LatestChange<EntryKey>)> {
     let changes = restored.published.changes_after(Sequence(position), usize::MAX).into_iter();
     let named = |changed| match changed {
-        Changed::Live(live) => Changed::Live(LiveKey::key(&live)),
-        Changed::Gone(key, reason) => Changed::Gone(key, reason),
+        LatestChange::Live(live) => LatestChange::Live(LiveKey::key(&live)),
+        LatestChange::Deleted(key, reason) => LatestChange::Deleted(key, reason),
     };
     changes.map(|(sequence, changed)| (sequence, named(changed))).collect()
 }
 
 /// Returns the change of the only cluster's phase, which is announced after everything else.
-fn paris() -> Changed<EntryKey> {
-    Changed::Live(EntryKey::of_cluster(ClusterName::parse("paris").unwrap()))
+fn paris() -> LatestChange<EntryKey> {
+    LatestChange::Live(EntryKey::of_cluster(ClusterName::parse("paris").unwrap()))
 }
 
 #[test]
-fn what_was_announced_before_a_kill_is_recovered_as_it_was() {
-    let directory = crashed(&announced());
+fn changes_announced_before_a_kill_are_recovered_unchanged() {
+    let directory = store_after_kill(&announced());
     let restored = start(directory.path());
     assert_eq!(vouched(&restored), [Some(Sequence(15))]);
-    let told = [(13, Changed::Live(key(258))), (14, Changed::Live(key(256))), (15, Changed::Gone(key(257), DeleteReason::Deleted))];
-    assert_eq!(after(&restored, 12), told);
+    let shown = [
+        (13, LatestChange::Live(key(258))),
+        (14, LatestChange::Live(key(256))),
+        (15, LatestChange::Deleted(key(257), DeleteReason::Deleted)),
+    ];
+    assert_eq!(after(&restored, 12), shown);
     assert_eq!(after(&restored, 15), []);
     assert_eq!(changes_after(&restored, 15), [(Sequence(1_001), paris())]);
     assert_eq!(restored.published.position().sequence, Sequence(1_001));
@@ -133,7 +137,7 @@ fn what_was_announced_before_a_kill_is_recovered_as_it_was() {
     let first_epoch = restored.published.epoch;
     drop(restored);
     let second = start_at(directory.path(), 1_000_000);
-    assert_eq!((vouched(&second), after(&second, 12)), (vec![Some(Sequence(15))], told.to_vec()));
+    assert_eq!((vouched(&second), after(&second, 12)), (vec![Some(Sequence(15))], shown.to_vec()));
     let spans: Vec<Epoch> = second.published.earlier.iter().map(|span| span.epoch).collect();
     assert_eq!(spans, [EPOCH, first_epoch]);
 }
@@ -141,20 +145,20 @@ fn what_was_announced_before_a_kill_is_recovered_as_it_was() {
 /// After a power cut that lost the end of the log, positions after the last recovered change are
 /// not honoured.
 #[test]
-fn a_lost_end_of_the_log_is_vouched_for_no_further() {
-    let directory = crashed(&announced());
+fn positions_in_a_lost_end_of_the_log_are_not_accepted() {
+    let directory = store_after_kill(&announced());
     let newest = std::fs::read_dir(directory.path().join("log")).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
     let bytes = std::fs::read(&newest).unwrap();
     std::fs::write(&newest, &bytes[..bytes.len() - 1]).unwrap();
     let restored = start(directory.path());
     assert_eq!(vouched(&restored), [Some(Sequence(14))]);
-    assert_eq!(after(&restored, 12), [(13, Changed::Live(key(258))), (14, Changed::Live(key(256)))]);
+    assert_eq!(after(&restored, 12), [(13, LatestChange::Live(key(258))), (14, LatestChange::Live(key(256)))]);
     assert!(restored.published.view.record(&key(257)).is_some(), "it was there at 14");
 }
 
 #[test]
-fn two_starts_from_one_copy_have_no_position_in_common() {
-    let original = crashed(&[]);
+fn two_starts_from_copies_of_a_store_share_no_position() {
+    let original = store_after_kill(&[]);
     let copy = tempfile::tempdir().unwrap();
     copy_tree(original.path(), copy.path());
     let (first, second) = (start(original.path()), start(copy.path()));
@@ -165,29 +169,29 @@ fn two_starts_from_one_copy_have_no_position_in_common() {
 /// Clients of the etcd API only know numbers without epochs. A copy of a store continues from
 /// revisions that were announced before it was made and from its own, but from no others.
 #[test]
-fn a_copy_of_a_store_goes_on_from_no_revision_that_the_original_announced_after_it_was_made() {
-    let original = crashed(&announced());
+fn a_copy_of_a_store_accepts_no_revision_that_the_original_announced_later() {
+    let original = store_after_kill(&announced());
     let copy = tempfile::tempdir().unwrap();
     copy_tree(original.path(), copy.path());
     let first = start_at(original.path(), 1_000_000);
     let later = start_at(original.path(), 2_000_000);
     let restored = start_at(copy.path(), 3_000_000);
     let [was, is] = [&later, &restored].map(reading);
-    assert_eq!(was.lineage(), is.lineage(), "it is told by the numbers");
+    assert_eq!(was.lineage(), is.lineage(), "it follows from the sequences");
     for known in [11, 15, is.position().sequence.0] {
-        assert_eq!(is.raw_goes_on_from(Sequence(known)), Ok(()), "{known}");
+        assert_eq!(is.check_raw_position(Sequence(known)), Ok(()), "{known}");
     }
     let of_original = [first.published.position().sequence.0, was.position().sequence.0];
     let between = [16, 1_000, 1_001, 66_537, 999_999, 2_999_998];
     let above = [is.position().sequence.0 + 1, 4_000_000];
     for unknown in of_original.into_iter().chain(between).chain(above) {
-        assert_eq!(is.raw_goes_on_from(Sequence(unknown)), Err(is.position().sequence), "{unknown}");
+        assert_eq!(is.check_raw_position(Sequence(unknown)), Err(is.position().sequence), "{unknown}");
     }
 }
 
 #[test]
-fn where_the_clock_was_set_back_or_stands_still_the_history_has_another_name_until_it_is_right() {
-    let original = crashed(&announced());
+fn a_clock_that_is_not_ahead_gives_the_history_a_new_name() {
+    let original = store_after_kill(&announced());
     let copies = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let lineage = reading(&start_at(original.path(), 5_000_000)).lineage();
     assert_eq!(lineage, EPOCH.0);
@@ -196,22 +200,22 @@ fn where_the_clock_was_set_back_or_stands_still_the_history_has_another_name_unt
     let [one_reading, other_reading] = [&one, &other].map(reading);
     assert!(one_reading.lineage() != lineage && one_reading.lineage() != other_reading.lineage());
     assert!(one_reading.position().sequence > Sequence(5_000_000), "no sequence is used twice");
-    assert_eq!((vouched(&one), one_reading.raw_goes_on_from(Sequence(15))), (vec![Some(Sequence(15))], Ok(())));
+    assert_eq!((vouched(&one), one_reading.check_raw_position(Sequence(15))), (vec![Some(Sequence(15))], Ok(())));
     let renamed = one_reading.lineage();
     let next = reading(&start_at(copies[0].path(), 6_000_000));
-    assert_eq!((next.lineage(), next.raw_goes_on_from(one_reading.position().sequence)), (renamed, Ok(())));
+    assert_eq!((next.lineage(), next.check_raw_position(one_reading.position().sequence)), (renamed, Ok(())));
     assert_eq!(next.position().sequence, Sequence(6_000_000));
 }
 
 #[test]
-fn a_cluster_that_was_announced_before_a_kill_is_known_and_told_anew() {
+fn a_cluster_announced_before_a_kill_is_known_and_announced_again() {
     let tokyo = ClusterName::parse("tokyo").unwrap();
     let clusters = [(tokyo.clone(), Some(crate::model::ClusterRecord::default()))].into();
-    let directory = crashed(&[Group { clusters, covered: Some(Sequence(13)), ..Group::default() }]);
+    let directory = store_after_kill(&[Group { clusters, covered: Some(Sequence(13)), ..Group::default() }]);
     let restored = start(directory.path());
     assert_eq!(vouched(&restored), [Some(Sequence(13))]);
-    let told: Vec<Changed<EntryKey>> = changes_after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
-    assert_eq!(told, [paris(), Changed::Live(EntryKey::of_cluster(tokyo.clone()))]);
+    let shown: Vec<LatestChange<EntryKey>> = changes_after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
+    assert_eq!(shown, [paris(), LatestChange::Live(EntryKey::of_cluster(tokyo.clone()))]);
     assert_eq!(restored.published.view.phase(&tokyo), Some(Phase::WaitingForFiles));
 }
 
@@ -225,7 +229,7 @@ fn derived_key(ip: &str) -> EntryKey {
 
 /// Creates a store with a node of two addresses, by a version that derived no entries.
 fn with_node(sequence: u64) -> tempfile::TempDir {
-    let directory = crashed(&[]);
+    let directory = store_after_kill(&[]);
     let addresses = r#"[{"Type":"InternalIP","IP":"10.0.0.1"},{"Type":"CiliumInternalIP","IP":"10.0.0.2"}]"#;
     let value = format!(r#"{{"Name":"a","Cluster":"paris","IPAddresses":{addresses}}}"#).into_bytes();
     let record = Record { key: node_key("a"), value: value.into(), ..stored(256, sequence) };
@@ -236,21 +240,22 @@ fn with_node(sequence: u64) -> tempfile::TempDir {
     directory
 }
 
-fn held(restored: &Restored) -> Vec<(EntryKey, u64)> {
+fn held(restored: &RestoredMirror) -> Vec<(EntryKey, u64)> {
     let lowest = EntryKey::lowest_of(Kind::NodeIp);
     let records = restored.published.view.records_from(&lowest);
     records.filter(|record| record.key.kind == Kind::NodeIp).map(|record| (record.key.clone(), record.last_sequence.0)).collect()
 }
 
 #[test]
-fn a_store_from_before_entries_were_derived_gets_them_once_and_positions_from_then_are_told_of_them() {
+fn a_store_without_derived_entries_gets_and_announces_them_once() {
     let directory = with_node(13);
     let first = start(directory.path());
     assert_eq!((vouched(&first), first.restored_count), (vec![Some(Sequence(13))], 3));
     let expected = vec![(derived_key("10.0.0.1"), 1_002), (derived_key("10.0.0.2"), 1_003)];
     assert_eq!(held(&first), expected);
-    let told: Vec<(u64, Changed<EntryKey>)> = expected.iter().map(|(key, sequence)| (*sequence, Changed::Live(key.clone()))).collect();
-    assert_eq!(after(&first, 13), told);
+    let shown: Vec<(u64, LatestChange<EntryKey>)> =
+        expected.iter().map(|(key, sequence)| (*sequence, LatestChange::Live(key.clone()))).collect();
+    assert_eq!(after(&first, 13), shown);
     assert_eq!(first.published.position().sequence, Sequence(1_003));
     assert!(first.reserved > Sequence(1_003));
     let (epoch, position) = (first.published.epoch, first.published.position().sequence);
@@ -266,8 +271,8 @@ fn a_store_from_before_entries_were_derived_gets_them_once_and_positions_from_th
 /// The entries were derived by rules without pod CIDRs: those of pod CIDRs are added, and the
 /// router's address is deleted.
 #[test]
-fn a_store_whose_entries_were_made_by_other_rules_gets_what_is_different() {
-    let directory = crashed(&[]);
+fn entries_derived_by_other_rules_are_updated_where_they_differ() {
+    let directory = store_after_kill(&[]);
     let addresses = r#"[{"Type":"InternalIP","IP":"10.0.0.1"},{"Type":"CiliumInternalIP","IP":"10.0.0.2"}]"#;
     let rest = r#""IPv4AllocCIDR":"10.1.0.0/24","EncryptionKey":7"#;
     let stored_as = |key: EntryKey, value: String| {
@@ -280,8 +285,8 @@ fn a_store_whose_entries_were_made_by_other_rules_gets_what_is_different() {
     let group = Group { records, covered: Some(Sequence(13)), derived: Some(1), ..Group::default() };
     Store::open(directory.path(), Duration::ZERO).unwrap().0.apply(&group).unwrap();
     let restored = start(directory.path());
-    let told: Vec<Changed<EntryKey>> = after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
-    assert_eq!(told, [Changed::Live(derived_key("10.0.0.2")), Changed::Live(derived_key("10.1.0.0/24"))]);
+    let shown: Vec<LatestChange<EntryKey>> = after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
+    assert_eq!(shown, [LatestChange::Live(derived_key("10.0.0.2")), LatestChange::Live(derived_key("10.1.0.0/24"))]);
     let view = &restored.published.view;
     let entry = |prefix: &str| view.record(&derived_key(prefix)).unwrap().object.as_deref().unwrap().as_ip().unwrap().clone();
     assert_eq!((entry("10.0.0.2").encryption_key, entry("10.1.0.0/24").encryption_key, entry("10.1.0.0/24").identity), (0, 7, 2));
@@ -295,7 +300,7 @@ fn a_store_whose_entries_were_made_by_other_rules_gets_what_is_different() {
 /// After a kill before the last group was stored, the mark is missing, so the next start derives
 /// the missing entries.
 #[test]
-fn deriving_that_was_broken_off_is_finished_by_the_next_start() {
+fn an_interrupted_derivation_is_completed_by_the_next_start() {
     let directory = with_node(13);
     drop(start(directory.path()));
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
@@ -305,7 +310,10 @@ fn deriving_that_was_broken_off_is_finished_by_the_next_start() {
     let again = start_at(directory.path(), 1_000_000);
     let keys: Vec<EntryKey> = held(&again).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, [derived_key("10.0.0.1"), derived_key("10.0.0.2")]);
-    assert_eq!(after(&again, 1_003).into_iter().map(|(_, changed)| changed).collect::<Vec<_>>(), [Changed::Live(derived_key("10.0.0.2"))]);
+    assert_eq!(
+        after(&again, 1_003).into_iter().map(|(_, changed)| changed).collect::<Vec<_>>(),
+        [LatestChange::Live(derived_key("10.0.0.2"))]
+    );
     drop(again);
     assert_eq!(Store::open(directory.path(), Duration::ZERO).unwrap().0.load().unwrap().derived, Some(DERIVATION));
 }

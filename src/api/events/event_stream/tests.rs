@@ -11,7 +11,7 @@ use crate::admission::Client;
 use crate::admission::{ScanExecutor, ScanLimits, Scanner};
 use crate::api::state::ApiState;
 use crate::api::tests::fixture::{ApiFixture, key, pod, put};
-use crate::handle::{Filter, Start};
+use crate::handle::{Filter, StreamStart};
 use crate::model::{Backend, Kind, Object, Port, Sequence, Service};
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn a_scan_is_short_while_other_streams_have_many_waiting_bytes() {
         let mut other = state.stream_metrics.open(Encoding::Sse, Sequence(1), client(1));
         other.add_waiting(waiting);
         let group = GroupKey { filter: Filter::default(), encoding: Encoding::Sse, patch: false };
-        let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &reading);
+        let subscription = Subscription::new(Filter::default(), &StreamStart::Snapshot, &reading);
         let mut stream = EventStream::new(
             StreamContext::from_ref(&state),
             group,
@@ -68,7 +68,7 @@ async fn large_services() -> (ApiFixture, ApiState) {
 /// Opens a stream of everything.
 fn open(state: &ApiState, client: Client) -> EventStream {
     let group = GroupKey { filter: Filter::default(), encoding: Encoding::NdJson, patch: false };
-    let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &state.handle.try_reading().unwrap());
+    let subscription = Subscription::new(Filter::default(), &StreamStart::Snapshot, &state.handle.try_reading().unwrap());
     EventStream::new(StreamContext::from_ref(state), group, subscription, state.stream_limiter.try_acquire(client).unwrap())
 }
 
@@ -159,7 +159,7 @@ async fn a_scan_of_a_stream_waits_for_its_slice_and_a_closed_stream_does_not_sca
         assert!(stream.next().now_or_never().is_none(), "a snapshot is encoded while the thread is busy");
     }
     let group = GroupKey { filter: Filter::default(), encoding: Encoding::NdJson, patch: false };
-    let subscription = Subscription::new(Filter::default(), &Start::Now, &state.handle.try_reading().unwrap());
+    let subscription = Subscription::new(Filter::default(), &StreamStart::Now, &state.handle.try_reading().unwrap());
     let mut current =
         EventStream::new(StreamContext::from_ref(&state), group, subscription, state.stream_limiter.try_acquire(client(3)).unwrap());
     let synced = current.next().now_or_never().expect("nothing is missing, so no scan is queued").unwrap().unwrap();

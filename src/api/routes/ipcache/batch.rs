@@ -24,7 +24,7 @@ use crate::api::query::{ItemQuery, Parameters};
 use crate::api::state::ApiState;
 use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
 use crate::dto::meta::{ListMeta, SourceAge};
-use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
+use crate::handle::{LookupMatch, Reading, SourceMeta, WorkSlice};
 use crate::server::BodyTimeout;
 
 /// Maximum number of addresses per batch (docs/use/api/lookups-and-explain.md): about 10 ms of
@@ -102,12 +102,12 @@ pub(crate) async fn lookup_ips(
 
 impl LookupBatch {
     /// Finds the sources that all lookups use.
-    fn collect_sources(&mut self, slice: &mut Slice) -> ControlFlow<Vec<SourceMeta>> {
+    fn collect_sources(&mut self, slice: &mut WorkSlice) -> ControlFlow<Vec<SourceMeta>> {
         while let Some(text) = self.ips.get(self.next) {
             if slice.is_over() {
                 return ControlFlow::Continue(());
             }
-            slice.look();
+            slice.count_row();
             self.next += 1;
             if let Some(found) = self.lookup(text) {
                 self.sources_used.add(&found);
@@ -122,7 +122,7 @@ impl LookupBatch {
     }
 
     /// Returns the next bytes, and whether they are the last.
-    fn next_bytes(&mut self, slice: &mut Slice) -> Result<(Vec<u8>, bool), serde_json::Error> {
+    fn next_bytes(&mut self, slice: &mut WorkSlice) -> Result<(Vec<u8>, bool), serde_json::Error> {
         let mut bytes = Vec::with_capacity(CHUNK_BYTES);
         if self.next == 0 {
             bytes.extend_from_slice(b"{\"items\":[");
@@ -131,7 +131,7 @@ impl LookupBatch {
             if slice.is_over() || bytes.len() >= CHUNK_BYTES {
                 return Ok((bytes, false));
             }
-            slice.look();
+            slice.count_row();
             if self.next > 0 {
                 bytes.push(b',');
             }

@@ -21,7 +21,7 @@ use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheEntry, Node};
 use crate::dto::problems::{BackedService, ExplainedEntry, Explanation, Hint};
 use crate::findings::{Surveyed, about, namespace_and_name};
-use crate::handle::{Finding, LookupMatch, Merit, RankReason, Reading, Survey, Verdict};
+use crate::handle::{EntryRole, Finding, FindingIndex, LookupMatch, RankReason, Reading, UseReason};
 use crate::model::{ClusterName, Kind, Record};
 
 /// Kinds that an explanation reads.
@@ -58,7 +58,7 @@ pub(crate) async fn explain_ip(
 fn explain_address(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, meta_options: MetaOptions) -> Result<Explanation, Problem> {
     let survey = surveyed.survey.as_ref();
     let found = reading.explain(ip.to_canonical());
-    let winner = found.iter().find(|(_, verdict)| matches!(verdict, Verdict::Wins(_))).map(|(found, _)| found);
+    let winner = found.iter().find(|(_, verdict)| matches!(verdict, EntryRole::Used(_))).map(|(found, _)| found);
     let sources = sources(reading, &found);
     meta_options.check(&sources)?;
     let meta = match winner {
@@ -72,7 +72,7 @@ fn explain_address(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, meta_opti
     let rejected = reading.rejected_at(ip.to_canonical());
     let is_rejected = rejected.iter().any(|record| is_exactly(ip.to_canonical(), record));
     let mut hints: Vec<Hint> = rejected.iter().filter_map(|record| rejected_hint(ip.to_canonical(), record)).take(REJECTED_MAX).collect();
-    let miss = reading.miss(ip.to_canonical(), found.iter().map(|(found, _)| found));
+    let miss = reading.explain_miss(ip.to_canonical(), found.iter().map(|(found, _)| found));
     hints.extend(miss.iter().flat_map(|miss| miss_hints(miss, is_rejected)));
     Ok(Explanation {
         ip: ip.to_string(),
@@ -82,30 +82,30 @@ fn explain_address(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, meta_opti
         node: node.as_deref().and_then(Node::from_record),
         services: survey.map(|survey| services_with_backend(survey, ip.to_canonical())).unwrap_or_default(),
         problems: survey.map(|survey| about(&findings, survey, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
-        complete: surveyed.is_complete && survey.is_some_and(Survey::has_all_backends),
+        complete: surveyed.is_complete && survey.is_some_and(FindingIndex::has_all_backends),
         meta,
     })
 }
 
-fn explain_entry(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Option<ExplainedEntry> {
+fn explain_entry(reading: &Reading, found: &LookupMatch, verdict: &EntryRole) -> Option<ExplainedEntry> {
     let entry = IpcacheEntry::from_match(found)?;
     let (verdict, reason) = match verdict {
-        Verdict::Wins(merit) => ("wins", describe_merit(merit)),
-        Verdict::Shadowed => ("shadowed", "a host entry for the address takes precedence over a CIDR of full length".to_owned()),
-        Verdict::LessSpecific(winner) => ("lessSpecific", format!("{winner} is more specific")),
-        Verdict::Outranked(cluster, weakness) => ("outranked", describe_weakness(cluster, *weakness)),
+        EntryRole::Used(merit) => ("wins", describe_merit(merit)),
+        EntryRole::Shadowed => ("shadowed", "a host entry for the address takes precedence over a CIDR of full length".to_owned()),
+        EntryRole::LessSpecific(winner) => ("lessSpecific", format!("{winner} is more specific")),
+        EntryRole::Outranked(cluster, weakness) => ("outranked", describe_weakness(cluster, *weakness)),
     };
     let origin = origin_name(reading.source_of(&found.record).origin);
     Some(ExplainedEntry { entry, verdict: verdict.into(), reason, origin: origin.into() })
 }
 
 /// Returns the reason why an agent uses an entry.
-fn describe_merit(merit: &Merit) -> String {
+fn describe_merit(merit: &UseReason) -> String {
     match merit {
-        Merit::Only => "the only entry that covers the address".to_owned(),
-        Merit::MostSpecific => "the most specific entry that covers the address".to_owned(),
-        Merit::Host => "a host entry takes precedence over a CIDR of full length".to_owned(),
-        Merit::Stronger(cluster, weakness) => match weakness {
+        UseReason::Only => "the only entry that covers the address".to_owned(),
+        UseReason::MostSpecific => "the most specific entry that covers the address".to_owned(),
+        UseReason::Host => "a host entry takes precedence over a CIDR of full length".to_owned(),
+        UseReason::Stronger(cluster, weakness) => match weakness {
             RankReason::Remote => {
                 format!("it belongs to the own cluster: agents keep their own cluster's entries, and {cluster} does not overwrite them")
             }
@@ -130,7 +130,7 @@ fn describe_weakness(cluster: &ClusterName, weakness: RankReason) -> String {
 
 /// Returns the sources of the answer. If no entry covers the address, these are the ipcaches of all
 /// clusters.
-fn sources(reading: &Reading, found: &[(LookupMatch, Verdict)]) -> Vec<crate::handle::SourceMeta> {
+fn sources(reading: &Reading, found: &[(LookupMatch, EntryRole)]) -> Vec<crate::handle::SourceMeta> {
     let clusters: BTreeSet<&ClusterName> = found.iter().map(|(found, _)| &found.record.key.cluster).collect();
     if clusters.is_empty() {
         return reading.cluster_names().iter().map(|cluster| reading.source(cluster, Kind::Ip)).collect();
@@ -146,7 +146,7 @@ fn hosting_node(reading: &Reading, found: &LookupMatch) -> Option<Arc<Record>> {
 }
 
 /// Returns the findings that may exist about the entries that cover an address.
-fn possible_findings(found: &[(LookupMatch, Verdict)]) -> BTreeSet<Finding> {
+fn possible_findings(found: &[(LookupMatch, EntryRole)]) -> BTreeSet<Finding> {
     let mut findings = BTreeSet::new();
     for (found, _) in found {
         let Some(entry) = found.record.object.as_deref().and_then(|object| object.as_ip()) else { continue };
@@ -159,12 +159,12 @@ fn possible_findings(found: &[(LookupMatch, Verdict)]) -> BTreeSet<Finding> {
 }
 
 /// Returns the findings about the pod CIDRs of a node that contain an address.
-fn pod_cidr_findings(survey: &Survey, node: &Record, ip: IpAddr) -> Vec<Finding> {
+fn pod_cidr_findings(survey: &FindingIndex, node: &Record, ip: IpAddr) -> Vec<Finding> {
     let cidrs = node.object.as_deref().and_then(|object| object.as_node()).into_iter().flat_map(|node| node.pod_cidrs());
     cidrs.filter(|net| net.contains(&ip)).flat_map(|net| survey.about_pod_cidr(net, &node.key.cluster)).collect()
 }
 
-fn services_with_backend(survey: &Survey, ip: IpAddr) -> Vec<BackedService> {
+fn services_with_backend(survey: &FindingIndex, ip: IpAddr) -> Vec<BackedService> {
     let service = |key: &crate::model::EntryKey| {
         let (namespace, name) = namespace_and_name(key)?;
         let (namespace, name) = (namespace.to_owned(), name.to_owned());

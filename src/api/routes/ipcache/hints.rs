@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::api::query::parse_network;
 use crate::dto::problems::Hint;
 use crate::dto::text::rfc3339;
-use crate::handle::Miss;
+use crate::handle::MissExplanation;
 use crate::model::{ClusterName, DeleteReason, EntryKey, ObjectPrefix, Record, Tombstone};
 
 /// Maximum number of clusters that a hint names. Same as in `meta.sources`
@@ -20,10 +20,10 @@ const DELETED_MAX: usize = 6;
 /// Returns the possible reasons for a miss, the most likely first.
 ///
 /// `is_rejected`: a cluster announces exactly this address, with a value that was rejected.
-pub(super) fn miss_hints(miss: &Miss, is_rejected: bool) -> Vec<Hint> {
+pub(super) fn miss_hints(miss: &MissExplanation, is_rejected: bool) -> Vec<Hint> {
     let mut hints: Vec<Hint> = miss.rejected_nodes.iter().map(|(count, first)| rejected_nodes_hint(*count, first)).collect();
     hints.extend(miss.pod_cidrs.iter().map(|(net, node)| pod_cidr_hint(&net.to_string(), node, is_rejected)));
-    hints.extend(miss.gone.iter().take(DELETED_MAX).map(tombstone_hint));
+    hints.extend(miss.deleted.iter().take(DELETED_MAX).map(tombstone_hint));
     let never_read = |names: &str| format!("{names}: never read, so the address may belong there; see /v1/clusters");
     hints.extend(clusters_hint("neverRead", &miss.never_read, never_read));
     let restored = |names: &str| format!("{names}: restored from the store and not confirmed since the start; see /v1/clusters");

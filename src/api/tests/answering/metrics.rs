@@ -159,7 +159,7 @@ async fn the_page_about_metrics_has_each_of_them_and_no_other() {
     let told: BTreeMap<&str, &str> =
         rows.filter(|(_, rest)| rest.matches(" | ").count() >= 2).map(|(name, rest)| (name, rest.split(' ').next().unwrap())).collect();
     let fixture = ApiFixture::new();
-    fixture.handle.reflects(crate::handle::Reflection::default);
+    fixture.handle.set_reflection_source(crate::handle::Reflection::default);
     let text = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
     let found: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
     assert_eq!(told, found, "docs/operate/metrics.md, and what is there");

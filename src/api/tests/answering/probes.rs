@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::api::tests::fixture::{ApiFixture, cluster, mesh, paris_status};
-use crate::handle::ClusterFiles;
+use crate::handle::ClientFileLocation;
 use crate::model::{ClusterStatus, Command, DirectoryState, Phase};
 
 /// Two clusters with client files; the second cannot be reached.
@@ -72,7 +72,7 @@ async fn an_excluded_check_does_not_count() {
 
 #[tokio::test]
 async fn without_any_cluster_nothing_is_synced_and_no_pod_is_restarted() {
-    let files = ClusterFiles { directory: "/etc/clustermesh".into(), ..ClusterFiles::default() };
+    let files = ClientFileLocation { directory: "/etc/clustermesh".into(), ..ClientFileLocation::default() };
     let fixture = ApiFixture::with_own_cluster(mesh(), Some(cluster("paris"))).with_cluster_files(files.clone());
     // the own cluster, from --local-etcd, is not a remote cluster
     for told in [vec![], vec![("paris", paris_status())]] {
@@ -98,7 +98,7 @@ async fn without_any_cluster_nothing_is_synced_and_no_pod_is_restarted() {
     });
     let report = asked(&fixture, "/readyz?synced").await.1;
     assert!(report.contains("[-]clusters failed: /etc/clustermesh cannot be read: No such file or directory\n"), "{report}");
-    let fixture = ApiFixture::new().with_cluster_files(ClusterFiles { may_be_none: true, ..files });
+    let fixture = ApiFixture::new().with_cluster_files(ClientFileLocation { may_be_none: true, ..files });
     fixture.publish_statuses([]);
     assert_eq!(asked(&fixture, "/readyz?synced").await.0, 200);
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, node, pod, put};
 use crate::commit::PersistState;
-use crate::handle::{ClusterFiles, Look};
+use crate::handle::{ClientFileLocation, FindingIndexBuilder};
 use crate::model::{
     Backend, Change, ClusterStatus, Command, Cursor, DirectoryState, EtcdClusterId, Heartbeat, IpEntry, Kind, MissingConfig,
     MissingConfigState, Node, Object, ObjectPrefix, Phase, Revision, RevisionRollback, Scope, Sequence, Service,
@@ -145,11 +145,11 @@ async fn an_answer_says_whether_the_survey_is_complete() {
     let story = fixture.json("/v1/explain/10.1.2.40").await;
     assert_eq!((&story["complete"], &story["match"]["cluster"]), (&json!(false), &json!("tokyo")));
 
-    let mut look = Look::at(fixture.handle.try_reading().unwrap());
+    let mut builder = FindingIndexBuilder::new(fixture.handle.try_reading().unwrap());
     let survey = loop {
-        look = match look.advance() {
+        builder = match builder.advance() {
             ControlFlow::Break(survey) => break survey,
-            ControlFlow::Continue(look) => look,
+            ControlFlow::Continue(builder) => builder,
         };
     };
     sender.send_replace(Some(survey));
@@ -297,7 +297,7 @@ async fn a_cluster_without_a_config_is_a_finding_after_a_minute_if_it_had_one() 
 
 #[tokio::test]
 async fn no_cluster_is_critical_after_a_minute_and_names_the_directory() {
-    let files = |wait| ClusterFiles { directory: "/etc/clustermesh".into(), wait, ..ClusterFiles::default() };
+    let files = |wait| ClientFileLocation { directory: "/etc/clustermesh".into(), wait, ..ClientFileLocation::default() };
     let (patient, fixture) = (mesh(Vec::new()), mesh(Vec::new()));
     let patient = patient.with_cluster_files(files(Duration::from_secs(60)));
     let fixture = fixture.with_cluster_files(files(Duration::ZERO));

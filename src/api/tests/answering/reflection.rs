@@ -20,7 +20,7 @@ async fn the_status_of_reflection_is_reported() {
     assert_eq!(status().await, Value::Null, "serve does not reflect");
     let now = Arc::new(Mutex::new(Reflection::default()));
     let told = Arc::clone(&now);
-    fixture.handle.reflects(move || told.lock().unwrap().clone());
+    fixture.handle.set_reflection_source(move || told.lock().unwrap().clone());
     let nothing = json!({"leader": false, "clusters": 0, "waiting": 0, "lagSeconds": 0.0, "written": 0, "deleted": 0, "failed": 0});
     assert_eq!((status().await, problems(&fixture).await), (nothing, Vec::new()));
     let last_error = Some(("etcdserver: mvcc: database space exceeded".to_owned(), SystemTime::UNIX_EPOCH));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::admission::ScanLimits;
 use crate::api::tests::fixture::{ApiFixture, TestResponse, cluster, key, put};
-use crate::handle::Allowance;
+use crate::handle::SliceLimit;
 use crate::model::*;
 use crate::view::View;
 use crate::wire::tests::slice_object;
@@ -212,7 +212,7 @@ async fn pages_that_ran_out_of_time_lead_to_all_services() {
     };
     (0..100).for_each(|number| put_in(&mut view, "tokyo", &format!("s{number:03}")));
     put_in(&mut view, "rome", "zoo");
-    let fixture = ApiFixture::with_view(view).with_scan_limits(ScanLimits { slice: Allowance::Rows(10), page: Allowance::Rows(50) });
+    let fixture = ApiFixture::with_view(view).with_scan_limits(ScanLimits { slice: SliceLimit::Rows(10), page: SliceLimit::Rows(50) });
     let (mut found, mut lengths, mut token) = (Vec::new(), Vec::new(), String::new());
     while lengths.len() < 10 {
         let page = fixture.json(&format!("/v1/global-services?cluster=rome&limit=5{token}")).await;

@@ -16,11 +16,11 @@ use crate::api::paging::list_builder::LINES_BYTES;
 use crate::api::tests::fixture::{ApiFixture, HEAD, identity, key, pod, put};
 use crate::api::tests::serving::sockets::{RunningServer, local, set_provider};
 use crate::commit::DecodedBudget;
-use crate::handle::Allowance;
+use crate::handle::SliceLimit;
 use crate::model::{Change, Kind};
 
 /// Slices of 10 rows, and pages of 50.
-const SHORT: ScanLimits = ScanLimits { slice: Allowance::Rows(10), page: Allowance::Rows(50) };
+const SHORT: ScanLimits = ScanLimits { slice: SliceLimit::Rows(10), page: SliceLimit::Rows(50) };
 
 /// Every list.
 const LISTS: [&str; 12] = [
@@ -83,7 +83,7 @@ pub(in crate::api::tests) fn without_age(mut value: Value) -> Value {
 #[tokio::test]
 async fn every_list_has_the_same_items_as_lines_and_its_meta_last() {
     // so short that each list needs many slices, and the small ones end within one
-    let one = ScanLimits { slice: Allowance::Rows(1), page: Allowance::Rows(50) };
+    let one = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(50) };
     for fixture in [ApiFixture::new(), ApiFixture::new().with_scan_limits(one)] {
         for list in LISTS {
             let page = fixture.json(list).await;
@@ -141,7 +141,7 @@ async fn lines_are_made_on_demand_from_one_snapshot() {
 #[tokio::test]
 async fn lines_made_in_advance_are_bounded() {
     let fixture =
-        ApiFixture::with_view(pods(5_000)).with_scan_limits(ScanLimits { slice: Allowance::Rows(1_000_000), page: Allowance::Rows(50) });
+        ApiFixture::with_view(pods(5_000)).with_scan_limits(ScanLimits { slice: SliceLimit::Rows(1_000_000), page: SliceLimit::Rows(50) });
     let mut body = open(&fixture, "/v1/ipcache").await.into_body();
     let mut bytes = Vec::new();
     while let Some(more) = next(&mut body).await {

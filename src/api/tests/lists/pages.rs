@@ -12,12 +12,12 @@ use tower::ServiceExt;
 use crate::admission::ScanLimits;
 use crate::api::paging::list_request::PAGE_BYTES_MAX;
 use crate::api::tests::fixture::{ApiFixture, TestResponse, cluster, key, node, pod, put};
-use crate::handle::Allowance;
+use crate::handle::SliceLimit;
 use crate::model::{Change, Command, EntryKey, Kind, Scope, Sequence, SourceStamp};
 use crate::view::View;
 
 /// Slices of 10 rows, and pages of 50.
-const SHORT: ScanLimits = ScanLimits { slice: Allowance::Rows(10), page: Allowance::Rows(50) };
+const SHORT: ScanLimits = ScanLimits { slice: SliceLimit::Rows(10), page: SliceLimit::Rows(50) };
 
 fn apply(view: &mut View, kind: Kind, changes: Vec<Change>) {
     let scope = Scope { cluster: cluster("paris"), kind };

@@ -10,7 +10,7 @@ use super::streams::StreamClient;
 use crate::api::tests::answering::problems::view;
 use crate::api::tests::fixture::{ApiFixture, HEAD, identity, key, pod, put};
 use crate::findings::{FindingPublisher, FindingSet, finding};
-use crate::handle::{Look, Survey};
+use crate::handle::{FindingIndex, FindingIndexBuilder};
 use crate::model::{Change, FindingObject, Kind, Phase, Severity};
 
 /// Maximum time for an event: a second or two, on a slow machine.
@@ -134,17 +134,17 @@ async fn findings_that_depend_on_time_are_sent_without_a_change() {
 }
 
 /// A survey of a mesh in which this number of addresses have hosts that no node has.
-fn dangling(count: u8) -> (ApiFixture, Survey) {
+fn dangling(count: u8) -> (ApiFixture, FindingIndex) {
     let behind = |number: u8| {
         let ip = format!("10.1.2.{number}");
         put(key(Kind::Ip, "paris", &ip), pod(&ip, 2, &format!("172.18.1.{number}")), 1)
     };
     let fixture = ApiFixture::with_view(view(&(0..count).map(behind).collect::<Vec<_>>()));
-    let mut look = Look::at(fixture.handle.try_reading().unwrap());
+    let mut builder = FindingIndexBuilder::new(fixture.handle.try_reading().unwrap());
     loop {
-        look = match look.advance() {
+        builder = match builder.advance() {
             ControlFlow::Break(survey) => return (fixture, survey),
-            ControlFlow::Continue(look) => look,
+            ControlFlow::Continue(builder) => builder,
         };
     }
 }

@@ -12,12 +12,12 @@ fn newest(follower: Follower, reading: &Reading, count: usize) -> (Vec<(u64, Ent
 
 #[test]
 fn a_follower_gets_each_change_then_the_newest_ones_and_expires_with_the_tombstones() {
-    let mut world = World::new(1);
-    let follower = Follower::at(world.reading().position().sequence);
-    world.put(0, 1, "a");
-    world.put(0, 1, "b");
-    world.put(0, 2, "a");
-    let reading = world.reading();
+    let mut mirror = ChangingMirror::new(1);
+    let follower = Follower::at(mirror.reading().position().sequence);
+    mirror.put(0, 1, "a");
+    mirror.put(0, 1, "b");
+    mirror.put(0, 2, "a");
+    let reading = mirror.reading();
     let each: Vec<u64> = follower.each_change(&reading).unwrap().map(|announcement| announcement.sequence.0).collect();
     assert_eq!(each, [1_001, 1_002, 1_003]);
     assert_eq!(newest(follower, &reading, 0), (vec![], 1_000));
@@ -27,17 +27,17 @@ fn a_follower_gets_each_change_then_the_newest_ones_and_expires_with_the_tombsto
     assert!(!follower.is_current(&reading) && Follower::at(Sequence(1_003)).is_current(&reading));
 
     for number in 0..RING_LENGTH_MAX {
-        world.put(0, 3, ["a", "b"][number % 2]);
+        mirror.put(0, 3, ["a", "b"][number % 2]);
     }
-    let reading = world.reading();
+    let reading = mirror.reading();
     assert!(follower.each_change(&reading).is_none());
     let head = reading.position().sequence.0;
     assert_eq!(newest(follower, &reading, 10), ([both, vec![(head, key(0, 3))]].concat(), head));
 
-    world.delete(0, 1);
-    assert_eq!(follower.check(&world.reading()), Ok(()));
-    world.delete(0, 2);
-    let reading = world.reading();
+    mirror.delete(0, 1);
+    assert_eq!(follower.check(&mirror.reading()), Ok(()));
+    mirror.delete(0, 2);
+    let reading = mirror.reading();
     assert_eq!(follower.newest_changes(&reading, 1).err(), Some(Expired { lowest: Sequence(head + 1) }));
     assert_eq!(Follower::at(Sequence(head + 1)).check(&reading), Ok(()));
 }

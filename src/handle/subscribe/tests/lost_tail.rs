@@ -5,19 +5,19 @@ use super::*;
 use crate::model::{EpochSpan, Tombstone};
 
 /// Content of a restored copy of the data directory, with the state of the source at that time.
-struct Copy {
-    published: Published,
+struct SubscriberCopy {
+    published: MirrorSnapshot,
 }
 
-impl World {
-    fn copy(&self) -> Copy {
-        Copy { published: self.published.clone() }
+impl ChangingMirror {
+    fn copy(&self) -> SubscriberCopy {
+        SubscriberCopy { published: self.published.clone() }
     }
 
     /// Continues from a copy as a start does, with the same records, tombstones and floor. The
     /// positions of the copy's run are valid up to its end. The epoch is new and the sequences are
     /// unused.
-    fn go_back(&mut self, copy: Copy, epoch: u64) {
+    fn go_back(&mut self, copy: SubscriberCopy, epoch: u64) {
         let (old, head) = (copy.published, Sequence(self.published.feed.head().0 + 1_000));
         let mut view = View::starting_at(head);
         let mut feed = Feed::starting_at(head, Retention { age_max: Duration::from_secs(3600), count_max: 1_000 });
@@ -25,19 +25,19 @@ impl World {
             view.restore(Record { generation: 0, ..(*record).clone() });
         }
         for (sequence, changed) in old.changes_after(Sequence(0), usize::MAX) {
-            if let Changed::Gone(key, reason) = changed {
+            if let LatestChange::Deleted(key, reason) = changed {
                 feed.restore_tombstone(sequence, Tombstone { key, reason, time: SystemTime::UNIX_EPOCH });
             }
         }
         feed.restore_floor(old.feed.floor());
         let earlier = old.earlier.iter().copied();
         let own = EpochSpan { epoch: old.epoch, began: Sequence(0), vouched: Some(old.feed.head()) };
-        self.published = Published { view, feed, epoch: Epoch(epoch), earlier: earlier.chain([own]).collect() };
+        self.published = MirrorSnapshot { view, feed, epoch: Epoch(epoch), earlier: earlier.chain([own]).collect() };
     }
 }
 
 /// Reads a piece, of which a broken connection loses the end, and reconnects.
-fn take_some(reader: &mut Reader, reading: &Reading, random: &mut StdRng) {
+fn take_some(reader: &mut TestSubscriber, reading: &Reading, random: &mut StdRng) {
     let items = reader.subscription.next_up_to(reading, random.random_range(1..8));
     let kept = random.random_range(0..=items.len());
     for item in items.into_iter().take(kept) {
@@ -47,11 +47,11 @@ fn take_some(reader: &mut Reader, reading: &Reading, random: &mut StdRng) {
 }
 
 #[test]
-fn a_reader_that_broke_off_anywhere_ends_with_the_truth_of_a_restored_copy() {
+fn an_interrupted_copy_becomes_equal_to_a_restored_mirror() {
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut world = World::new(1_000);
-        let mut readers: Vec<Reader> = filters().into_iter().map(|filter| Reader::new(filter, &world.reading())).collect();
+        let mut mirror = ChangingMirror::new(1_000);
+        let mut readers: Vec<TestSubscriber> = filters().into_iter().map(|filter| TestSubscriber::new(filter, &mirror.reading())).collect();
         for epoch in 8..12 {
             let mut copy = None;
             for round in 0..12 {
@@ -59,15 +59,15 @@ fn a_reader_that_broke_off_anywhere_ends_with_the_truth_of_a_restored_copy() {
                     // few keys, so that most change several times
                     let (cluster_index, id) = (random.random_range(0..2), random.random_range(1..5));
                     match random.random_range(0..5) {
-                        4 => world.find(id as usize % 3, random.random_range(0..3)),
-                        0 => world.delete(cluster_index, id),
-                        _ => world.put(cluster_index, id, ["a", "b", "c"][random.random_range(0..3)]),
+                        4 => mirror.find(id as usize % 3, random.random_range(0..3)),
+                        0 => mirror.delete(cluster_index, id),
+                        _ => mirror.put(cluster_index, id, ["a", "b", "c"][random.random_range(0..3)]),
                     }
                 }
                 if round == 7 {
-                    copy = Some(world.copy());
+                    copy = Some(mirror.copy());
                 }
-                let reading = world.reading();
+                let reading = mirror.reading();
                 for reader in &mut readers {
                     match random.random_range(0..4) {
                         0 => {}
@@ -76,12 +76,12 @@ fn a_reader_that_broke_off_anywhere_ends_with_the_truth_of_a_restored_copy() {
                     }
                 }
             }
-            world.go_back(copy.expect("must have been made"), epoch);
-            let reading = world.reading();
+            mirror.go_back(copy.expect("must have been made"), epoch);
+            let reading = mirror.reading();
             for reader in &mut readers {
                 reader.reconnect(&reading);
                 reader.catch_up(&reading);
-                assert_eq!(reader.held, world.truth(&reader.filter), "seed {seed}, epoch {epoch}, filter {:?}", reader.filter);
+                assert_eq!(reader.held, mirror.mirrored_objects(&reader.filter), "seed {seed}, epoch {epoch}, filter {:?}", reader.filter);
             }
         }
     }

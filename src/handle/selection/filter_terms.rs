@@ -1,9 +1,9 @@
-//! Facets: properties of changes by which interested filters are looked up.
+//! Filter terms: properties of changes by which matching filters are looked up.
 //!
 //! With a thousand different filters, each change must not be compared with each filter. A filter
-//! names facets of which a change must have at least one ([`Filter::facets`]), and [`facets_of`]
-//! lists those of a change. A filter that shares no facet with a change cannot match it. If it
-//! shares one, [`Filter::matches`] decides.
+//! lists terms of which a change must have at least one ([`Filter::terms`]), and
+//! [`filter_terms_of`] lists those of a change. A filter that shares no term with a change cannot
+//! match it. If it shares one, [`Filter::matches`] decides.
 
 use std::net::IpAddr;
 
@@ -15,8 +15,8 @@ use crate::model::{ClusterName, EntryKey, Kind, Object};
 
 /// Property of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Facet {
-    /// Every change has this facet.
+pub(crate) enum FilterTerm {
+    /// Every change has this term.
     Any,
     /// Kind of the change, as in lists.
     Kind(Kind),
@@ -47,77 +47,77 @@ impl Filter {
         self
     }
 
-    /// Returns the facets of the narrowest test that can be looked up. A change must have one of
+    /// Returns the terms of the narrowest test that can be looked up. A change must have one of
     /// them to match.
-    pub(crate) fn facets(&self) -> Vec<Facet> {
+    pub(crate) fn terms(&self) -> Vec<FilterTerm> {
         let full_length = |cidr: &&IpNet| cidr.prefix_len() == cidr.max_prefix_len();
         if let Some(pod) = &self.pod {
-            vec![Facet::Pod(pod.clone())]
+            vec![FilterTerm::Pod(pod.clone())]
         } else if let Some(prefix) = self.cidr.as_ref().filter(full_length) {
-            vec![Facet::Prefix(*prefix)]
+            vec![FilterTerm::Prefix(*prefix)]
         } else if let Some(identity) = self.identity {
-            vec![Facet::Identity(identity)]
+            vec![FilterTerm::Identity(identity)]
         } else if let Some(hosts) = &self.hosts {
             let mut hosts: Vec<IpAddr> = hosts.iter().map(|(_, ip)| *ip).collect();
             hosts.sort_unstable();
             hosts.dedup();
-            hosts.into_iter().map(Facet::Host).collect()
+            hosts.into_iter().map(FilterTerm::Host).collect()
         } else if let Some(name) = &self.name {
-            vec![Facet::Name(name.clone())]
+            vec![FilterTerm::Name(name.clone())]
         } else if let Some(namespace) = &self.namespace {
-            vec![Facet::Namespace(namespace.clone())]
+            vec![FilterTerm::Namespace(namespace.clone())]
         } else if !self.clusters.is_empty() {
-            self.clusters.iter().cloned().map(Facet::Cluster).collect()
+            self.clusters.iter().cloned().map(FilterTerm::Cluster).collect()
         } else if !self.kinds.is_empty() {
-            self.kinds.iter().copied().map(Facet::Kind).collect()
+            self.kinds.iter().copied().map(FilterTerm::Kind).collect()
         } else {
-            vec![Facet::Any]
+            vec![FilterTerm::Any]
         }
     }
 }
 
-/// Calls `visit` with every facet of a change, from its old and its new object. A facet may come
+/// Calls `visit` with every term of a change, from its old and its new object. A term may come
 /// twice.
-pub(crate) fn facets_of(announcement: &Announcement, mut visit: impl FnMut(&Facet)) {
+pub(crate) fn filter_terms_of(announcement: &Announcement, mut visit: impl FnMut(&FilterTerm)) {
     let key = &announcement.key;
-    visit(&Facet::Any);
-    visit(&Facet::Kind(key.kind.listed_as()));
-    visit(&Facet::Cluster(key.cluster.clone()));
+    visit(&FilterTerm::Any);
+    visit(&FilterTerm::Kind(key.kind.listed_as()));
+    visit(&FilterTerm::Cluster(key.cluster.clone()));
     for object in announcement.old_object().into_iter().chain(announcement.new_object()) {
-        facets_of_object(key, &object, &mut visit);
+        terms_of_object(key, &object, &mut visit);
     }
 }
 
-/// Returns whether a change may match any filter, whatever its facets: [`Filter::may_match`]
+/// Returns whether a change may match any filter, whatever its terms: [`Filter::may_match`]
 /// accepts a service key without a namespace.
-pub(crate) fn concerns_all(announcement: &Announcement) -> bool {
+pub(crate) fn may_match_any_filter(announcement: &Announcement) -> bool {
     announcement.key.kind.is_namespaced() && !announcement.key.name.contains('/')
 }
 
-fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Facet)) {
+fn terms_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&FilterTerm)) {
     match object {
-        Object::Node(_) => visit(&Facet::Name(key.name.to_string())),
+        Object::Node(_) => visit(&FilterTerm::Name(key.name.to_string())),
         Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => {
             // by the key, as in `Filter::may_match`
             if let Some((namespace, name)) = key.name.split_once('/') {
-                visit(&Facet::Namespace(namespace.to_owned()));
-                visit(&Facet::Name(name.to_owned()));
+                visit(&FilterTerm::Namespace(namespace.to_owned()));
+                visit(&FilterTerm::Name(name.to_owned()));
             }
         }
         // the key of a finding about several clusters names none of them
         Object::Finding(finding) => {
-            finding.clusters.iter().filter_map(|name| ClusterName::parse(name).ok()).for_each(|name| visit(&Facet::Cluster(name)));
+            finding.clusters.iter().filter_map(|name| ClusterName::parse(name).ok()).for_each(|name| visit(&FilterTerm::Cluster(name)));
         }
         Object::Ip(entry) => {
-            visit(&Facet::Namespace(entry.namespace.clone()));
-            visit(&Facet::Pod(entry.pod_name.clone()));
-            visit(&Facet::Identity(entry.identity));
-            visit(&Facet::Prefix(entry.prefix.net));
+            visit(&FilterTerm::Namespace(entry.namespace.clone()));
+            visit(&FilterTerm::Pod(entry.pod_name.clone()));
+            visit(&FilterTerm::Identity(entry.identity));
+            visit(&FilterTerm::Prefix(entry.prefix.net));
             if let Some(host) = entry.host_ip {
-                visit(&Facet::Host(host));
+                visit(&FilterTerm::Host(host));
             }
         }
-        // listed explicitly: a kind without facets here never matches a filter that looks up one of
+        // listed explicitly: a kind without terms here never matches a filter that looks up one of
         // them
         Object::Identity(_) | Object::Cluster(_) => {}
     }

@@ -12,15 +12,14 @@ use crate::store::Group;
 /// Approximate memory of a cursor, a tombstone or another small part of a group.
 const SMALL_BYTES: usize = 200;
 
-/// Merged groups.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct PendingChanges {
     group: Group,
     /// Bytes of the records in the group.
     record_bytes: usize,
 }
 
-impl Gathered {
+impl PendingChanges {
     /// Adds a group that is newer than the current changes.
     pub(super) fn add(&mut self, mut newer: Group) {
         let records = take(&mut newer.records);
@@ -54,7 +53,7 @@ impl Gathered {
         self.add(newer);
     }
 
-    pub(super) fn take(&mut self) -> Group {
+    pub(super) fn take_group(&mut self) -> Group {
         take(self).group
     }
 
@@ -106,21 +105,21 @@ mod tests {
     }
 
     #[test]
-    fn what_gathers_is_the_newest_of_each_key_and_its_bytes_are_counted() {
-        let mut gathered = Gathered::default();
-        gathered.add(group(&[("a", Some(1 << 20)), ("b", Some(10))], 1));
-        gathered.add(group(&[("b", Some(20)), ("c", Some(30))], 2));
-        gathered.add(group(&[("a", None)], 3));
-        let first = gathered.take();
+    fn pending_changes_have_the_newest_record_of_each_key_and_its_bytes() {
+        let mut pending = PendingChanges::default();
+        pending.add(group(&[("a", Some(1 << 20)), ("b", Some(10))], 1));
+        pending.add(group(&[("b", Some(20)), ("c", Some(30))], 2));
+        pending.add(group(&[("a", None)], 3));
+        let first = pending.take_group();
         let expected = [("a", None), ("b", Some(20)), ("c", Some(30))];
         assert_eq!(first.records.keys().collect::<Vec<_>>(), group(&expected, 1).records.keys().collect::<Vec<_>>());
-        assert_eq!((gathered.bytes(), gathered.len()), (0, 0));
-        gathered.add(group(&[("c", Some(500))], 4));
-        gathered.put_back(first);
-        let mut alone = Gathered::default();
+        assert_eq!((pending.bytes(), pending.len()), (0, 0));
+        pending.add(group(&[("c", Some(500))], 4));
+        pending.put_back(first);
+        let mut alone = PendingChanges::default();
         alone.add(group(&[("a", None), ("b", Some(20)), ("c", Some(500))], 4));
-        assert_eq!(gathered.bytes(), alone.bytes());
-        let group = gathered.take();
+        assert_eq!(pending.bytes(), alone.bytes());
+        let group = pending.take_group();
         let lengths: Vec<_> = group.records.values().map(|record| record.as_ref().map(|record| record.value.len())).collect();
         assert_eq!((lengths, group.covered), (vec![None, Some(20), Some(500)], Some(Sequence(4))));
     }

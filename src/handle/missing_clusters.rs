@@ -1,4 +1,4 @@
-//! Detects that there is no remote cluster to mirror, and why.
+//! Detects that there is no remote cluster to mirror, and the reason.
 //!
 //! A cluster counts if its client file in the config directory can be used. The own cluster does
 //! not count, either with an ignored file there or with `--local-etcd`.
@@ -11,11 +11,11 @@ use super::Handle;
 
 /// Time without a cluster after which that is a finding. A Secret that is mounted again, or a first
 /// cluster that is being added, takes less.
-const NO_CLUSTERS_WAIT: Duration = Duration::from_secs(60);
+const MISSING_CLUSTERS_WAIT: Duration = Duration::from_secs(60);
 
 /// Location of the client files of remote clusters, and whether there must be any.
 #[derive(Debug, Clone)]
-pub struct ClusterFiles {
+pub struct ClientFileLocation {
     /// Path of the config directory.
     pub directory: PathBuf,
     /// True if meshkeep may start before any cluster exists (`--allow-no-clusters`).
@@ -24,46 +24,46 @@ pub struct ClusterFiles {
     pub wait: Duration,
 }
 
-impl Default for ClusterFiles {
+impl Default for ClientFileLocation {
     fn default() -> Self {
-        Self { directory: PathBuf::new(), may_be_none: false, wait: NO_CLUSTERS_WAIT }
+        Self { directory: PathBuf::new(), may_be_none: false, wait: MISSING_CLUSTERS_WAIT }
     }
 }
 
 /// Time since which there is no cluster. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(super) struct NoClustersClock(Arc<Mutex<Option<SystemTime>>>);
+pub(super) struct MissingClustersTimer(Arc<Mutex<Option<SystemTime>>>);
 
 /// State in which there is no remote cluster to mirror, although there should be one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoClusters {
+pub struct MissingClusters {
     /// Reason, which names the directory.
     pub reason: String,
     /// Time at which this was first seen.
     pub since: SystemTime,
     /// True if it has lasted long enough for a finding.
-    pub lasts: bool,
+    pub is_overdue: bool,
 }
 
 impl Handle {
     /// Returns the location of the client files.
     #[must_use]
-    pub fn cluster_files(&self) -> &ClusterFiles {
+    pub fn cluster_files(&self) -> &ClientFileLocation {
         &self.0.cluster_files
     }
 
     /// Sets the location of the client files.
     #[must_use]
-    pub fn with_cluster_files(self, files: ClusterFiles) -> Self {
-        self.with(|shared| shared.cluster_files = files)
+    pub fn with_cluster_files(self, files: ClientFileLocation) -> Self {
+        self.with(|state| state.cluster_files = files)
     }
 
     /// Returns why there is no remote cluster to mirror. `None` if there is one, if there need not
     /// be any, and before the directory was read.
     #[must_use]
-    pub fn no_clusters(&self) -> Option<NoClusters> {
-        let reason = self.why_no_clusters().filter(|_| !self.cluster_files().may_be_none);
-        let mut since = self.0.no_clusters_clock.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn missing_clusters(&self) -> Option<MissingClusters> {
+        let reason = self.why_clusters_missing().filter(|_| !self.cluster_files().may_be_none);
+        let mut since = self.0.missing_clusters_timer.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(reason) = reason else {
             *since = None;
             return None;
@@ -71,16 +71,16 @@ impl Handle {
         let now = SystemTime::now();
         let since = *since.get_or_insert(now);
         // a clock that was set back starts the wait again
-        let lasts = now.duration_since(since).is_ok_and(|lasted| lasted >= self.cluster_files().wait);
-        Some(NoClusters { reason, since, lasts })
+        let is_overdue = now.duration_since(since).is_ok_and(|lasted| lasted >= self.cluster_files().wait);
+        Some(MissingClusters { reason, since, is_overdue })
     }
 
-    fn why_no_clusters(&self) -> Option<String> {
+    fn why_clusters_missing(&self) -> Option<String> {
         let (state, shown) = (self.directory(), self.cluster_files().directory.display());
-        let own = self.0.about.own_cluster.as_ref();
-        let board = Arc::clone(&self.0.about.clusters.borrow());
+        let own = self.0.process.own_cluster.as_ref();
+        let statuses = Arc::clone(&self.0.process.clusters.borrow());
         let mut unusable = state.invalid;
-        for (name, status) in board.iter().filter(|(name, _)| own != Some(*name)) {
+        for (name, status) in statuses.iter().filter(|(name, _)| own != Some(*name)) {
             match &status.borrow().file_error {
                 Some(error) => drop(unusable.insert(name.to_string(), error.clone())),
                 None => return None,

@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::signals::{Reread, Signals};
-use super::{Parts, REQUEST_GRACE, RunError};
+use super::signals::{ReloadTriggers, Signals};
+use super::{REQUEST_GRACE, RunError, RunningSidecar};
 
 /// Maximum time of the whole shutdown: the 5 s of docs/develop/invariants.md, "Retries and
 /// shutdown", minus the time that the exit itself takes.
 pub const SHUTDOWN_MAX: Duration = Duration::from_millis(4_700);
 
-/// Part of the shutdown in progress.
+/// Stage of the shutdown in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ShutdownStage {
     Requests,
     Mirror,
     Writer,
@@ -30,10 +30,10 @@ enum Stage {
     Close,
 }
 
-impl Stage {
+impl ShutdownStage {
     /// Returns the call to the data directory that delays this stage if it hangs. `None` if the
     /// stage makes no such call.
-    fn waiting_for_disk(self) -> Option<&'static str> {
+    fn disk_operation(self) -> Option<&'static str> {
         match self {
             Self::Requests | Self::Mirror | Self::Packing => None,
             Self::Writer => Some("writing the newest batch to the log"),
@@ -45,11 +45,11 @@ impl Stage {
 
 /// Returns the outcome of a step of the start, or `None` if a signal ended the start. The step then
 /// gets a moment to finish and undo its work.
-pub(super) async fn unless_stopped<T>(step: impl Future<Output = T>, signals: &mut Signals, reread: &Reread) -> Option<T> {
+pub(super) async fn run_until_stopped<T>(step: impl Future<Output = T>, signals: &mut Signals, reload: &ReloadTriggers) -> Option<T> {
     let mut step = pin!(step);
     tokio::select! {
         outcome = step.as_mut() => return Some(outcome),
-        () = signals.end(reread) => {}
+        () = signals.end(reload) => {}
     }
     drop(timeout(REQUEST_GRACE, step).await);
     None
@@ -63,19 +63,19 @@ pub(super) fn report_before_loaded(data_dir: &Path) {
     );
 }
 
-impl Parts {
+impl RunningSidecar {
     /// Stops everything within [`SHUTDOWN_MAX`], or at a second signal. A data directory that hangs
     /// is not an error.
     ///
     /// # Errors
     /// Returns [`RunError::ShutdownOverdue`] or [`RunError::Aborted`].
     pub(super) async fn end(&mut self, second_signal: impl Future<Output = ()>, data_dir: &Path) -> Result<(), RunError> {
-        let (stage, unsynced) = (Cell::new(Stage::Requests), self.unsynced.clone());
+        let (stage, unsynced) = (Cell::new(ShutdownStage::Requests), self.unsynced.clone());
         let outcome = tokio::select! {
             done = timeout(SHUTDOWN_MAX, self.shut_down(&stage)) => done.map_err(|_| RunError::ShutdownOverdue),
             () = second_signal => Err(RunError::Aborted),
         };
-        let (Err(error), Some(doing)) = (&outcome, stage.get().waiting_for_disk()) else { return outcome };
+        let (Err(error), Some(doing)) = (&outcome, stage.get().disk_operation()) else { return outcome };
         let (data_dir, unsynced) = (data_dir.display(), unsynced.now());
         let oldest_ms = unsynced.since.map(|since| since.elapsed().as_millis());
         tracing::error!(
@@ -91,36 +91,36 @@ impl Parts {
         if matches!(error, RunError::Aborted) { outcome } else { Ok(()) }
     }
 
-    async fn shut_down(&mut self, stage: &Cell<Stage>) {
+    async fn shut_down(&mut self, stage: &Cell<ShutdownStage>) {
         self.stop_api.cancel();
         // the server's is the first task to end
         let server = timeout(2 * REQUEST_GRACE, self.tasks.join_next()).await;
         if server.is_err() {
             tracing::warn!("some requests did not finish in time");
         }
-        stage.set(Stage::Mirror);
+        stage.set(ShutdownStage::Mirror);
         self.stop_mirror.cancel();
         while let Some(ended) = self.tasks.join_next().await {
             tracing::debug!(task = ended.unwrap_or("task that panicked"), "ended");
         }
-        stage.set(Stage::Writer);
+        stage.set(ShutdownStage::Writer);
         if !self.writer.is_finished()
             && let Err(error) = (&mut self.writer).await
         {
             tracing::error!(%error, "the writer panicked");
         }
-        stage.set(Stage::Packing);
+        stage.set(ShutdownStage::Packing);
         if let Err(error) = (&mut self.folder).await {
             tracing::error!(%error, "the packing thread panicked");
         }
-        stage.set(Stage::Sync);
+        stage.set(ShutdownStage::Sync);
         let Ok(store) = (&mut self.persister).await else {
             tracing::error!(
                 "the thread that writes the store panicked: the next start reads unstored changes from the remote clusters again"
             );
             return;
         };
-        stage.set(Stage::Close);
+        stage.set(ShutdownStage::Close);
         match spawn_blocking(move || store.close()).await {
             Ok(Ok(())) => tracing::info!("store closed"),
             Ok(Err(error)) => tracing::error!(%error, "cannot close the store cleanly"),

@@ -5,13 +5,13 @@
 //! that were sent may be newer than the position. Events that were not sent would be skipped, or
 //! lost if the store loses its end.
 
-use super::{Filter, Mode, ResetReason, Subscription, SyncMode, servable};
+use super::{Filter, ReadMode, ResetReason, Subscription, SyncMode, check_servable};
 use crate::handle::{Follower, Reading};
 use crate::model::{EntryKey, Position};
 
 /// Progress of a subscriber inside a snapshot or replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ResumePoint {
     /// Position at which the snapshot began, because its scan is followed by the changes since. In
     /// a replay, the position that was reached.
     pub sent: Position,
@@ -21,14 +21,14 @@ pub struct Place {
     /// Way in which the subscriber catches up.
     pub mode: SyncMode,
     /// Progress of the snapshot or replay.
-    pub stage: Stage,
+    pub stage: CatchUpStage,
     /// Number of upserts and deletes that were sent so far.
     pub count: u64,
 }
 
 /// Progress of a snapshot or replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
+pub enum CatchUpStage {
     /// Reading in key order, with the next key to read; `None` for the first.
     Scan(Option<EntryKey>),
     /// Reading the changes since the position. Inside a snapshot, all keys have been read.
@@ -37,31 +37,31 @@ pub enum Stage {
 
 impl Subscription {
     /// Returns the progress inside a snapshot or replay, as of the reading of the last
-    /// [`Subscription::tell_up_to`]. `None` outside of one.
+    /// [`Subscription::encode_next`]. `None` outside of one.
     #[must_use]
-    pub fn place(&self, reading: &Reading) -> Option<Place> {
+    pub fn resume_point(&self, reading: &Reading) -> Option<ResumePoint> {
         let stage = match &self.mode {
-            Mode::Scanning(next) => Stage::Scan(next.clone()),
-            Mode::Replaying => Stage::Replay,
-            Mode::Live => return None,
+            ReadMode::Scanning(next) => CatchUpStage::Scan(next.clone()),
+            ReadMode::Replaying => CatchUpStage::Replay,
+            ReadMode::Live => return None,
         };
-        Some(Place { sent: self.position(reading), seen: reading.position(), mode: self.sync_mode, stage, count: self.count })
+        Some(ResumePoint { sent: self.position(reading), seen: reading.position(), mode: self.sync_mode, stage, count: self.count })
     }
 
     /// Resumes the subscriber that was suspended at `place`, with the same filter.
     #[must_use]
-    pub fn resumed(filter: Filter, place: &Place, reading: &Reading) -> Self {
+    pub fn resume(filter: Filter, place: &ResumePoint, reading: &Reading) -> Self {
         let mut subscription = Self::at_head(filter, reading);
-        match Self::check_place(place, &subscription.filter, reading) {
+        match Self::check_resume_point(place, &subscription.filter, reading) {
             Ok(()) => {
                 subscription.follower = Follower::at(place.sent.sequence);
                 subscription.mode = match &place.stage {
-                    Stage::Scan(next) => Mode::Scanning(next.clone()),
-                    Stage::Replay => Mode::Replaying,
+                    CatchUpStage::Scan(next) => ReadMode::Scanning(next.clone()),
+                    CatchUpStage::Replay => ReadMode::Replaying,
                 };
                 subscription.sync_mode = place.mode;
                 subscription.count = place.count;
-                subscription.owes_synced = true;
+                subscription.synced_pending = true;
             }
             Err(reason) => subscription.restart(reason, reading.position().sequence),
         }
@@ -72,8 +72,8 @@ impl Subscription {
     ///
     /// # Errors
     /// The reason why a reset is needed.
-    pub fn check_place(place: &Place, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
-        servable(place.seen, filter, reading)?;
-        servable(place.sent, filter, reading).map(|_| ())
+    pub fn check_resume_point(place: &ResumePoint, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
+        check_servable(place.seen, filter, reading)?;
+        check_servable(place.sent, filter, reading).map(|_| ())
     }
 }

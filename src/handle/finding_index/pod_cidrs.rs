@@ -3,7 +3,7 @@
 //! Agents treat each CIDR as a route to its node (Cilium's `pkg/node/manager/manager.go`,
 //! `podCIDREntries`), so one of two overlapping CIDRs loses its traffic. Some versions announced
 //! hundreds of fictitious CIDRs on every node (cilium/cilium#46179). Nodes are therefore only
-//! counted, and overlaps are reported once per cluster. One sweep over the sorted CIDRs computes
+//! counted, and overlaps are reported once per cluster. One scan of the sorted CIDRs computes
 //! them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use crate::model::{ClusterName, EntryKey};
 /// Pod CIDRs by the nodes that announce them. A clone is a cheap snapshot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PodCidrs {
-    announced: OrdMap<(IpNet, ClusterName), Announcers>,
+    announced: OrdMap<(IpNet, ClusterName), AnnouncingNodes>,
     overlaps: Arc<BTreeMap<ClusterName, Overlaps>>,
     /// True if the overlaps may have changed since they were computed.
     is_stale: bool,
@@ -27,16 +27,16 @@ pub(super) struct PodCidrs {
 
 /// Nodes of one cluster that announce one CIDR.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Announcers {
+struct AnnouncingNodes {
     count: u32,
     /// Exclusive or of the hashes of their names, which is the node's own hash if there is only
     /// one.
-    mixed: u64,
+    hash_xor: u64,
 }
 
-/// One or several nodes that announce a CIDR.
+/// Number of nodes that announce a CIDR: one or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Nodes {
+enum NodeCount {
     /// Hash of the node's name.
     One(u64),
     Several,
@@ -55,40 +55,40 @@ pub struct Overlaps {
 }
 
 /// Announcing nodes by the index of their cluster.
-type ByCluster = BTreeMap<usize, Nodes>;
+type NodesByCluster = BTreeMap<usize, NodeCount>;
 
 /// A CIDR whose subnets are being visited.
-struct Frame {
+struct OpenCidr {
     net: IpNet,
-    own: ByCluster,
+    own: NodesByCluster,
     /// Nodes that announce the CIDRs that contain this one.
-    above: Rc<ByCluster>,
-    below: ByCluster,
+    above: Rc<NodesByCluster>,
+    below: NodesByCluster,
 }
 
 /// Visits all CIDRs in order. A CIDR comes after the CIDRs that contain it.
-struct Sweep {
+struct OverlapScan {
     names: Vec<ClusterName>,
     /// CIDRs that contain the current one, the largest first.
-    open: Vec<Frame>,
+    open: Vec<OpenCidr>,
     found: Vec<Overlaps>,
     /// Matrix of the pairs of clusters that overlap.
-    meet: Vec<bool>,
+    overlapping: Vec<bool>,
 }
 
-impl Announcers {
-    fn nodes(self) -> Option<Nodes> {
+impl AnnouncingNodes {
+    fn nodes(self) -> Option<NodeCount> {
         match self.count {
             0 => None,
-            1 => Some(Nodes::One(self.mixed)),
-            _ => Some(Nodes::Several),
+            1 => Some(NodeCount::One(self.hash_xor)),
+            _ => Some(NodeCount::Several),
         }
     }
 }
 
 impl PodCidrs {
     /// Creates an empty index whose overlaps are computed when it has been filled.
-    pub(super) fn unsettled() -> Self {
+    pub(super) fn stale() -> Self {
         Self { is_stale: true, ..Self::default() }
     }
 
@@ -98,21 +98,21 @@ impl PodCidrs {
         new.difference(old).for_each(|net| self.count(*net, cluster, node, true));
     }
 
-    fn count(&mut self, net: IpNet, cluster: &ClusterName, node: &str, is_in: bool) {
+    fn count(&mut self, net: IpNet, cluster: &ClusterName, node: &str, is_added: bool) {
         let key = (net, cluster.clone());
         let before = self.announced.get(&key).copied().unwrap_or_default();
-        let count = if is_in { before.count.saturating_add(1) } else { before.count.saturating_sub(1) };
-        let after = Announcers { count, mixed: before.mixed ^ hash_of(node) };
+        let count = if is_added { before.count.saturating_add(1) } else { before.count.saturating_sub(1) };
+        let after = AnnouncingNodes { count, hash_xor: before.hash_xor ^ node_hash(node) };
         match after.count {
             0 => drop(self.announced.remove(&key)),
             _ => drop(self.announced.insert(key, after)),
         }
-        let several = [before, after].map(Announcers::nodes).contains(&Some(Nodes::Several));
-        self.is_stale = self.is_stale || several || self.has_company(net, cluster);
+        let several = [before, after].map(AnnouncingNodes::nodes).contains(&Some(NodeCount::Several));
+        self.is_stale = self.is_stale || several || self.overlaps_any(net, cluster);
     }
 
     /// Returns whether a CIDR of a cluster overlaps any other CIDR.
-    fn has_company(&self, net: IpNet, cluster: &ClusterName) -> bool {
+    fn overlaps_any(&self, net: IpNet, cluster: &ClusterName) -> bool {
         let lowest = EntryKey::lowest().cluster;
         let from = |net| self.announced.range((net, lowest.clone())..).map(|(key, _)| key);
         let mut inside = from(net).take_while(|(other, _)| net.contains(other));
@@ -123,75 +123,76 @@ impl PodCidrs {
 
     /// Computes the overlaps if they may have changed. Returns the clusters whose overlaps may have
     /// changed.
-    pub(super) fn settle(&mut self) -> BTreeSet<ClusterName> {
+    pub(super) fn recompute_overlaps(&mut self) -> BTreeSet<ClusterName> {
         if !self.is_stale {
             return BTreeSet::new();
         }
-        let overlaps = Sweep::over(&self.announced);
+        let overlaps = OverlapScan::run(&self.announced);
         let clusters = overlaps.keys().chain(self.overlaps.keys()).cloned().collect();
         (self.overlaps, self.is_stale) = (Arc::new(overlaps), false);
         clusters
     }
 
-    /// Returns the CIDRs of a cluster that overlap others, as of the last [`PodCidrs::settle`].
+    /// Returns the CIDRs of a cluster that overlap others, as of the last
+    /// [`PodCidrs::recompute_overlaps`].
     pub(super) fn overlaps(&self, cluster: &ClusterName) -> Option<&Overlaps> {
         self.overlaps.get(cluster)
     }
 
     /// Returns the number of nodes of a cluster that announce a CIDR.
     pub(super) fn node_count(&self, net: IpNet, cluster: &ClusterName) -> u32 {
-        self.announced.get(&(net, cluster.clone())).map_or(0, |announcers| announcers.count)
+        self.announced.get(&(net, cluster.clone())).map_or(0, |announcing| announcing.count)
     }
 }
 
-impl Sweep {
-    fn over(announced: &OrdMap<(IpNet, ClusterName), Announcers>) -> BTreeMap<ClusterName, Overlaps> {
+impl OverlapScan {
+    fn run(announced: &OrdMap<(IpNet, ClusterName), AnnouncingNodes>) -> BTreeMap<ClusterName, Overlaps> {
         let names: BTreeSet<&ClusterName> = announced.keys().map(|(_, cluster)| cluster).collect();
         let names: Vec<ClusterName> = names.into_iter().cloned().collect();
         let count = names.len();
-        let mut sweep = Self { names, open: Vec::new(), found: vec![Overlaps::default(); count], meet: vec![false; count * count] };
+        let mut scan = Self { names, open: Vec::new(), found: vec![Overlaps::default(); count], overlapping: vec![false; count * count] };
         let mut rest = announced.iter().peekable();
         while let Some(((net, _), _)) = rest.peek() {
             let net = *net;
-            let mut own = ByCluster::new();
-            while let Some(((_, cluster), announcers)) = rest.next_if(|((other, _), _)| *other == net) {
-                let number = sweep.names.binary_search(cluster).unwrap_or_default();
-                own.extend(announcers.nodes().map(|nodes| (number, nodes)));
+            let mut own = NodesByCluster::new();
+            while let Some(((_, cluster), announcing)) = rest.next_if(|((other, _), _)| *other == net) {
+                let number = scan.names.binary_search(cluster).unwrap_or_default();
+                own.extend(announcing.nodes().map(|nodes| (number, nodes)));
             }
-            sweep.enter(net, own);
+            scan.open_cidr(net, own);
         }
-        while sweep.leave() {}
-        sweep.into_overlaps()
+        while scan.close_cidr() {}
+        scan.into_overlaps()
     }
 
-    fn enter(&mut self, net: IpNet, own: ByCluster) {
+    fn open_cidr(&mut self, net: IpNet, own: NodesByCluster) {
         while self.open.last().is_some_and(|wider| !wider.net.contains(&net)) {
-            self.leave();
+            self.close_cidr();
         }
         let above = self.open.last().map(|wider| {
             let mut above = (*wider.above).clone();
             join(&mut above, &wider.own);
             Rc::new(above)
         });
-        self.open.push(Frame { net, own, above: above.unwrap_or_default(), below: ByCluster::new() });
+        self.open.push(OpenCidr { net, own, above: above.unwrap_or_default(), below: NodesByCluster::new() });
     }
 
     /// Closes the smallest open CIDR, all of whose subnets were visited. Returns false if none is
     /// open.
-    fn leave(&mut self) -> bool {
+    fn close_cidr(&mut self) -> bool {
         let Some(mut frame) = self.open.pop() else { return false };
         let mut all = frame.own.clone();
         join(&mut all, &frame.above);
         join(&mut all, &frame.below);
         for cluster in frame.own.keys() {
             let found = &mut self.found[*cluster];
-            if all[cluster] == Nodes::Several {
+            if all[cluster] == NodeCount::Several {
                 found.between_nodes.push(frame.net);
             }
             if all.len() > 1 {
                 found.between_clusters.push(frame.net);
                 let others = all.keys().filter(|other| *other != cluster);
-                others.for_each(|other| self.meet[cluster * self.names.len() + other] = true);
+                others.for_each(|other| self.overlapping[cluster * self.names.len() + other] = true);
             }
         }
         if let Some(wider) = self.open.last_mut() {
@@ -202,12 +203,12 @@ impl Sweep {
     }
 
     fn into_overlaps(self) -> BTreeMap<ClusterName, Overlaps> {
-        let Self { names, found, meet, .. } = self;
+        let Self { names, found, overlapping, .. } = self;
         let mut overlaps = BTreeMap::new();
         for (cluster, mut found) in found.into_iter().enumerate() {
             found.between_nodes.sort_unstable();
             found.between_clusters.sort_unstable();
-            let others = names.iter().enumerate().filter(|(other, _)| meet[cluster * names.len() + other]);
+            let others = names.iter().enumerate().filter(|(other, _)| overlapping[cluster * names.len() + other]);
             found.others = others.map(|(_, name)| name.clone()).collect();
             if found != Overlaps::default() {
                 overlaps.insert(names[cluster].clone(), found);
@@ -218,16 +219,16 @@ impl Sweep {
 }
 
 /// Adds the announcing nodes of `more` to `all`.
-fn join(all: &mut ByCluster, more: &ByCluster) {
+fn join(all: &mut NodesByCluster, more: &NodesByCluster) {
     for (cluster, nodes) in more {
         let known = all.entry(*cluster).or_insert(*nodes);
         if known != nodes {
-            *known = Nodes::Several;
+            *known = NodeCount::Several;
         }
     }
 }
 
-fn hash_of(node: &str) -> u64 {
+fn node_hash(node: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     node.hash(&mut hasher);
     hasher.finish()
@@ -240,7 +241,7 @@ mod tests {
 
     use super::*;
 
-    type Announced = BTreeMap<(ClusterName, String), BTreeSet<IpNet>>;
+    type AnnouncedCidrs = BTreeMap<(ClusterName, String), BTreeSet<IpNet>>;
 
     fn cluster(number: u32) -> ClusterName {
         ClusterName::parse(&format!("cluster-{number}")).unwrap()
@@ -251,17 +252,18 @@ mod tests {
     }
 
     /// The expected overlaps, computed by comparing all pairs.
-    fn compared(announced: &Announced) -> BTreeMap<ClusterName, Overlaps> {
+    fn compare_all_pairs(announced: &AnnouncedCidrs) -> BTreeMap<ClusterName, Overlaps> {
         let all: Vec<(&ClusterName, &String, &IpNet)> =
             announced.iter().flat_map(|((cluster, node), nets)| nets.iter().map(move |net| (cluster, node, net))).collect();
         let mut found = BTreeMap::<ClusterName, Overlaps>::new();
         for (cluster, node, net) in &all {
             let found = found.entry((*cluster).clone()).or_default();
-            let meets = || all.iter().filter(|(.., other)| overlap(net, other));
-            if meets().any(|(owner, other, _)| owner == cluster && other != node) {
+            let overlapping_nets = || all.iter().filter(|(.., other)| overlap(net, other));
+            if overlapping_nets().any(|(owner, other, _)| owner == cluster && other != node) {
                 found.between_nodes.push(**net);
             }
-            let others: BTreeSet<ClusterName> = meets().map(|(owner, ..)| (*owner).clone()).filter(|owner| owner != *cluster).collect();
+            let others: BTreeSet<ClusterName> =
+                overlapping_nets().map(|(owner, ..)| (*owner).clone()).filter(|owner| owner != *cluster).collect();
             if !others.is_empty() {
                 found.between_clusters.push(**net);
                 found.others.extend(others);
@@ -289,47 +291,47 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_after_any_changes_is_what_a_comparison_of_each_with_each_finds() {
+    fn overlaps_after_random_changes_equal_a_comparison_of_all_pairs() {
         let mut seen = (0, 0, 0);
         for seed in 0..40 {
             let mut random = StdRng::seed_from_u64(seed);
-            let (mut cidrs, mut announced) = (PodCidrs::default(), Announced::new());
+            let (mut cidrs, mut announced) = (PodCidrs::default(), AnnouncedCidrs::new());
             for step in 0..150 {
                 let (cluster, node) = (cluster(random.random_range(0..3)), format!("node-{}", random.random_range(0..3)));
                 let new: BTreeSet<IpNet> = (0..random.random_range(0..3)).map(|_| random_net(&mut random)).collect();
                 let old = announced.insert((cluster.clone(), node.clone()), new.clone()).unwrap_or_default();
                 cidrs.replace(&cluster, &node, &old, &new);
-                cidrs.settle();
-                assert_eq!(*cidrs.overlaps, compared(&announced), "seed {seed}, step {step}");
+                cidrs.recompute_overlaps();
+                assert_eq!(*cidrs.overlaps, compare_all_pairs(&announced), "seed {seed}, step {step}");
                 let overlaps = cidrs.overlaps(&cluster);
                 seen.0 += usize::from(overlaps.is_none());
                 seen.1 += usize::from(overlaps.is_some_and(|overlaps| !overlaps.between_nodes.is_empty()));
                 seen.2 += usize::from(overlaps.is_some_and(|overlaps| !overlaps.between_clusters.is_empty()));
             }
         }
-        assert!(seen.0 > 100 && seen.1 > 100 && seen.2 > 100, "every case came up: {seen:?}");
+        assert!(seen.0 > 100 && seen.1 > 100 && seen.2 > 100, "every case occurred: {seen:?}");
     }
 
     /// 256 fictitious CIDRs on each of 20 nodes of 255 clusters, and one CIDR that contains them
     /// all.
     #[test]
-    fn made_up_cidrs_on_many_nodes_are_few_entries_and_one_sweep() {
-        let made_up: BTreeSet<IpNet> = (0..=255).map(|second| IpNet::new([10, second, 0, 0].into(), 16).unwrap()).collect();
+    fn cidrs_announced_by_many_nodes_use_one_entry_per_cluster() {
+        let fictitious: BTreeSet<IpNet> = (0..=255).map(|second| IpNet::new([10, second, 0, 0].into(), 16).unwrap()).collect();
         let mut cidrs = PodCidrs::default();
         for number in 0..255 {
             for node in 0..20 {
-                cidrs.replace(&cluster(number), &format!("node-{node}"), &BTreeSet::new(), &made_up);
+                cidrs.replace(&cluster(number), &format!("node-{node}"), &BTreeSet::new(), &fictitious);
             }
         }
         cidrs.replace(&cluster(7), "wide", &BTreeSet::new(), &["10.0.0.0/8".parse().unwrap()].into());
-        assert_eq!((cidrs.announced.len(), cidrs.settle().len()), (255 * 256 + 1, 255));
+        assert_eq!((cidrs.announced.len(), cidrs.recompute_overlaps().len()), (255 * 256 + 1, 255));
         let overlaps = cidrs.overlaps(&cluster(3)).unwrap();
         let counts = (overlaps.between_nodes.len(), overlaps.between_clusters.len(), overlaps.others.len());
         assert_eq!((counts, cidrs.node_count("10.3.0.0/16".parse().unwrap(), &cluster(3))), ((256, 256, 254), 20));
     }
 
     #[test]
-    fn nodes_that_come_and_go_without_overlaps_need_no_sweep() {
+    fn nodes_without_overlaps_need_no_overlap_scan() {
         let mut cidrs = PodCidrs::default();
         let net = |third: u8| BTreeSet::from([IpNet::new([10, 1, third, 0].into(), 24).unwrap()]);
         for third in 0..200 {

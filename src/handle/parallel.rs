@@ -1,6 +1,6 @@
 //! Parallel work on many items for one subscriber.
 //!
-//! Only one caller at a time gets the additional threads. A caller that comes meanwhile works on
+//! Only one caller at a time gets the additional threads. Another caller at the same time works on
 //! its own thread, so that many subscribers that catch up at the same time use no more threads than
 //! one.
 
@@ -18,26 +18,26 @@ const ITEMS_MIN: usize = 512;
 static THREADS: LazyLock<usize> = LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX));
 
 /// Lock of the caller that uses the threads.
-static TURN: Mutex<()> = Mutex::new(());
+static THREADS_LOCK: Mutex<()> = Mutex::new(());
 
 /// Calls `work` on pieces of `items`, in parallel if that is worth it. Returns the results in
 /// order.
 ///
 /// # Panics
 /// If `work` panics.
-pub(super) fn over_pieces<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
-    in_turn(&TURN, *THREADS, items, work)
+pub(super) fn map_pieces<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
+    map_pieces_with(&THREADS_LOCK, *THREADS, items, work)
 }
 
-fn in_turn<T: Sync, R: Send>(turn: &Mutex<()>, threads: usize, items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
+fn map_pieces_with<T: Sync, R: Send>(lock: &Mutex<()>, threads: usize, items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
     let threads = threads.min(items.len() / ITEMS_MIN);
-    let free = match turn.try_lock() {
-        Ok(turn) => Some(turn),
+    let guard = match lock.try_lock() {
+        Ok(lock) => Some(lock),
         // work that panicked leaves no inconsistent state behind
-        Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+        Err(TryLockError::Poisoned(lock)) => Some(lock.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     };
-    let Some(_turn) = free.filter(|_| threads > 1) else {
+    let Some(_guard) = guard.filter(|_| threads > 1) else {
         return vec![work(items)];
     };
     thread::scope(|scope| {
@@ -57,13 +57,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_all_items_in_order_and_who_comes_meanwhile_works_alone() {
-        let turn = Mutex::new(());
+    fn pieces_cover_all_items_in_order_and_concurrent_callers_use_one_thread() {
+        let lock = Mutex::new(());
         for (length, pieces) in [(0, 1), (511, 1), (1_024, 2), (4_097, 3)] {
             let items: Vec<usize> = (0..length).collect();
-            let outcome = in_turn(&turn, 3, &items, |piece| {
+            let outcome = map_pieces_with(&lock, 3, &items, |piece| {
                 if pieces > 1 {
-                    assert_eq!(in_turn(&turn, 3, &items, <[usize]>::len), [length]);
+                    assert_eq!(map_pieces_with(&lock, 3, &items, <[usize]>::len), [length]);
                 }
                 piece.to_vec()
             });
@@ -72,10 +72,10 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_passed_on_and_the_next_one_has_threads_again() {
-        let (turn, items) = (Mutex::new(()), [0; 2_048]);
-        let panicked = catch_unwind(AssertUnwindSafe(|| in_turn(&turn, 2, &items, |_| panic!("of the work"))));
+    fn a_panic_is_propagated_and_releases_the_threads() {
+        let (lock, items) = (Mutex::new(()), [0; 2_048]);
+        let panicked = catch_unwind(AssertUnwindSafe(|| map_pieces_with(&lock, 2, &items, |_| panic!("of the work"))));
         assert!(panicked.is_err());
-        assert_eq!(in_turn(&turn, 2, &items, <[usize]>::len), [1_024, 1_024]);
+        assert_eq!(map_pieces_with(&lock, 2, &items, <[usize]>::len), [1_024, 1_024]);
     }
 }

@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::feed::Version;
-use crate::handle::{IdentityScope, Item, LabelSelector};
+use crate::handle::{IdentityScope, LabelSelector, StreamEvent};
 use crate::model::{
     ClusterPhase, EndpointSlice, Epoch, FindingObject, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position, Sequence,
     Service, Severity,
@@ -108,22 +108,22 @@ fn change(random: &mut StdRng) -> Announcement {
 }
 
 #[test]
-fn a_change_has_a_facet_of_every_filter_that_it_concerns() {
+fn a_change_has_a_term_of_every_filter_that_it_matches() {
     let mut random = StdRng::seed_from_u64(6);
-    let mut told = 0;
+    let mut matched = 0;
     let position = Position { epoch: Epoch(1), sequence: Sequence(1) };
     for _ in 0..60_000 {
         let (filter, change) = (filter(&mut random), change(&mut random));
-        if Item::told(&filter, &change, position.into()).is_none() {
+        if StreamEvent::of_change(&filter, &change, position.into()).is_none() {
             continue;
         }
-        told += 1;
-        let mut facets = HashSet::new();
-        facets_of(&change, |facet| {
-            facets.insert(facet.clone());
+        matched += 1;
+        let mut terms = HashSet::new();
+        filter_terms_of(&change, |term| {
+            terms.insert(term.clone());
         });
-        let reached = concerns_all(&change) || filter.facets().iter().any(|facet| facets.contains(facet));
+        let reached = may_match_any_filter(&change) || filter.terms().iter().any(|term| terms.contains(term));
         assert!(reached, "{filter:?}\n{change:?}");
     }
-    assert!(told > 2_000, "only {told} cases count");
+    assert!(matched > 2_000, "only {matched} cases count");
 }

@@ -1,20 +1,20 @@
-//! The way of findings to the committer. The task that detects findings (`findings/lookout`)
+//! Sends findings to the committer. The task that detects findings (`findings/lookout`)
 //! otherwise only reads, so it gets a sender for this one command.
 
 use std::sync::{Arc, OnceLock};
 
 use super::Handle;
-use crate::commit::{WeakCommandSender, WriterGone};
+use crate::commit::{CommitterEnded, WeakCommandSender};
 use crate::model::{Command, FindingChange};
 
 /// Sender of findings to the committer, once there is one. It does not keep the committer running.
 /// Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct FindingsDoor(Arc<OnceLock<WeakCommandSender>>);
+pub struct FindingSender(Arc<OnceLock<WeakCommandSender>>);
 
-impl FindingsDoor {
+impl FindingSender {
     /// Connects the sender to the committer.
-    pub fn lead_to(&self, writer: WeakCommandSender) {
+    pub fn connect(&self, writer: WeakCommandSender) {
         // a process has one committer
         let _ = self.0.set(writer);
     }
@@ -23,8 +23,8 @@ impl FindingsDoor {
 impl Handle {
     /// Sets the sender of findings.
     #[must_use]
-    pub fn with_findings_through(self, findings: FindingsDoor) -> Self {
-        self.with(|shared| shared.findings = findings)
+    pub fn with_finding_sender(self, findings: FindingSender) -> Self {
+        self.with(|state| state.findings = findings)
     }
 
     /// Sends new and resolved findings to the committer, which publishes and announces them. Waits
@@ -32,8 +32,8 @@ impl Handle {
     ///
     /// # Errors
     /// There is no committer, either not yet or not any more.
-    pub async fn tell_findings(&self, changes: Vec<FindingChange>) -> Result<(), WriterGone> {
-        let writer = self.0.findings.0.get().ok_or(WriterGone)?;
+    pub async fn send_findings(&self, changes: Vec<FindingChange>) -> Result<(), CommitterEnded> {
+        let writer = self.0.findings.0.get().ok_or(CommitterEnded)?;
         writer.send(Command::Findings(changes)).await
     }
 
@@ -41,8 +41,8 @@ impl Handle {
     ///
     /// # Errors
     /// There is no committer, either not yet or not any more.
-    pub async fn beat(&self) -> Result<(), WriterGone> {
-        let writer = self.0.findings.0.get().ok_or(WriterGone)?;
+    pub async fn write_heartbeat(&self) -> Result<(), CommitterEnded> {
+        let writer = self.0.findings.0.get().ok_or(CommitterEnded)?;
         writer.send(Command::Heartbeat).await
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_read_back() {
+    fn finding_ids_round_trip() {
         for text in [
             "danglingHostIP/paris/172.18.1.2",
             "danglingIdentity/paris/68352",

@@ -1,15 +1,15 @@
 //! Problems that only a comparison of keys shows: references to missing keys, conflicts between
 //! clusters, and services by backend address.
 //!
-//! A [`Survey`] reads a snapshot once and then the changes from one snapshot to the next, piece by
-//! piece ([`Look`]). It keeps only the part of each object that other keys depend on
-//! ([`RecordReferences`]). It has counts and sets of [`Finding`]s without their texts, for which a
-//! caller queries the [`Reading`]. Problems of a single cluster are not found here but from its
-//! status. Pure.
+//! A [`FindingIndex`] is built from a snapshot once and then the changes from one snapshot to the
+//! next, piece by piece ([`FindingIndexBuilder`]). It keeps only the part of each object that other
+//! keys depend on ([`RecordReferences`]). It has counts and sets of [`Finding`]s without their
+//! texts, for which a caller queries the [`Reading`]. Problems of a single cluster are not found
+//! here but from its status. Pure.
 
 mod backends;
+mod builder;
 mod finding;
-mod look;
 mod pod_cidrs;
 mod slice_bytes;
 
@@ -26,33 +26,32 @@ use super::{IdentityScope, Reading};
 use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterName, EntryKey, Kind, ObjectPrefix, Sequence};
 use crate::view::RecordReferences;
 
+pub use builder::FindingIndexBuilder;
 pub use finding::Finding;
-pub use look::Look;
 pub use pod_cidrs::Overlaps;
 
-use backends::Backends;
+use backends::BackendIndex;
 use pod_cidrs::PodCidrs;
 use slice_bytes::SliceBytes;
 
-/// Findings at one snapshot. A clone is a cheap snapshot.
+/// Findings of one snapshot that compare keys. A clone is a cheap snapshot.
 #[derive(Debug, Clone)]
-pub struct Survey {
+pub struct FindingIndex {
     /// Snapshot up to which changes were read.
     reading: Reading,
     /// Number of ipcache entries of a cluster that refer to an identity.
-    naming: OrdMap<(u32, ClusterName), u32>,
+    by_identity: OrdMap<(u32, ClusterName), u32>,
     /// Number of ipcache entries of a cluster that refer to a host address.
-    hosted: OrdMap<(IpAddr, ClusterName), u32>,
+    by_host: OrdMap<(IpAddr, ClusterName), u32>,
     pod_cidrs: PodCidrs,
-    backends: Backends,
+    backends: BackendIndex,
     slice_bytes: SliceBytes,
     /// Current findings, with the time at which each was found.
     findings: OrdMap<Finding, SystemTime>,
-    /// Number of findings by kind.
     counts: BTreeMap<&'static str, u64>,
 }
 
-impl Survey {
+impl FindingIndex {
     /// Returns the sequence up to which changes were read.
     #[must_use]
     pub fn position(&self) -> Sequence {
@@ -88,8 +87,8 @@ impl Survey {
     #[must_use]
     pub fn entry_count(&self, finding: &Finding) -> Option<u64> {
         match finding {
-            Finding::DanglingIdentity(cluster, identity) => self.naming.get(&(*identity, cluster.clone())).copied().map(u64::from),
-            Finding::DanglingHostIp(cluster, ip) => self.hosted.get(&(*ip, cluster.clone())).copied().map(u64::from),
+            Finding::DanglingIdentity(cluster, identity) => self.by_identity.get(&(*identity, cluster.clone())).copied().map(u64::from),
+            Finding::DanglingHostIp(cluster, ip) => self.by_host.get(&(*ip, cluster.clone())).copied().map(u64::from),
             Finding::OverlappingNodePodCidr(cluster) => self.overlaps(cluster).map(|overlaps| overlaps.between_nodes.len() as u64),
             Finding::OverlappingPodCidr(cluster) => self.overlaps(cluster).map(|overlaps| overlaps.between_clusters.len() as u64),
             Finding::DuplicateAddress(_) | Finding::ExportConflict(_) | Finding::IdentityOutOfRange(_) | Finding::ServiceTooLarge(_) => {
@@ -121,7 +120,7 @@ impl Survey {
 
     /// Returns the decoded sizes of a service's endpoint slices by cluster, in bytes.
     pub fn slice_bytes(&self, service: &str) -> impl Iterator<Item = (&ClusterName, u64)> {
-        self.slice_bytes.of(service)
+        self.slice_bytes.by_cluster(service)
     }
 
     /// Returns the services and endpoint slices that have this backend address.
@@ -130,7 +129,7 @@ impl Survey {
     }
 
     /// Returns whether the backends of all clusters are known. A cluster may have more than the
-    /// survey can keep.
+    /// index can hold.
     #[must_use]
     pub fn has_all_backends(&self) -> bool {
         self.backends.is_complete()
@@ -138,7 +137,7 @@ impl Survey {
 
     /// Returns the prefix of an ipcache entry that was added or deleted, except for a pod CIDR,
     /// which the nodes announce.
-    fn prefix_that_came_or_went(key: &EntryKey, old: Option<&RecordReferences>, new: Option<&RecordReferences>) -> Option<ObjectPrefix> {
+    fn added_or_deleted_prefix(key: &EntryKey, old: Option<&RecordReferences>, new: Option<&RecordReferences>) -> Option<ObjectPrefix> {
         match (old, new) {
             (Some(RecordReferences::Ip { prefix, .. }), None) | (None, Some(RecordReferences::Ip { prefix, .. })) => {
                 Some(*prefix).filter(|prefix| prefix.host || key.kind == Kind::Ip)
@@ -148,7 +147,7 @@ impl Survey {
     }
 
     /// Returns the findings that a change of a key may add or resolve.
-    fn touched_by<'a>(
+    fn affected_findings<'a>(
         &'a self,
         key: &'a EntryKey,
         old: Option<&'a RecordReferences>,
@@ -182,79 +181,79 @@ impl Survey {
         let identities = identities.map(|identity| Finding::DanglingIdentity(cluster.clone(), identity));
         let hosts = hosts.map(|ip| Finding::DanglingHostIp(cluster.clone(), *ip));
         // a node may be the host of addresses of any cluster
-        let of_nodes = of_nodes.flat_map(|ip| self.clusters_hosted_at(*ip).map(|cluster| Finding::DanglingHostIp(cluster.clone(), *ip)));
+        let of_nodes = of_nodes.flat_map(|ip| self.clusters_with_host(*ip).map(|cluster| Finding::DanglingHostIp(cluster.clone(), *ip)));
         identities.chain(hosts).chain(of_nodes).chain(services)
     }
 
     /// Returns the clusters that have ipcache entries behind a host.
-    fn clusters_hosted_at(&self, ip: IpAddr) -> impl Iterator<Item = &ClusterName> {
+    fn clusters_with_host(&self, ip: IpAddr) -> impl Iterator<Item = &ClusterName> {
         let start = (ip, EntryKey::lowest().cluster);
-        self.hosted.range(start..).take_while(move |((at, _), _)| *at == ip).map(|((_, cluster), _)| cluster)
+        self.by_host.range(start..).take_while(move |((at, _), _)| *at == ip).map(|((_, cluster), _)| cluster)
     }
 
     /// Replaces the old by the new references of a key.
     fn replace(&mut self, key: &EntryKey, old: Option<&RecordReferences>, new: Option<&RecordReferences>) {
         let cluster = &key.cluster;
-        old.into_iter().for_each(|old| self.count(cluster, old, false));
-        new.into_iter().for_each(|new| self.count(cluster, new, true));
+        old.into_iter().for_each(|old| self.count_references(cluster, old, false));
+        new.into_iter().for_each(|new| self.count_references(cluster, new, true));
         if key.kind == Kind::Node {
             self.pod_cidrs.replace(cluster, &key.name, &pod_cidrs_of(old), &pod_cidrs_of(new));
         }
-        self.backends.replace(key, &addresses_behind(old), &addresses_behind(new));
+        self.backends.replace(key, &backend_addresses(old), &backend_addresses(new));
         slice_of(old).into_iter().for_each(|(service, bytes)| self.slice_bytes.remove(cluster, service, bytes));
         slice_of(new).into_iter().for_each(|(service, bytes)| self.slice_bytes.add(cluster, service, bytes));
     }
 
     /// Counts the references of an ipcache entry, adding or subtracting them.
-    fn count(&mut self, cluster: &ClusterName, references: &RecordReferences, is_in: bool) {
+    fn count_references(&mut self, cluster: &ClusterName, references: &RecordReferences, is_added: bool) {
         let RecordReferences::Ip { identity, host_ip, .. } = references else { return };
         if is_allocated(*identity) {
-            recount(&mut self.naming, (*identity, cluster.clone()), is_in);
+            adjust_count(&mut self.by_identity, (*identity, cluster.clone()), is_added);
         }
         if let Some(host_ip) = host_ip {
-            recount(&mut self.hosted, (*host_ip, cluster.clone()), is_in);
+            adjust_count(&mut self.by_host, (*host_ip, cluster.clone()), is_added);
         }
     }
 
     /// Updates the findings about overlapping pod CIDRs where they may have changed.
-    fn judge_pod_cidrs(&mut self) {
-        for cluster in self.pod_cidrs.settle() {
+    fn update_overlap_findings(&mut self) {
+        for cluster in self.pod_cidrs.recompute_overlaps() {
             let overlaps = self.pod_cidrs.overlaps(&cluster);
             let between_nodes = overlaps.is_some_and(|overlaps| !overlaps.between_nodes.is_empty());
             let between_clusters = overlaps.is_some_and(|overlaps| !overlaps.between_clusters.is_empty());
-            self.settle(Finding::OverlappingNodePodCidr(cluster.clone()), between_nodes);
-            self.settle(Finding::OverlappingPodCidr(cluster), between_clusters);
+            self.set_finding(Finding::OverlappingNodePodCidr(cluster.clone()), between_nodes);
+            self.set_finding(Finding::OverlappingPodCidr(cluster), between_clusters);
         }
     }
 
-    fn settle(&mut self, finding: Finding, is_wrong: bool) {
-        let was_wrong = self.has(&finding);
+    fn set_finding(&mut self, finding: Finding, is_current: bool) {
+        let was_current = self.has(&finding);
         let count = self.counts.entry(finding.kind_name()).or_default();
-        if is_wrong && !was_wrong {
+        if is_current && !was_current {
             *count += 1;
             self.findings.insert(finding, SystemTime::now());
-        } else if was_wrong && !is_wrong {
+        } else if was_current && !is_current {
             *count -= 1;
             self.findings.remove(&finding);
         }
     }
 
     /// Adds or resolves each of the given findings.
-    fn judge(&mut self, findings: impl IntoIterator<Item = Finding>) {
+    fn check_findings(&mut self, findings: impl IntoIterator<Item = Finding>) {
         for finding in findings {
-            let is_wrong = self.is_wrong(&finding);
-            self.settle(finding, is_wrong);
+            let is_current = self.applies(&finding);
+            self.set_finding(finding, is_current);
         }
     }
 
-    fn is_wrong(&self, finding: &Finding) -> bool {
+    fn applies(&self, finding: &Finding) -> bool {
         let view = &self.reading.published().view;
         match finding {
             Finding::DanglingIdentity(cluster, identity) => {
-                self.naming.contains_key(&(*identity, cluster.clone())) && !view.has_identity(*identity, cluster)
+                self.by_identity.contains_key(&(*identity, cluster.clone())) && !view.has_identity(*identity, cluster)
             }
             // the node may be in another cluster, because traffic reaches it there too
-            Finding::DanglingHostIp(cluster, ip) => self.hosted.contains_key(&(*ip, cluster.clone())) && !view.has_any_node_at(*ip),
+            Finding::DanglingHostIp(cluster, ip) => self.by_host.contains_key(&(*ip, cluster.clone())) && !view.has_any_node_at(*ip),
             Finding::DuplicateAddress(prefix) => view.clusters_at(*prefix).len() > 1,
             Finding::ExportConflict(service) => view.merged_exports(service).is_some_and(|exports| !exports.conflicts.is_empty()),
             Finding::IdentityOutOfRange(key) => self.reading.identity_out_of_range(key).is_some(),
@@ -265,7 +264,7 @@ impl Survey {
 }
 
 /// Returns the backend addresses of a service or endpoint slice.
-fn addresses_behind(references: Option<&RecordReferences>) -> Cow<'_, BTreeSet<IpAddr>> {
+fn backend_addresses(references: Option<&RecordReferences>) -> Cow<'_, BTreeSet<IpAddr>> {
     match references {
         Some(RecordReferences::Backends(addresses) | RecordReferences::Slice { addresses, .. }) => Cow::Borrowed(addresses),
         _ => Cow::default(),
@@ -293,12 +292,12 @@ fn is_allocated(identity: u32) -> bool {
 }
 
 /// Adds or subtracts one. Removes a count that reaches zero.
-fn recount<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: K, is_in: bool) {
+fn adjust_count<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: K, is_added: bool) {
     match counts.get_mut(&key) {
-        Some(count) if is_in => *count = count.saturating_add(1),
+        Some(count) if is_added => *count = count.saturating_add(1),
         Some(count) if *count > 1 => *count -= 1,
         Some(_) => drop(counts.remove(&key)),
-        None if is_in => drop(counts.insert(key, 1)),
+        None if is_added => drop(counts.insert(key, 1)),
         None => {}
     }
 }

@@ -1,4 +1,4 @@
-//! The work that brings a survey to a later snapshot, or builds the first one. It runs piece by
+//! Builds a [`FindingIndex`] from a snapshot, or updates one to a later snapshot. It runs piece by
 //! piece, so that others can run in between and it can be stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,10 +6,10 @@ use std::ops::ControlFlow;
 
 use imbl::OrdMap;
 
-use super::backends::Backends;
+use super::backends::BackendIndex;
 use super::pod_cidrs::PodCidrs;
 use super::slice_bytes::SliceBytes;
-use super::{Finding, Survey};
+use super::{Finding, FindingIndex};
 use crate::handle::{Follower, NewestChanges, Reading};
 use crate::model::{EntryKey, Kind};
 
@@ -21,99 +21,99 @@ const PIECE_KEYS: usize = 4_096;
 /// take a few milliseconds.
 const PIECE_SERVICES: usize = 32;
 
-/// A survey in progress.
+/// A [`FindingIndex`] in progress.
 #[derive(Debug)]
-pub struct Look {
-    /// Survey whose reading is the snapshot to reach.
-    survey: Survey,
-    work: Work,
+pub struct FindingIndexBuilder {
+    /// Index whose reading is the snapshot to reach.
+    index: FindingIndex,
+    step: BuildStep,
     /// Findings to check once everything is counted.
-    touched: BTreeSet<Finding>,
+    to_check: BTreeSet<Finding>,
 }
 
 /// Remaining work.
 #[derive(Debug)]
-enum Work {
+enum BuildStep {
     /// Read everything from a key on.
-    Everything(EntryKey),
+    AddEntries(EntryKey),
     /// Read the changes since a snapshot.
-    Changes(Reading, Follower),
+    ApplyChanges(Reading, Follower),
     /// Check the findings.
-    Judging,
+    CheckFindings,
 }
 
-impl Look {
-    /// Starts a survey of a whole snapshot.
+impl FindingIndexBuilder {
+    /// Starts to build the index of a whole snapshot.
     #[must_use]
-    pub fn at(reading: Reading) -> Self {
-        Self::within(reading, Backends::default())
+    pub fn new(reading: Reading) -> Self {
+        Self::with_backends(reading, BackendIndex::default())
     }
 
-    /// Starts a survey of a whole snapshot, with an empty index of backends.
-    pub(super) fn within(reading: Reading, backends: Backends) -> Self {
-        let survey = Survey {
+    /// Starts to build the index of a whole snapshot, with an empty index of backends.
+    pub(super) fn with_backends(reading: Reading, backends: BackendIndex) -> Self {
+        let index = FindingIndex {
             reading,
-            naming: OrdMap::new(),
-            hosted: OrdMap::new(),
-            pod_cidrs: PodCidrs::unsettled(),
+            by_identity: OrdMap::new(),
+            by_host: OrdMap::new(),
+            pod_cidrs: PodCidrs::stale(),
             backends,
             slice_bytes: SliceBytes::default(),
             findings: OrdMap::new(),
             counts: BTreeMap::new(),
         };
-        Self { survey, work: Work::Everything(EntryKey::lowest()), touched: BTreeSet::new() }
+        Self { index, step: BuildStep::AddEntries(EntryKey::lowest()), to_check: BTreeSet::new() }
     }
 
-    /// Starts to bring a survey to a later snapshot. Reads everything again if the changes since
+    /// Starts to update an index to a later snapshot. Reads everything again if the changes since
     /// are no longer known, or if backends that were left out fit now.
     #[must_use]
-    pub fn after(survey: Survey, reading: Reading) -> Self {
-        let follower = Follower::at(survey.position());
-        if follower.check(&reading).is_err() || survey.backends.has_room_again() {
-            return Self::within(reading, survey.backends.emptied());
+    pub fn update(index: FindingIndex, reading: Reading) -> Self {
+        let follower = Follower::at(index.position());
+        if follower.check(&reading).is_err() || index.backends.can_index_omitted() {
+            return Self::with_backends(reading, index.backends.empty_copy());
         }
-        let from = survey.reading.clone();
-        Self { survey: Survey { reading, ..survey }, work: Work::Changes(from, follower), touched: BTreeSet::new() }
+        let from = index.reading.clone();
+        Self { index: FindingIndex { reading, ..index }, step: BuildStep::ApplyChanges(from, follower), to_check: BTreeSet::new() }
     }
 
-    /// Does the next piece. Breaks with the survey after the last one.
-    pub fn advance(mut self) -> ControlFlow<Survey, Self> {
-        self.work = match self.work {
-            Work::Everything(next) => match self.survey.take_in(&next) {
-                Some(next) => Work::Everything(next),
+    /// Does the next piece. Breaks with the index after the last one.
+    pub fn advance(mut self) -> ControlFlow<FindingIndex, Self> {
+        self.step = match self.step {
+            BuildStep::AddEntries(next) => match self.index.add_entries(&next) {
+                Some(next) => BuildStep::AddEntries(next),
                 None => {
-                    self.touched = self.survey.all_that_may_be_wrong();
-                    Work::Judging
+                    self.to_check = self.index.possible_findings();
+                    BuildStep::CheckFindings
                 }
             },
-            Work::Changes(from, follower) => match self.survey.take_changes(&from, follower, &mut self.touched) {
-                Some(follower) => Work::Changes(from, follower),
-                None => Work::Judging,
+            BuildStep::ApplyChanges(from, follower) => match self.index.apply_changes(&from, follower, &mut self.to_check) {
+                Some(follower) => BuildStep::ApplyChanges(from, follower),
+                None => BuildStep::CheckFindings,
             },
-            Work::Judging if self.touched.is_empty() => {
-                self.survey.judge_pod_cidrs();
-                return ControlFlow::Break(self.survey);
+            BuildStep::CheckFindings if self.to_check.is_empty() => {
+                self.index.update_overlap_findings();
+                return ControlFlow::Break(self.index);
             }
-            Work::Judging => {
+            BuildStep::CheckFindings => {
                 let is_service = |finding: &Finding| matches!(finding, Finding::ExportConflict(_));
                 let mut services = 0;
                 let mut piece = Vec::new();
                 while piece.len() < PIECE_KEYS && services < PIECE_SERVICES {
-                    let Some(finding) = self.touched.pop_first() else { break };
+                    let Some(finding) = self.to_check.pop_first() else { break };
                     services += usize::from(is_service(&finding));
                     piece.push(finding);
                 }
-                self.survey.judge(piece);
-                Work::Judging
+                self.index.check_findings(piece);
+                BuildStep::CheckFindings
             }
         };
         ControlFlow::Continue(self)
     }
 }
 
-impl Survey {
+impl FindingIndex {
     /// Counts a piece of the snapshot. Returns the start of the next piece.
-    fn take_in(&mut self, start: &EntryKey) -> Option<EntryKey> {
+    fn add_entries(&mut self, start: &EntryKey) -> Option<EntryKey> {
         let reading = self.reading.clone();
         let view = &reading.published().view;
         let mut rest = view.live_keys_from(start);
@@ -121,7 +121,7 @@ impl Survey {
             match (live.kind(), view.references_of(&live)) {
                 // findings about these come from the indices of the view
                 (Kind::NodeIp | Kind::Identity, _) | (_, None) => {}
-                (Kind::Ip, Some(references)) => self.count(live.cluster(), &references, true),
+                (Kind::Ip, Some(references)) => self.count_references(live.cluster(), &references, true),
                 (_, Some(references)) => self.replace(&live.key(), None, Some(&references)),
             }
         }
@@ -129,10 +129,10 @@ impl Survey {
     }
 
     /// Returns every possible finding, once everything is counted.
-    fn all_that_may_be_wrong(&self) -> BTreeSet<Finding> {
+    fn possible_findings(&self) -> BTreeSet<Finding> {
         let view = &self.reading.published().view;
-        let identities = self.naming.keys().map(|(identity, cluster)| Finding::DanglingIdentity(cluster.clone(), *identity));
-        let hosts = self.hosted.keys().map(|(ip, cluster)| Finding::DanglingHostIp(cluster.clone(), *ip));
+        let identities = self.by_identity.keys().map(|(identity, cluster)| Finding::DanglingIdentity(cluster.clone(), *identity));
+        let hosts = self.by_host.keys().map(|(ip, cluster)| Finding::DanglingHostIp(cluster.clone(), *ip));
         let refused = view.rejected_from(&EntryKey::lowest()).map(|key| Finding::IdentityOutOfRange(key.clone()));
         let prefixes = view.duplicate_prefixes().into_iter().map(Finding::DuplicateAddress);
         let start = EntryKey::lowest_of(Kind::ServiceExport);
@@ -143,33 +143,33 @@ impl Survey {
     }
 
     /// Reads a piece of the changes. Returns the position after it, or `None` after the last one.
-    fn take_changes(&mut self, from: &Reading, follower: Follower, touched: &mut BTreeSet<Finding>) -> Option<Follower> {
+    fn apply_changes(&mut self, from: &Reading, follower: Follower, to_check: &mut BTreeSet<Finding>) -> Option<Follower> {
         let reading = self.reading.clone();
         let (old, new) = (&from.published().view, &reading.published().view);
         // the snapshot had all changes when the work began, and a snapshot loses none
         let NewestChanges { changes, up_to } = follower.newest_changes(&reading, PIECE_KEYS).ok()?;
-        let mut settled = BTreeSet::new();
+        let mut now_checkable = BTreeSet::new();
         for (_, changed) in changes {
             let key = &changed.into_key();
             if matches!(key.kind, Kind::Cluster | Kind::Problem | Kind::Notice) {
                 continue;
             }
             if old.is_rejected(key) || new.is_rejected(key) {
-                settled.insert(Finding::IdentityOutOfRange(key.clone()));
+                now_checkable.insert(Finding::IdentityOutOfRange(key.clone()));
             }
             // its references does not include the exported service
             if key.kind == Kind::ServiceExport {
-                touched.insert(Finding::ExportConflict(key.name.clone()));
+                to_check.insert(Finding::ExportConflict(key.name.clone()));
             }
             let (old, new) = (old.references(key), new.references(key));
             if old != new {
-                settled.extend(Self::prefix_that_came_or_went(key, old.as_ref(), new.as_ref()).map(Finding::DuplicateAddress));
-                touched.extend(self.touched_by(key, old.as_ref(), new.as_ref()));
+                now_checkable.extend(Self::added_or_deleted_prefix(key, old.as_ref(), new.as_ref()).map(Finding::DuplicateAddress));
+                to_check.extend(self.affected_findings(key, old.as_ref(), new.as_ref()));
                 self.replace(key, old.as_ref(), new.as_ref());
             }
         }
         // these depend only on the newest state
-        self.judge(settled);
+        self.check_findings(now_checkable);
         let follower = Follower::at(up_to);
         (!follower.is_current(&reading)).then_some(follower)
     }

@@ -1,13 +1,13 @@
-//! Slices of work: how much a scan may do before others get their turn.
+//! Slices of work, which limit how much a scan does before it yields to other requests.
 //!
-//! `admission` decides whose turn it is, and scans ask [`Slice::is_over`] after each row.
+//! `admission` decides which request runs next. Scans check [`WorkSlice::is_over`] after each row.
 
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
-/// Limit of a slice or a page.
+/// Maximum work of a slice or of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Allowance {
+pub enum SliceLimit {
     /// Running time, without waits.
     Time(Duration),
     /// Number of rows, so that tests do not depend on a clock.
@@ -15,51 +15,51 @@ pub enum Allowance {
     Rows(u64),
 }
 
-/// Work that was done.
+/// Work that scans have done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct ScanUsage {
     /// Running time.
     pub time: Duration,
     /// Rows that were read, whether they matched or not.
     pub rows: u64,
 }
 
-/// Work between two pauses.
+/// Part of a scan between two pauses.
 #[derive(Debug)]
-pub struct Slice {
-    allowance: Allowance,
-    began: Instant,
+pub struct WorkSlice {
+    limit: SliceLimit,
+    started: Instant,
     rows: u64,
 }
 
-impl Allowance {
-    /// Returns whether `spent` uses up the limit.
+impl SliceLimit {
+    /// Returns whether `usage` uses up the limit.
     #[must_use]
-    pub fn is_spent(self, spent: Spent) -> bool {
+    pub fn is_reached(self, usage: ScanUsage) -> bool {
         match self {
-            Self::Time(time) => spent.time >= time,
+            Self::Time(time) => usage.time >= time,
             #[cfg(test)]
-            Self::Rows(rows) => spent.rows >= rows,
+            Self::Rows(rows) => usage.rows >= rows,
         }
     }
 }
 
-impl AddAssign for Spent {
+impl AddAssign for ScanUsage {
     fn add_assign(&mut self, other: Self) {
         self.time += other.time;
         self.rows += other.rows;
     }
 }
 
-impl Slice {
+impl WorkSlice {
     /// Starts a slice now.
     #[must_use]
-    pub fn begin(allowance: Allowance) -> Self {
-        Self { allowance, began: Instant::now(), rows: 0 }
+    pub fn begin(limit: SliceLimit) -> Self {
+        Self { limit, started: Instant::now(), rows: 0 }
     }
 
     /// Counts a row that is read, or work that takes as long.
-    pub fn look(&mut self) {
+    pub fn count_row(&mut self) {
         self.rows += 1;
     }
 
@@ -67,12 +67,12 @@ impl Slice {
     /// makes progress.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.rows > 0 && self.allowance.is_spent(self.spent())
+        self.rows > 0 && self.limit.is_reached(self.usage())
     }
 
     /// Returns the work that was done so far.
     #[must_use]
-    pub fn spent(&self) -> Spent {
-        Spent { time: self.began.elapsed(), rows: self.rows }
+    pub fn usage(&self) -> ScanUsage {
+        ScanUsage { time: self.started.elapsed(), rows: self.rows }
     }
 }

@@ -1,4 +1,4 @@
-//! A survey that follows changes has the same findings as a new one, and as a plain search of
+//! An updated index has the same findings as a new one, and as a plain search of
 //! everything.
 
 use std::ops::ControlFlow;
@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::commit::Published;
+use crate::commit::MirrorSnapshot;
 use crate::feed::{Feed, Retention};
 use crate::model::{
     Backend, Change, ClusterConfig, ClusterId, ClusterRecord, Command, Epoch, Identity, IdentityLabels, IpEntry, Kind, LabelSet, Node,
@@ -24,14 +24,14 @@ const CIDRS: [&str; 9] =
     ["10.1.0.0/16", "10.1.2.0/24", "10.1.3.7/24", "10.2.0.0/16", "10.3.0.0/16", "10.4.0.0/16", "10.5.0.0/16", "10.6.0.0/16", "10.7.0.0/16"];
 
 /// Value of a key, with its decoded object.
-type Value = (Vec<u8>, Result<Arc<Object>, Arc<str>>);
+type EncodedObject = (Vec<u8>, Result<Arc<Object>, Arc<str>>);
 
-struct World {
-    published: Published,
+struct TestMirror {
+    published: MirrorSnapshot,
     count: u32,
 }
 
-impl World {
+impl TestMirror {
     fn new() -> Self {
         let (start, retention) = (Sequence(1), Retention { age_max: Duration::from_secs(60), count_max: 1_000 });
         let (mut view, feed) = (View::starting_at(start), Feed::starting_at(start, retention));
@@ -42,7 +42,7 @@ impl World {
                 ClusterRecord { config: Some(config), last_contact: None, ..ClusterRecord::default() },
             );
         }
-        Self { published: Published { view, feed, epoch: Epoch(1), earlier: Arc::default() }, count: 0 }
+        Self { published: MirrorSnapshot { view, feed, epoch: Epoch(1), earlier: Arc::default() }, count: 0 }
     }
 
     fn change(&mut self, cluster: &str, name: &str, kind: Kind, object: Option<Object>) {
@@ -50,11 +50,11 @@ impl World {
         self.put(cluster, name, kind, put);
     }
 
-    fn refuse(&mut self, cluster: &str, name: &str, value: String) {
+    fn put_rejected(&mut self, cluster: &str, name: &str, value: String) {
         self.put(cluster, name, Kind::Ip, Some((value.into_bytes(), Err(Arc::from("unusable")))));
     }
 
-    fn put(&mut self, cluster: &str, name: &str, kind: Kind, put: Option<Value>) {
+    fn put(&mut self, cluster: &str, name: &str, kind: Kind, put: Option<EncodedObject>) {
         self.count += 1;
         let cluster = ClusterName::parse(cluster).unwrap();
         let key = EntryKey::new(kind, cluster.clone(), name);
@@ -69,51 +69,51 @@ impl World {
     }
 
     fn reading(&self) -> Reading {
-        Reading::new(Arc::new(self.published.clone()), super::super::ClusterBoard::default())
+        Reading::new(Arc::new(self.published.clone()), super::super::ClusterStatuses::default())
     }
 
-    fn look(&self) -> Survey {
-        finish(Look::at(self.reading()))
+    fn build_index(&self) -> FindingIndex {
+        finish(FindingIndexBuilder::new(self.reading()))
     }
 
-    fn follow(&self, survey: Survey) -> Survey {
-        finish(Look::after(survey, self.reading()))
+    fn update_index(&self, index: FindingIndex) -> FindingIndex {
+        finish(FindingIndexBuilder::update(index, self.reading()))
     }
 
     fn random_change(&mut self, random: &mut StdRng) {
         let cluster = CLUSTERS[random.random_range(0..CLUSTERS.len())];
-        let is_gone = random.random_bool(0.3);
+        let is_delete = random.random_bool(0.3);
         match random.random_range(0..6) {
             0 => {
                 let id = random.random_range(300..304);
                 let object = Object::Identity(Identity { id, labels: IdentityLabels::default() });
-                self.change(cluster, &id.to_string(), Kind::Identity, (!is_gone).then_some(object));
+                self.change(cluster, &id.to_string(), Kind::Identity, (!is_delete).then_some(object));
             }
             1 => {
                 let name = ["10.0.0.1", "10.0.0.2", "10.0.0.2/32", "10.0.0.0/24"][random.random_range(0..4)];
                 let object = Object::Ip(ip(name, random.random_range(300..304), random.random_range(1..4)));
-                self.change(cluster, name, Kind::Ip, (!is_gone).then_some(object));
+                self.change(cluster, name, Kind::Ip, (!is_delete).then_some(object));
             }
             2 => {
                 let name = ["a", "b"][random.random_range(0..2)];
                 let mut cidr = || CIDRS[random.random_range(0..CIDRS.len())].parse().unwrap();
                 let (first, second) = (cidr(), cidr());
-                self.change(cluster, name, Kind::Node, (!is_gone).then(|| node(random.random_range(1..4), first, second)));
+                self.change(cluster, name, Kind::Node, (!is_delete).then(|| node(random.random_range(1..4), first, second)));
             }
             3 => {
                 // of these clusters, only the first may have identities from 65,536 on
                 let value = [r#"{"ID":300}"#, r#"{"ID":65536}"#, r#"{"ID":6}"#, "nonsense"][random.random_range(0..4)];
-                self.refuse(cluster, "10.0.0.1", value.to_owned());
+                self.put_rejected(cluster, "10.0.0.1", value.to_owned());
             }
             4 => {
                 let service_type = ["ClusterSetIP", "Headless"][random.random_range(0..2)];
                 let name = ["shop/cart", "shop/till"][random.random_range(0..2)];
-                self.change(cluster, name, Kind::ServiceExport, (!is_gone).then(|| export(service_type)));
+                self.change(cluster, name, Kind::ServiceExport, (!is_delete).then(|| export(service_type)));
             }
             _ => {
                 let backends = (1..4).filter(|_| random.random_bool(0.5)).map(host).map(backend).collect();
                 let object = Object::Service(Service { backends, ..Service::default() });
-                self.change(cluster, "shop/cart", Kind::Service, (!is_gone).then_some(object));
+                self.change(cluster, "shop/cart", Kind::Service, (!is_delete).then_some(object));
             }
         }
     }
@@ -160,27 +160,27 @@ fn export(service_type: &str) -> Object {
     }))
 }
 
-fn finish(mut look: Look) -> Survey {
+fn finish(mut builder: FindingIndexBuilder) -> FindingIndex {
     loop {
-        look = match look.advance() {
-            ControlFlow::Break(survey) => return survey,
-            ControlFlow::Continue(look) => look,
+        builder = match builder.advance() {
+            ControlFlow::Break(index) => return index,
+            ControlFlow::Continue(builder) => builder,
         }
     }
 }
 
-/// Finds the expected findings by comparing all objects.
-fn search(view: &View) -> BTreeSet<Finding> {
+/// Returns the expected findings by comparing all objects.
+fn expected_findings(view: &View) -> BTreeSet<Finding> {
     let records: Vec<_> = view.records_from(&EntryKey::lowest()).collect();
     let objects: Vec<(&ClusterName, &Object)> =
         records.iter().filter_map(|record| Some((&record.key.cluster, record.object.as_deref()?))).collect();
     let nodes = || objects.iter().filter_map(|(cluster, object)| Some((*cluster, object.as_node()?)));
     let ips = || objects.iter().filter_map(|(cluster, object)| Some((*cluster, object.as_ip()?)));
-    let mut found = BTreeSet::new();
+    let mut findings = BTreeSet::new();
     for record in records.iter().filter(|record| record.rejection.is_some()) {
         let is_oslo = record.key.cluster.as_str() == "oslo";
         if &*record.value == br#"{"ID":300}"# || (&*record.value == br#"{"ID":65536}"# && !is_oslo) {
-            found.insert(Finding::IdentityOutOfRange(record.key.clone()));
+            findings.insert(Finding::IdentityOutOfRange(record.key.clone()));
         }
     }
     for (cluster, entry) in ips() {
@@ -188,15 +188,15 @@ fn search(view: &View) -> BTreeSet<Finding> {
             *other == cluster && object.as_identity().is_some_and(|identity| identity.id == entry.identity)
         };
         if entry.identity >= 256 && !objects.iter().any(known) {
-            found.insert(Finding::DanglingIdentity(cluster.clone(), entry.identity));
+            findings.insert(Finding::DanglingIdentity(cluster.clone(), entry.identity));
         }
         let host_ip = entry.host_ip.unwrap();
         if !nodes().any(|(_, node)| node.addresses.iter().any(|address| address.ip == host_ip)) {
-            found.insert(Finding::DanglingHostIp(cluster.clone(), host_ip));
+            findings.insert(Finding::DanglingHostIp(cluster.clone(), host_ip));
         }
-        // 2 is the world, which only pod CIDRs have here: their overlaps are findings of their own
+        // 2 is the world, which only pod CIDRs have here: their overlaps are separate findings
         if entry.identity != 2 && ips().any(|(other, twin)| other != cluster && twin.prefix == entry.prefix) {
-            found.insert(Finding::DuplicateAddress(entry.prefix));
+            findings.insert(Finding::DuplicateAddress(entry.prefix));
         }
     }
     let exports: Vec<(&str, &str)> = records
@@ -205,7 +205,7 @@ fn search(view: &View) -> BTreeSet<Finding> {
         .collect();
     for (name, service_type) in &exports {
         if exports.iter().any(|(other, other_type)| other == name && other_type != service_type) {
-            found.insert(Finding::ExportConflict((*name).into()));
+            findings.insert(Finding::ExportConflict((*name).into()));
         }
     }
     for (cluster, node) in nodes() {
@@ -213,111 +213,115 @@ fn search(view: &View) -> BTreeSet<Finding> {
         for (other, _) in nodes().filter(|(_, other)| !std::ptr::eq(*other, node) && overlaps(other)) {
             let is_same = other == cluster;
             let finding = if is_same { Finding::OverlappingNodePodCidr } else { Finding::OverlappingPodCidr };
-            found.insert(finding(cluster.clone()));
+            findings.insert(finding(cluster.clone()));
         }
     }
-    found
+    findings
 }
 
 #[test]
-fn whoever_follows_finds_what_a_search_of_everything_does() {
+fn an_updated_index_has_the_findings_of_a_full_search() {
     let mut seen = BTreeSet::new();
     for seed in 0..60 {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut world = World::new();
-        let mut survey = world.look();
+        let mut mirror = TestMirror::new();
+        let mut index = mirror.build_index();
         for step in 0..80 {
             for _ in 0..random.random_range(1..4) {
-                world.random_change(&mut random);
+                mirror.random_change(&mut random);
             }
-            survey = world.follow(survey);
-            let found: BTreeSet<Finding> = survey.findings_from(None).cloned().collect();
-            for (kind, count) in survey.counts() {
-                assert_eq!(found.iter().filter(|finding| finding.kind_name() == kind).count() as u64, count, "{kind}");
+            index = mirror.update_index(index);
+            let findings: BTreeSet<Finding> = index.findings_from(None).cloned().collect();
+            for (kind, count) in index.counts() {
+                assert_eq!(findings.iter().filter(|finding| finding.kind_name() == kind).count() as u64, count, "{kind}");
             }
-            assert_eq!(found, search(&world.published.view), "seed {seed}, step {step}");
-            seen.extend(found.iter().map(Finding::kind_name));
+            assert_eq!(findings, expected_findings(&mirror.published.view), "seed {seed}, step {step}");
+            seen.extend(findings.iter().map(Finding::kind_name));
         }
-        let anew = world.look();
-        assert!(survey.findings.keys().eq(anew.findings.keys()) && survey.naming == anew.naming && survey.hosted == anew.hosted);
-        assert!(survey.backends == anew.backends, "seed {seed}");
+        let rebuilt = mirror.build_index();
+        assert!(
+            index.findings.keys().eq(rebuilt.findings.keys())
+                && index.by_identity == rebuilt.by_identity
+                && index.by_host == rebuilt.by_host
+        );
+        assert!(index.backends == rebuilt.backends, "seed {seed}");
         for name in CLUSTERS.map(|name| ClusterName::parse(name).unwrap()) {
-            assert_eq!(survey.overlaps(&name), anew.overlaps(&name), "seed {seed}");
+            assert_eq!(index.overlaps(&name), rebuilt.overlaps(&name), "seed {seed}");
         }
     }
-    assert_eq!(seen.len(), 7, "every kind of finding came up");
+    assert_eq!(seen.len(), 7, "every kind of finding occurred");
 }
 
 #[test]
-fn an_address_is_found_behind_the_services_that_it_backs() {
-    let mut world = World::new();
+fn services_are_found_by_their_backend_addresses() {
+    let mut mirror = TestMirror::new();
     let service = |numbers: &[u8]| {
         Object::Service(Service { backends: numbers.iter().map(|number| backend(host(*number))).collect(), ..Service::default() })
     };
-    world.change("paris", "shop/cart", Kind::Service, Some(service(&[1, 2])));
-    world.change("tokyo", "shop/cart", Kind::Service, Some(service(&[2])));
-    let mut survey = world.look();
-    let backed = |survey: &Survey, number| survey.backed_by(host(number)).map(|key| key.cluster.to_string()).collect::<Vec<_>>();
-    assert_eq!([backed(&survey, 1), backed(&survey, 2)], [vec!["paris".to_owned()], vec!["paris".to_owned(), "tokyo".to_owned()]]);
-    world.change("paris", "shop/cart", Kind::Service, Some(service(&[1])));
-    survey = world.follow(survey);
-    assert_eq!(backed(&survey, 2), ["tokyo"]);
+    mirror.change("paris", "shop/cart", Kind::Service, Some(service(&[1, 2])));
+    mirror.change("tokyo", "shop/cart", Kind::Service, Some(service(&[2])));
+    let mut index = mirror.build_index();
+    let backed = |index: &FindingIndex, number| index.backed_by(host(number)).map(|key| key.cluster.to_string()).collect::<Vec<_>>();
+    assert_eq!([backed(&index, 1), backed(&index, 2)], [vec!["paris".to_owned()], vec!["paris".to_owned(), "tokyo".to_owned()]]);
+    mirror.change("paris", "shop/cart", Kind::Service, Some(service(&[1])));
+    index = mirror.update_index(index);
+    assert_eq!(backed(&index, 2), ["tokyo"]);
 }
 
-fn found(survey: &Survey) -> BTreeSet<Finding> {
-    survey.findings_from(None).cloned().collect()
+fn findings(index: &FindingIndex) -> BTreeSet<Finding> {
+    index.findings_from(None).cloned().collect()
 }
 
 /// Adds twice as many addresses as a piece reads, in two clusters and all behind one host.
-fn many(world: &mut World) {
+fn add_many_addresses(mirror: &mut TestMirror) {
     for number in 0..2 * 4_096_u32 {
         let name = format!("10.9.{}.{}", number / 250, number % 250 + 1);
-        world.change(CLUSTERS[usize::from(number > 4_096)], &name, Kind::Ip, Some(Object::Ip(ip(&name, 300 + number % 7, 200))));
+        mirror.change(CLUSTERS[usize::from(number > 4_096)], &name, Kind::Ip, Some(Object::Ip(ip(&name, 300 + number % 7, 200))));
     }
 }
 
 #[test]
-fn what_changes_while_everything_is_looked_at_for_the_first_time_is_taken_in_behind_it() {
+fn changes_during_the_first_build_are_applied_by_the_next_update() {
     let mut random = StdRng::seed_from_u64(1);
-    let mut world = World::new();
-    many(&mut world);
-    let mut look = Look::at(world.reading());
+    let mut mirror = TestMirror::new();
+    add_many_addresses(&mut mirror);
+    let mut builder = FindingIndexBuilder::new(mirror.reading());
     let mut pieces = 0;
     let first = loop {
         for _ in 0..5 {
-            world.random_change(&mut random);
+            mirror.random_change(&mut random);
         }
-        world.change("oslo", &format!("10.9.0.{}", pieces + 1), Kind::Ip, None);
-        look = match look.advance() {
-            ControlFlow::Break(survey) => break survey,
-            ControlFlow::Continue(look) => look,
+        mirror.change("oslo", &format!("10.9.0.{}", pieces + 1), Kind::Ip, None);
+        builder = match builder.advance() {
+            ControlFlow::Break(index) => break index,
+            ControlFlow::Continue(builder) => builder,
         };
         pieces += 1;
     };
-    assert!(pieces > 2 && first.position() < world.reading().position().sequence);
-    assert_eq!(found(&world.follow(first)), search(&world.published.view));
+    assert!(pieces > 2 && first.position() < mirror.reading().position().sequence);
+    assert_eq!(findings(&mirror.update_index(first)), expected_findings(&mirror.published.view));
 }
 
 #[test]
-fn whoever_falls_out_of_the_ring_or_behind_the_tombstones_still_finds_everything() {
+fn an_index_older_than_the_ring_or_the_tombstones_is_rebuilt() {
     let mut random = StdRng::seed_from_u64(2);
-    let mut world = World::new();
-    let mut survey = world.look();
-    many(&mut world);
+    let mut mirror = TestMirror::new();
+    let mut index = mirror.build_index();
+    add_many_addresses(&mut mirror);
     for number in 0..9_000_u32 {
-        world.change("tokyo", "10.9.0.1", Kind::Ip, Some(Object::Ip(ip("10.9.0.1", 300 + number % 2, 1))));
+        mirror.change("tokyo", "10.9.0.1", Kind::Ip, Some(Object::Ip(ip("10.9.0.1", 300 + number % 2, 1))));
         if number % 100 == 0 {
-            world.random_change(&mut random);
+            mirror.random_change(&mut random);
         }
     }
-    assert!(world.published.feed.ring_after(survey.position()).is_none() && world.published.feed.floor() <= survey.position());
-    survey = world.follow(survey);
-    assert_eq!(found(&survey), search(&world.published.view));
+    assert!(mirror.published.feed.ring_after(index.position()).is_none() && mirror.published.feed.floor() <= index.position());
+    index = mirror.update_index(index);
+    assert_eq!(findings(&index), expected_findings(&mirror.published.view));
     // more deletes than there can be tombstones
     for number in 0..1_200_u32 {
-        world.change("oslo", &format!("10.9.{}.{}", number / 250, number % 250 + 1), Kind::Ip, None);
+        mirror.change("oslo", &format!("10.9.{}.{}", number / 250, number % 250 + 1), Kind::Ip, None);
     }
-    assert!(world.published.feed.floor() > survey.position());
-    survey = world.follow(survey);
-    assert_eq!((found(&survey), survey.naming), (search(&world.published.view), world.look().naming));
+    assert!(mirror.published.feed.floor() > index.position());
+    index = mirror.update_index(index);
+    assert_eq!((findings(&index), index.by_identity), (expected_findings(&mirror.published.view), mirror.build_index().by_identity));
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::commit::Published;
+use crate::commit::MirrorSnapshot;
 use crate::feed::{Feed, Retention};
-use crate::handle::{Allowance, ClusterBoard, Scanned, Slice};
+use crate::handle::{ClusterStatuses, ScanEnd, SliceLimit, WorkSlice};
 use crate::model::{
     Change, Command, Epoch, IpEntry, Node, NodeAddress, Object, ObjectPrefix, Record, Scope, Sequence, Service, SourceStamp,
 };
@@ -64,29 +64,29 @@ fn reading() -> Reading {
     }
     let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
     let feed = Feed::starting_at(view.sequence(), retention);
-    Reading::new(Arc::new(Published { view, feed, epoch: Epoch(1), earlier: Arc::default() }), ClusterBoard::default())
+    Reading::new(Arc::new(MirrorSnapshot { view, feed, epoch: Epoch(1), earlier: Arc::default() }), ClusterStatuses::default())
 }
 
-type Scan<'a> = dyn Fn(Option<&EntryKey>, &mut Slice, &mut dyn FnMut(&Record) -> bool) -> Scanned + 'a;
+type ScanFn<'a> = dyn Fn(Option<&EntryKey>, &mut WorkSlice, &mut dyn FnMut(&Record) -> bool) -> ScanEnd + 'a;
 
 /// Returns all keys of a scan in slices of three rows and pages of two items, with the number of
 /// rows that it read.
-fn walk(scan: &Scan<'_>) -> (Vec<EntryKey>, u64) {
+fn collect_keys(scan: &ScanFn<'_>) -> (Vec<EntryKey>, u64) {
     let (mut keys, mut rows, mut start) = (Vec::new(), 0, None);
     loop {
-        let (mut slice, mut room) = (Slice::begin(Allowance::Rows(3)), 2);
-        let scanned = scan(start.as_ref(), &mut slice, &mut |record| {
-            let takes = room > 0;
-            if takes {
-                room -= 1;
+        let (mut slice, mut remaining) = (WorkSlice::begin(SliceLimit::Rows(3)), 2);
+        let end = scan(start.as_ref(), &mut slice, &mut |record| {
+            let accepts = remaining > 0;
+            if accepts {
+                remaining -= 1;
                 keys.push(record.key.clone());
             }
-            takes
+            accepts
         });
-        rows += slice.spent().rows;
-        match scanned {
-            Scanned::All => return (keys, rows),
-            Scanned::Full(key) | Scanned::Paused(key) | Scanned::NoRoom(key, _) => start = Some(key),
+        rows += slice.usage().rows;
+        match end {
+            ScanEnd::Complete => return (keys, rows),
+            ScanEnd::PageFull(key) | ScanEnd::Paused(key) | ScanEnd::OverBudget(key, _) => start = Some(key),
         }
     }
 }
@@ -124,13 +124,13 @@ fn filters() -> Vec<(Kind, Filter, u64)> {
 }
 
 #[test]
-fn what_a_filter_says_of_keys_is_sought_and_nothing_is_missed() {
+fn a_plan_uses_the_keys_of_a_filter_and_misses_no_match() {
     let reading = reading();
     for (kind, filter, rows_max) in filters() {
-        let seek = reading.seek(kind, &filter);
-        let everything = Seek { plan: reading.runs(kind, &[], ""), filter: filter.clone() };
-        let (expected, _) = walk(&|start, slice, take| reading.scan(&everything, start, slice, take));
-        let (found, rows) = walk(&|start, slice, take| reading.scan(&seek, start, slice, take));
+        let plan = reading.plan_list(kind, &filter);
+        let everything = ListPlan { keys: reading.plan_runs(kind, &[], ""), filter: filter.clone() };
+        let (expected, _) = collect_keys(&|start, slice, take| reading.scan(&everything, start, slice, take));
+        let (found, rows) = collect_keys(&|start, slice, take| reading.scan(&plan, start, slice, take));
         assert_eq!(found, expected, "{filter:?}");
         // the first row of each page is read twice
         assert!(rows <= rows_max + found.len() as u64, "{rows} rows for {} of {filter:?}", found.len());
@@ -138,7 +138,7 @@ fn what_a_filter_says_of_keys_is_sought_and_nothing_is_missed() {
 }
 
 #[test]
-fn more_in_a_network_than_an_index_names_is_looked_for_in_the_clusters_that_have_it() {
+fn a_network_with_too_many_entries_is_scanned_in_the_clusters_that_have_it() {
     let reading = reading();
     let view = &reading.published().view;
     let within = |net: &str, count_max| view.ips_within(net.parse().unwrap(), count_max);
@@ -149,7 +149,7 @@ fn more_in_a_network_than_an_index_names_is_looked_for_in_the_clusters_that_have
 }
 
 #[test]
-fn a_prefix_of_raw_keys_is_sought_however_it_ends() {
+fn a_plan_finds_all_raw_keys_with_a_prefix() {
     let reading = reading();
     let every = |prefix: &str, clusters: &[ClusterName]| {
         let mut keys: Vec<EntryKey> = reading.published().view.records_from(&EntryKey::lowest()).map(|record| record.key.clone()).collect();
@@ -172,11 +172,11 @@ fn a_prefix_of_raw_keys_is_sought_however_it_ends() {
         ("cilium/cache/ip/v1/nowhere/", &[], 0),
     ] {
         let clusters: Vec<ClusterName> = clusters.iter().map(|name| cluster(name)).collect();
-        let seek = reading.seek_entries(prefix, &clusters);
-        let (found, rows) = walk(&|start, slice, take| reading.scan_entries(&seek, start, slice, take));
+        let plan = reading.plan_entry_list(prefix, &clusters);
+        let (found, rows) = collect_keys(&|start, slice, take| reading.scan_entries(&plan, start, slice, take));
         assert_eq!(found, every(prefix, &clusters), "{prefix}");
         assert!(rows <= rows_max + found.len() as u64, "{rows} rows for {} of {prefix}", found.len());
-        let (rejected, _) = walk(&|start, slice, take| reading.scan_rejected(&seek, start, slice, take));
+        let (rejected, _) = collect_keys(&|start, slice, take| reading.scan_rejected(&plan, start, slice, take));
         let expected: Vec<EntryKey> = every(prefix, &clusters).into_iter().filter(|key| *key.name == *"shop/broken").collect();
         assert_eq!(rejected, expected, "{prefix}");
     }
