@@ -34,7 +34,7 @@ use crate::handle::{ClusterStatuses, EarlyLookup, EarlyLookupReceiver, FindingSe
 use crate::model::DirectoryState;
 use crate::reflect::{self, ReflectOptions};
 pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
-use crate::store::{Opened, Store};
+use crate::store::{OpenReport, Store};
 use crate::telemetry::Log;
 
 use self::plan::{EpochSeed, StartPlan};
@@ -94,7 +94,7 @@ struct RunningSidecar {
 /// An open store, with the plan and the sender of early answers.
 struct OpenedStore {
     store: Store,
-    opened: Opened,
+    opened: OpenReport,
     early_plan: Option<StartPlan>,
     early: watch::Sender<Option<Arc<dyn EarlyLookup>>>,
 }
@@ -350,8 +350,8 @@ async fn start(
     let known = restored.known;
     let unsynced = worker.unsynced();
     let prepare_store = move |store: &Store| {
-        store.know(&known);
-        store.forget_pages();
+        store.add_decoded(&known);
+        store.evict_pages();
     };
     let persister = spawn_blocking(move || worker.with_store(prepare_store).run());
     loaded.send_replace(Some(mirror.clone()));

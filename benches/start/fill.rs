@@ -45,9 +45,9 @@ pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
         group.derived = Some(DERIVATION);
         group.sequence_reserved = Some(first_reservation(Sequence(sequence)));
         store.apply(&group)?;
-        store.tend(Instant::now())?;
+        store.fold_due(Instant::now())?;
     }
-    store.settle(Duration::from_secs(600))?;
+    store.fold_within(Duration::from_secs(600))?;
     let disk = store.bytes_on_disk();
     println!("{count} records, {} MB raw, {} MB on disk", raw >> 20, disk >> 20);
     store.close()?;

@@ -217,7 +217,7 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
         group.covered = Some(Sequence(sequence));
         store.log().append(&mut group);
         store.apply(&group)?;
-        store.tend(due + WINDOW)?;
+        store.fold_due(due + WINDOW)?;
     }
 }
 

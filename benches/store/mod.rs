@@ -80,11 +80,11 @@ fn fill(directory: &Path, count: u64) -> Outcome<()> {
         group.covered = Some(Sequence(first + FILL_GROUP));
         let began = Instant::now();
         store.apply(&group)?;
-        store.tend(Instant::now())?;
+        store.fold_due(Instant::now())?;
         storing += began.elapsed();
     }
     let began = Instant::now();
-    store.settle(Duration::from_secs(600))?;
+    store.fold_within(Duration::from_secs(600))?;
     let settled = began.elapsed();
     let disk = store.bytes_on_disk();
     println!(
@@ -136,7 +136,7 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         let arrivals = (1..).map(|part| since + window * part / SAMPLES).take_while(|arrival| *arrival <= taken);
         durable.extend(arrivals.map(|arrival| stored - arrival));
         oldest.push(stored - since);
-        store.tend(taken + GROUP_WINDOW)?;
+        store.fold_due(taken + GROUP_WINDOW)?;
         busy += began.elapsed();
         let end = Instant::now();
         waits.push(Wait { taken, since: taken - since, storing: stored - began, tending: end - stored, end });

@@ -27,7 +27,7 @@ use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHE
 use crate::commit::{CommandSender, DecodedBudget, MirrorSnapshot, SnapshotReceiver};
 use crate::instruments::{LogLimiter, LogPermit};
 use crate::model::{Command, EntryKey, LeaseId, Revision, Scope};
-use crate::wire::cluster_config::Reading;
+use crate::wire::cluster_config::KindPublication;
 use crate::wire::keys;
 use cilium_kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, WatchMessage};
 
@@ -114,7 +114,7 @@ pub(super) struct ScopeTask<'a> {
     /// Change count of the unreadable keys that was reported last.
     pub(super) reported_unreadable: u64,
     /// How the cluster publishes this kind.
-    pub(super) reading: Reading,
+    pub(super) reading: KindPublication,
     /// Leases that do not exist in this etcd any more. A lease id is never used again.
     pub(super) gone_leases: BTreeSet<LeaseId>,
 }
@@ -124,7 +124,7 @@ impl ScopeTask<'_> {
     pub(super) async fn run(mut self) -> Result<std::convert::Infallible, ConnectionError> {
         self.context.size_tracker.mark_resuming(self.scope.kind);
         self.expect();
-        if self.reading == Reading::Absent {
+        if self.reading == KindPublication::Absent {
             return self.remove_absent_kind().await;
         }
         self.state.deliver(&self.context.commands).await?;
@@ -441,7 +441,7 @@ impl ScopeTask<'_> {
         let awaits_canary = self.state.resync.awaits_canary();
         // it depends on the release whether a cluster that says "off" writes the canary
         // (docs/develop/protocol.md §12)
-        let is_off = awaits_canary && self.reading == Reading::Off;
+        let is_off = awaits_canary && self.reading == KindPublication::Disabled;
         let (synced, awaits_canary) = (is_off || self.state.resync.is_synced(), awaits_canary && !is_off);
         // keys that an earlier connection or process held are known again only when everything is
         // read: until then they stay counted

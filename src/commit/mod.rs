@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::feed::Feed;
 use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Kind, Position, Sequence, Tombstone};
-use crate::store::{Group, Log};
+use crate::store::{Group, WriteAheadLog};
 use crate::view::{ChangeSet, LiveKey, View};
 
 pub use decoded::{DecodedBudget, DecodedBudgetError, DecodedPermit};
@@ -192,7 +192,7 @@ pub struct Committer {
     state: MirrorSnapshot,
     publisher: SnapshotPublisher,
     persister: Persister,
-    log: Option<Arc<Log>>,
+    log: Option<Arc<WriteAheadLog>>,
     /// Folder, with the runtime whose timer wakes the committer when a fold is due and no command
     /// comes.
     folder: Option<(Folder, Handle)>,
@@ -210,7 +210,7 @@ impl Committer {
 
     /// Makes the committer append each group to a log before it publishes the changes.
     #[must_use]
-    pub fn with_log(self, log: Arc<Log>) -> Self {
+    pub fn with_log(self, log: Arc<WriteAheadLog>) -> Self {
         Self { log: Some(log), ..self }
     }
 

@@ -99,15 +99,15 @@ impl Persistence for Store {
     }
 
     fn maintain(&self, until: Instant) -> Result<(), StoreError> {
-        Self::tend(self, until).inspect_err(log_move_error)
+        self.fold_due(until).inspect_err(log_move_error)
     }
 
     fn trim_memory(&self) {
-        self.forget_pages();
+        self.evict_pages();
     }
 
     fn tidy(&self) -> Result<bool, StoreError> {
-        self.settle(TIDY_TIME_MAX).map(|settled| !settled).inspect_err(log_move_error)
+        self.fold_within(TIDY_TIME_MAX).map(|is_done| !is_done).inspect_err(log_move_error)
     }
 }
 

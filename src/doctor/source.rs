@@ -5,7 +5,7 @@ use super::local::seconds_now;
 use super::{Check, DoctorOptions};
 use crate::clustermesh::find_owner;
 use crate::model::{ClusterConfig, ClusterName, EtcdClusterId, Kind, MaxConnectedClusters};
-use crate::wire::cluster_config::{Reading, parse_cluster_config, reading_of, validate_cluster_config};
+use crate::wire::cluster_config::{KindPublication, kind_publication, parse_cluster_config, validate_cluster_config};
 use crate::wire::keys;
 use cilium_kvstore::{Connection, KvstoreError, prefix_end};
 
@@ -129,7 +129,7 @@ fn shown(config: &ClusterConfig) -> String {
 
 /// Checks that the entries of a kind may be read and that their canary exists.
 async fn kind_checks(connection: &Connection, cluster: &ClusterName, config: &ClusterConfig, kind: Kind) -> Option<Check> {
-    if reading_of(kind, config) == Reading::Absent {
+    if kind_publication(kind, config) == KindPublication::Absent {
         return None;
     }
     let prefix = keys::watched_prefix(kind, cluster, config.cached);
@@ -138,7 +138,7 @@ async fn kind_checks(connection: &Connection, cluster: &ClusterName, config: &Cl
         Err(error) => return Some(unreadable("entries", &error)),
     };
     let entries = format!("{count} below {prefix}");
-    if !config.synced_canaries || reading_of(kind, config) == Reading::Off {
+    if !config.synced_canaries || kind_publication(kind, config) == KindPublication::Disabled {
         return Some(Check::ok("entries", entries));
     }
     let canary = keys::canary_key(kind, cluster, config.cached);

@@ -99,17 +99,17 @@ pub(crate) struct Changes {
     pub(crate) reset: Option<Cow<'static, str>>,
 }
 
-/// An object of a kind that this version knows. A newer server may tell of others, which its
-/// readers pass over.
+/// Deserializes an object of a known kind. Objects of other kinds, which a newer server may send,
+/// are skipped.
 fn if_known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<StreamedObject>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Told {
+    enum MaybeKnown {
         Known(Box<StreamedObject>),
         Unknown(IgnoredAny),
     }
-    Ok(match Told::deserialize(deserializer)? {
-        Told::Known(object) => Some(*object),
-        Told::Unknown(IgnoredAny) => None,
+    Ok(match MaybeKnown::deserialize(deserializer)? {
+        MaybeKnown::Known(object) => Some(*object),
+        MaybeKnown::Unknown(IgnoredAny) => None,
     })
 }

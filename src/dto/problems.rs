@@ -40,8 +40,8 @@ pub(crate) struct Finding {
 }
 
 impl From<FindingObject> for Finding {
-    fn from(told: FindingObject) -> Self {
-        let FindingObject { id, kind, severity, clusters, detail, advice, since, count, key } = told;
+    fn from(finding: FindingObject) -> Self {
+        let FindingObject { id, kind, severity, clusters, detail, advice, since, count, key } = finding;
         let cluster = match clusters.as_slice() {
             [only] => Some(only.clone()),
             _ => None,
@@ -51,8 +51,8 @@ impl From<FindingObject> for Finding {
 }
 
 impl From<&FindingObject> for Finding {
-    fn from(told: &FindingObject) -> Self {
-        told.clone().into()
+    fn from(finding: &FindingObject) -> Self {
+        finding.clone().into()
     }
 }
 

@@ -1,4 +1,5 @@
-//! Each shape reads what it writes, and what a newer server may write. The examples of the OpenAPI document are answers of a real one.
+//! Each shape deserializes its own JSON and that of a newer server. The examples in the OpenAPI
+//! document are answers of a real server.
 
 use std::collections::BTreeSet;
 
@@ -28,8 +29,7 @@ fn examples() -> Value {
     examples["schemas"].take()
 }
 
-/// Reads an example, as it is and as a newer server might write it, and gives back what is written
-/// of it.
+/// Deserializes an example, also as a newer server might send it, and serializes it again.
 fn check<T: Serialize + DeserializeOwned>(example: &Value) -> Result<Value, serde_json::Error> {
     T::deserialize(newer(example))?;
     serde_json::to_value(T::deserialize(example)?)
@@ -49,14 +49,14 @@ fn newer(value: &Value) -> Value {
     }
 }
 
-type Check = fn(&Value) -> Result<Value, serde_json::Error>;
+type ShapeCheck = fn(&Value) -> Result<Value, serde_json::Error>;
 
 macro_rules! checks {
-    ($($name:ident),* $(,)?) => { [$((stringify!($name), check::<$name> as Check)),*] };
+    ($($name:ident),* $(,)?) => { [$((stringify!($name), check::<$name> as ShapeCheck)),*] };
 }
 
 #[test]
-fn every_shape_reads_what_it_writes_and_what_a_newer_server_writes() {
+fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
     let checks = checks![
         BackedService,
         Backend,
@@ -125,7 +125,7 @@ fn every_shape_reads_what_it_writes_and_what_a_newer_server_writes() {
         WatchEvent,
     ];
     let examples = examples();
-    for (name, check) in checks.into_iter().chain([("Problem", check::<ProblemDocument> as Check)]) {
+    for (name, check) in checks.into_iter().chain([("Problem", check::<ProblemDocument> as ShapeCheck)]) {
         let written = check(&examples[name]).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(written, examples[name], "{name}");
     }

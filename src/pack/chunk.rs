@@ -7,28 +7,28 @@ use std::sync::{Arc, OnceLock};
 
 use ipnet::IpNet;
 
-use super::bytes::Reader;
-use super::column::{Column, Row};
-use super::meaning::{Meaning, prefix_of_name, read_addresses};
-use super::parts::{Extra, Group, NumberColumns, Template, read_extras, read_groups, read_templates};
-use super::{CHECKSUM_LENGTH, FORM, Malformed, RECORDS_MAX, digest, flag};
+use super::byte_reader::ByteReader;
+use super::column::{Column, RowInput};
+use super::indexed_fields::{IndexedFields, prefix_of_name, read_addresses};
+use super::sections::{NumberColumns, RecordExtra, ScopeGroup, Template, read_extras, read_groups, read_templates};
+use super::{CHECKSUM_LENGTH, DecodeError, FORMAT_VERSION, RECORDS_MAX, digest, flag};
 use crate::model::{ClusterName, EntryKey, Kind, LeaseId, NODE_IP_MARK, ObjectPrefix, Record, Revision, Sequence, SourceStamp};
 
 /// About a thousand packed records in key order. A clone shares the bytes.
 #[derive(Clone)]
-pub struct Chunk(pub(super) Arc<Packed>);
+pub struct Chunk(pub(super) Arc<ChunkData>);
 
-pub(super) struct Packed {
+pub(super) struct ChunkData {
     pub(super) bytes: Arc<[u8]>,
     pub(super) count: usize,
     max_sequence: Sequence,
-    pub(super) groups: Box<[Group]>,
+    pub(super) groups: Box<[ScopeGroup]>,
     pub(super) names: Column,
     pub(super) numbers: NumberColumns,
     pub(super) addresses: Column,
     pub(super) templates: Box<[Template]>,
     pub(super) verbatim: Column,
-    extras: Box<[Extra]>,
+    extras: Box<[RecordExtra]>,
     /// Rows sorted by last sequence, computed on the first use.
     order: OnceLock<Box<[u16]>>,
     /// Numbers that a caller derives from all rows, computed on the first use ([`Chunk::noted`]).
@@ -39,7 +39,7 @@ pub(super) struct Packed {
 
 /// Sequences and version of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct History {
+pub struct RecordHistory {
     /// Sequence of the change that created the record.
     pub created: Sequence,
     /// Sequence of its last change.
@@ -64,18 +64,18 @@ impl Chunk {
     /// Reads a chunk and checks all of it, so that no later access can fail.
     ///
     /// # Errors
-    /// Returns [`Malformed`] if the bytes are not a chunk of this version.
-    pub fn from_stored(bytes: impl Into<Arc<[u8]>>) -> Result<Self, Malformed> {
+    /// Returns [`DecodeError`] if the bytes are not a chunk of this version.
+    pub fn from_stored(bytes: impl Into<Arc<[u8]>>) -> Result<Self, DecodeError> {
         let bytes = bytes.into();
-        let (sealed, checksum) = bytes.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(Malformed::Truncated)?;
+        let (sealed, checksum) = bytes.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(DecodeError::Truncated)?;
         if crc32fast::hash(sealed).to_le_bytes() != *checksum {
-            return Err(Malformed::Checksum);
+            return Err(DecodeError::Checksum);
         }
-        let packed = Packed::read(&bytes, &mut Reader::body(sealed, FORM)?)?;
+        let packed = ChunkData::read(&bytes, &mut ByteReader::with_version(sealed, FORMAT_VERSION)?)?;
         Ok(Self(Arc::new(packed)))
     }
 
-    pub(super) fn packed(&self) -> &Packed {
+    pub(super) fn packed(&self) -> &ChunkData {
         &self.0
     }
 
@@ -213,10 +213,10 @@ impl Chunk {
 
     /// Returns the sequences and the version of a row.
     #[must_use]
-    pub fn history(&self, row: usize) -> History {
+    pub fn history(&self, row: usize) -> RecordHistory {
         let (numbers, bytes, last) = (&self.0.numbers, &self.0.bytes, self.last_sequence(row));
         let created = Sequence(last.0.wrapping_sub(numbers.lifetime.at(bytes, row)));
-        History { created, last, version: numbers.version.at(bytes, row) }
+        RecordHistory { created, last, version: numbers.version.at(bytes, row) }
     }
 
     /// Decodes the record of a row.
@@ -232,11 +232,11 @@ impl Chunk {
         let mut value = Vec::with_capacity(256);
         packed.append_value(row, key.name.as_bytes(), &mut value);
         let extra = packed.extra(row);
-        let History { created, last, version } = self.history(row);
+        let RecordHistory { created, last, version } = self.history(row);
         Record {
             key,
             value: value.into(),
-            good_value: extra.and_then(|extra| extra.good_value).map(|span| span.of(&packed.bytes).into()),
+            good_value: extra.and_then(|extra| extra.good_value).map(|span| span.slice(&packed.bytes).into()),
             object: None,
             rejection: extra.and_then(|extra| extra.rejection.clone()),
             source: self.source(row),
@@ -305,7 +305,7 @@ impl Chunk {
         u32::try_from(self.0.numbers.identity.at(&self.0.bytes, row)).unwrap_or(0)
     }
 
-    /// Returns `true` if [`Chunk::meaning`] of any row is [`Meaning::Unknown`].
+    /// Returns `true` if [`Chunk::meaning`] of any row is [`IndexedFields::Unknown`].
     #[must_use]
     pub fn has_unknown(&self) -> bool {
         (0..self.len()).any(|row| self.0.numbers.flags.at(&self.0.bytes, row) & flag::MEANING == flag::UNKNOWN)
@@ -326,7 +326,7 @@ impl Chunk {
             return None;
         }
         if let Some(good) = packed.extra(row).and_then(|extra| extra.good_value) {
-            return Some(good.of(&packed.bytes).to_vec());
+            return Some(good.slice(&packed.bytes).to_vec());
         }
         let (mut name, mut value) = (Vec::with_capacity(32), Vec::with_capacity(256));
         packed.append_name(row, &mut name);
@@ -336,21 +336,21 @@ impl Chunk {
 
     /// Returns the indexed fields of a row's last usable value.
     #[must_use]
-    pub fn meaning(&self, row: usize) -> Meaning {
+    pub fn meaning(&self, row: usize) -> IndexedFields {
         let packed = &self.0;
         match packed.numbers.flags.at(&packed.bytes, row) & flag::MEANING {
-            flag::USABLE => packed.usable(row).unwrap_or(Meaning::Unknown),
-            flag::NOTHING => Meaning::Nothing,
-            _ => Meaning::Unknown,
+            flag::USABLE => packed.usable(row).unwrap_or(IndexedFields::Unknown),
+            flag::NOTHING => IndexedFields::Nothing,
+            _ => IndexedFields::Unknown,
         }
     }
 }
 
-impl Packed {
-    fn read(bytes: &Arc<[u8]>, reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+impl ChunkData {
+    fn read(bytes: &Arc<[u8]>, reader: &mut ByteReader<'_>) -> Result<Self, DecodeError> {
         let count = reader.count(RECORDS_MAX)?;
         if count == 0 {
-            return Err(Malformed::Field("count of records"));
+            return Err(DecodeError::Field("count of records"));
         }
         let max_sequence = Sequence(reader.fixed()?);
         let groups = read_groups(reader, count)?;
@@ -363,7 +363,7 @@ impl Packed {
         let flags = |row| numbers.flags.at(bytes, row);
         let extras = read_extras(reader, count, flags)?;
         if !reader.is_empty() {
-            return Err(Malformed::Field("end"));
+            return Err(DecodeError::Field("end"));
         }
         let name = names.longest(0);
         let value_length_max = templates.iter().map(|template| template.longest(name)).fold(verbatim.longest(name), usize::max);
@@ -385,25 +385,25 @@ impl Packed {
         })
     }
 
-    pub(super) fn group(&self, row: usize) -> &Group {
+    pub(super) fn group(&self, row: usize) -> &ScopeGroup {
         let at = self.groups.partition_point(|group| group.end <= row);
         &self.groups[at]
     }
 
     pub(super) fn append_name(&self, row: usize, out: &mut Vec<u8>) {
-        self.names.append(Row { bytes: &self.bytes, name: &[], index: row }, out);
+        self.names.append(RowInput { bytes: &self.bytes, name: &[], index: row }, out);
     }
 
     fn append_value(&self, row: usize, name: &[u8], out: &mut Vec<u8>) {
         let bytes = &*self.bytes;
         let index = self.numbers.template.rank(bytes, row);
-        let of_column = Row { bytes, name, index };
+        let of_column = RowInput { bytes, name, index };
         let template = usize::try_from(self.numbers.template.at(bytes, row)).unwrap_or(0);
         let Some(template) = template.checked_sub(1).and_then(|at| self.templates.get(at)) else {
             return self.verbatim.append(of_column, out);
         };
         for (at, literal) in template.literals.iter().enumerate() {
-            out.extend_from_slice(literal.of(bytes));
+            out.extend_from_slice(literal.slice(bytes));
             if at < template.columns.len() {
                 template.append(at, of_column, out);
             }
@@ -412,7 +412,7 @@ impl Packed {
 
     fn has_value(&self, row: usize, name: &[u8], value: &[u8]) -> bool {
         let bytes = &*self.bytes;
-        let of_column = Row { bytes, name, index: self.numbers.template.rank(bytes, row) };
+        let of_column = RowInput { bytes, name, index: self.numbers.template.rank(bytes, row) };
         let template = usize::try_from(self.numbers.template.at(bytes, row)).unwrap_or(0);
         let (mut rest, mut part) = (Some(value), Vec::with_capacity(64));
         let Some(template) = template.checked_sub(1).and_then(|at| self.templates.get(at)) else {
@@ -420,7 +420,7 @@ impl Packed {
             return part == value;
         };
         for (at, literal) in template.literals.iter().enumerate() {
-            rest = rest.and_then(|rest| rest.strip_prefix(literal.of(bytes)));
+            rest = rest.and_then(|rest| rest.strip_prefix(literal.slice(bytes)));
             if at < template.columns.len() && rest.is_some() {
                 part.clear();
                 template.append(at, of_column, &mut part);
@@ -431,27 +431,27 @@ impl Packed {
     }
 
     /// Returns the good values and rejections within some rows.
-    pub(super) fn extras_in(&self, rows: Range<usize>) -> &[Extra] {
+    pub(super) fn extras_in(&self, rows: Range<usize>) -> &[RecordExtra] {
         let place = |row: usize| self.extras.partition_point(|extra| extra.row < row);
         &self.extras[place(rows.start)..place(rows.end)]
     }
 
-    pub(super) fn extra(&self, row: usize) -> Option<&Extra> {
+    pub(super) fn extra(&self, row: usize) -> Option<&RecordExtra> {
         self.extras.binary_search_by_key(&row, |extra| extra.row).ok().map(|at| &self.extras[at])
     }
 
-    fn usable(&self, row: usize) -> Option<Meaning> {
+    fn usable(&self, row: usize) -> Option<IndexedFields> {
         match self.group(row).kind {
             Kind::EndpointSlice | Kind::ServiceExport | Kind::Service => {
                 let service = String::from_utf8(self.addresses_of(row)).ok()?;
-                Some(Meaning::Service((!service.is_empty()).then(|| service.into())))
+                Some(IndexedFields::Service((!service.is_empty()).then(|| service.into())))
             }
             Kind::Cluster | Kind::Problem | Kind::Notice => None,
-            Kind::Identity => self.name(row).parse().ok().map(Meaning::Identity),
-            Kind::Node => Some(Meaning::Node { addresses: read_addresses(&self.addresses_of(row)) }),
+            Kind::Identity => self.name(row).parse().ok().map(IndexedFields::Identity),
+            Kind::Node => Some(IndexedFields::Node { addresses: read_addresses(&self.addresses_of(row)) }),
             Kind::Ip | Kind::NodeIp => {
                 let identity = u32::try_from(self.numbers.identity.at(&self.bytes, row)).ok()?;
-                Some(Meaning::Ip { prefix: self.prefix(row)?, identity })
+                Some(IndexedFields::Ip { prefix: self.prefix(row)?, identity })
             }
         }
     }
@@ -478,7 +478,7 @@ impl Packed {
 
     fn addresses_of(&self, row: usize) -> Vec<u8> {
         let mut packed = Vec::new();
-        self.addresses.append(Row { bytes: &self.bytes, name: &[], index: row }, &mut packed);
+        self.addresses.append(RowInput { bytes: &self.bytes, name: &[], index: row }, &mut packed);
         packed
     }
 

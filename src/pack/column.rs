@@ -1,4 +1,5 @@
-//! A column of byte strings, as it is read. The module `choose` selects its form and writes it.
+//! A column of byte strings, as it is read. The module `form_choice` selects its form and writes
+//! it.
 //!
 //! Bytes: `form (1) · body · varint exceptions · exceptions × (varint row, text)`. Rows count from
 //! 0 within the column. `text` is a varint length and that many bytes. An exception replaces the
@@ -23,9 +24,9 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::ops::Range;
 
-use super::Malformed;
-use super::bytes::{Reader, Span, all_fixed, fixed_at};
-use super::number::Numbers;
+use super::DecodeError;
+use super::byte_reader::{ByteReader, ByteSpan, all_fixed, fixed_at};
+use super::number_column::NumberColumn;
 
 pub(super) const CONSTANT: u8 = 0;
 pub(super) const NAME: u8 = 1;
@@ -47,49 +48,49 @@ const UUID_DASHES: [usize; 4] = [8, 13, 18, 23];
 
 /// A list of texts that stores their common prefix once.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Texts {
-    pub(super) prefix: Span,
+pub(super) struct TextList {
+    pub(super) prefix: ByteSpan,
     pub(super) count: u32,
     width: u8,
     ends: u32,
-    pub(super) bytes: Span,
+    pub(super) bytes: ByteSpan,
     /// Length of the longest text without the common prefix.
     longest: u32,
 }
 
 /// A list of texts with an index per row.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Table {
-    pub(super) texts: Texts,
+pub(super) struct TextTable {
+    pub(super) texts: TextList,
     width: u8,
     start: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Form {
-    Constant(Span),
+pub(super) enum ColumnForm {
+    Constant(ByteSpan),
     Name,
     NameHead,
     NameTail,
-    Table(Table),
-    Decimal(Numbers),
+    Table(TextTable),
+    Decimal(NumberColumn),
     Ipv4(u32),
     Uuid(u32),
-    Split(Table, Texts),
-    Texts(Texts),
+    Split(TextTable, TextList),
+    Texts(TextList),
     Same(u32),
 }
 
 #[derive(Debug)]
 pub(super) struct Column {
-    pub(super) form: Form,
+    pub(super) form: ColumnForm,
     /// Row and value of each exception, in order of rows.
-    exceptions: Box<[(u32, Span)]>,
+    exceptions: Box<[(u32, ByteSpan)]>,
 }
 
 /// Arguments that a row's value depends on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Row<'a> {
+pub(super) struct RowInput<'a> {
     /// Bytes of the chunk.
     pub(super) bytes: &'a [u8],
     /// Name in the row's key. Empty if the column is the one of names.
@@ -98,8 +99,8 @@ pub(super) struct Row<'a> {
     pub(super) index: usize,
 }
 
-impl Texts {
-    fn read(reader: &mut Reader<'_>, count_max: usize) -> Result<Self, Malformed> {
+impl TextList {
+    fn read(reader: &mut ByteReader<'_>, count_max: usize) -> Result<Self, DecodeError> {
         let count = reader.count(count_max)?;
         let prefix = reader.span()?;
         let width = reader.width()?;
@@ -108,15 +109,15 @@ impl Texts {
         for index in 0..count {
             let end = fixed_at(reader.all(), ends, width, index);
             if end < last {
-                return Err(Malformed::Field("end of a text"));
+                return Err(DecodeError::Field("end of a text"));
             }
             longest = longest.max(end - last);
             last = end;
         }
-        let bytes = reader.take(usize::try_from(last).map_err(|_| Malformed::Truncated)?)?;
-        let count = u32::try_from(count).map_err(|_| Malformed::Field("count"))?;
+        let bytes = reader.skip(usize::try_from(last).map_err(|_| DecodeError::Truncated)?)?;
+        let count = u32::try_from(count).map_err(|_| DecodeError::Field("count"))?;
         // a part cannot exceed the total, which fits
-        let longest = u32::try_from(longest).map_err(|_| Malformed::Truncated)?;
+        let longest = u32::try_from(longest).map_err(|_| DecodeError::Truncated)?;
         Ok(Self { prefix, count, width, ends, bytes, longest })
     }
 
@@ -129,7 +130,7 @@ impl Texts {
     fn own(self, bytes: &[u8], index: usize) -> &[u8] {
         let end_of = |index| usize::try_from(fixed_at(bytes, self.ends, self.width, index)).unwrap_or(0);
         let start = index.checked_sub(1).map_or(0, end_of);
-        self.bytes.of(bytes).get(start..end_of(index)).unwrap_or_default()
+        self.bytes.slice(bytes).get(start..end_of(index)).unwrap_or_default()
     }
 
     /// Returns the start of the first text and the end of each, relative to `bytes`.
@@ -139,24 +140,24 @@ impl Texts {
     }
 
     /// Returns consecutive texts without the common prefix. `ends` are those of
-    /// [`Texts::all_ends`].
+    /// [`TextList::all_ends`].
     pub(super) fn between<'a>(self, bytes: &'a [u8], ends: &[u32], indices: Range<usize>) -> &'a [u8] {
-        self.bytes.of(bytes).get(ends[indices.start] as usize..ends[indices.end] as usize).unwrap_or_default()
+        self.bytes.slice(bytes).get(ends[indices.start] as usize..ends[indices.end] as usize).unwrap_or_default()
     }
 
     fn append(self, bytes: &[u8], index: usize, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.prefix.of(bytes));
+        out.extend_from_slice(self.prefix.slice(bytes));
         out.extend_from_slice(self.own(bytes, index));
     }
 }
 
-impl Table {
-    fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, Malformed> {
-        let texts = Texts::read(reader, count)?;
+impl TextTable {
+    fn read(reader: &mut ByteReader<'_>, count: usize) -> Result<Self, DecodeError> {
+        let texts = TextList::read(reader, count)?;
         let width = reader.width()?;
         let start = reader.numbers(count, width)?;
         let named = |index| fixed_at(reader.all(), start, width, index) < u64::from(texts.count);
-        if (0..count).all(named) { Ok(Self { texts, width, start }) } else { Err(Malformed::Field("text index")) }
+        if (0..count).all(named) { Ok(Self { texts, width, start }) } else { Err(DecodeError::Field("text index")) }
     }
 
     /// Returns the index of a row's text.
@@ -172,28 +173,28 @@ impl Table {
 impl Column {
     /// Reads and checks a column of `count` rows. `earlier` is the number of previous columns in
     /// its template.
-    pub(super) fn read(reader: &mut Reader<'_>, count: usize, earlier: usize) -> Result<Self, Malformed> {
+    pub(super) fn read(reader: &mut ByteReader<'_>, count: usize, earlier: usize) -> Result<Self, DecodeError> {
         let form = match reader.byte()? {
-            CONSTANT => Form::Constant(reader.span()?),
-            NAME => Form::Name,
-            NAME_HEAD => Form::NameHead,
-            NAME_TAIL => Form::NameTail,
-            TABLE => Form::Table(Table::read(reader, count)?),
-            DECIMAL => Form::Decimal(Numbers::read(reader, count)?),
-            IPV4 => Form::Ipv4(reader.numbers(count, 4)?),
-            UUID => Form::Uuid(reader.numbers(count, 16)?),
-            SPLIT => Form::Split(Table::read(reader, count)?, read_all(reader, count)?),
-            TEXTS => Form::Texts(read_all(reader, count)?),
-            SAME => Form::Same(read_same(reader, earlier)?),
-            _ => return Err(Malformed::Field("form of a column")),
+            CONSTANT => ColumnForm::Constant(reader.span()?),
+            NAME => ColumnForm::Name,
+            NAME_HEAD => ColumnForm::NameHead,
+            NAME_TAIL => ColumnForm::NameTail,
+            TABLE => ColumnForm::Table(TextTable::read(reader, count)?),
+            DECIMAL => ColumnForm::Decimal(NumberColumn::read(reader, count)?),
+            IPV4 => ColumnForm::Ipv4(reader.numbers(count, 4)?),
+            UUID => ColumnForm::Uuid(reader.numbers(count, 16)?),
+            SPLIT => ColumnForm::Split(TextTable::read(reader, count)?, read_all(reader, count)?),
+            TEXTS => ColumnForm::Texts(read_all(reader, count)?),
+            SAME => ColumnForm::Same(read_same(reader, earlier)?),
+            _ => return Err(DecodeError::Field("form of a column")),
         };
         let exceptions = reader.count(count)?;
         // each exception needs at least two bytes, so a false count fails early
-        let mut found: Vec<(u32, Span)> = Vec::new();
+        let mut found: Vec<(u32, ByteSpan)> = Vec::new();
         for _ in 0..exceptions {
-            let row = u32::try_from(reader.count(count)?).map_err(|_| Malformed::Field("row"))?;
+            let row = u32::try_from(reader.count(count)?).map_err(|_| DecodeError::Field("row"))?;
             if found.last().is_some_and(|(last, _)| *last >= row) {
-                return Err(Malformed::Field("row of an exception"));
+                return Err(DecodeError::Field("row of an exception"));
             }
             found.push((row, reader.span()?));
         }
@@ -204,17 +205,17 @@ impl Column {
     /// that refer to an earlier column count as 0.
     pub(super) fn longest(&self, name: usize) -> usize {
         let of_form = match self.form {
-            Form::Constant(span) => span.length(),
-            Form::Name | Form::NameHead | Form::NameTail => name,
-            Form::Table(table) => table.texts.longest(),
+            ColumnForm::Constant(span) => span.length(),
+            ColumnForm::Name | ColumnForm::NameHead | ColumnForm::NameTail => name,
+            ColumnForm::Table(table) => table.texts.longest(),
             // u64::MAX
-            Form::Decimal(_) => 20,
+            ColumnForm::Decimal(_) => 20,
             // 255.255.255.255
-            Form::Ipv4(_) => 15,
-            Form::Uuid(_) => UUID_TEXT_LENGTH,
-            Form::Split(heads, tails) => heads.texts.longest() + 1 + tails.longest(),
-            Form::Texts(texts) => texts.longest(),
-            Form::Same(_) => 0,
+            ColumnForm::Ipv4(_) => 15,
+            ColumnForm::Uuid(_) => UUID_TEXT_LENGTH,
+            ColumnForm::Split(heads, tails) => heads.texts.longest() + 1 + tails.longest(),
+            ColumnForm::Texts(texts) => texts.longest(),
+            ColumnForm::Same(_) => 0,
         };
         self.exceptions.iter().map(|(_, span)| span.length()).fold(of_form, usize::max)
     }
@@ -222,40 +223,40 @@ impl Column {
     /// Returns the earlier column that has the value of a row, if there is one.
     pub(super) fn same_as(&self, index: usize) -> Option<usize> {
         match self.form {
-            Form::Same(column) if self.exception(index).is_none() => Some(column as usize),
+            ColumnForm::Same(column) if self.exception(index).is_none() => Some(column as usize),
             _ => None,
         }
     }
 
     /// Appends the value of a row. Appends nothing if an earlier column has it.
-    pub(super) fn append(&self, row: Row<'_>, out: &mut Vec<u8>) {
-        let Row { bytes, name, index } = row;
+    pub(super) fn append(&self, row: RowInput<'_>, out: &mut Vec<u8>) {
+        let RowInput { bytes, name, index } = row;
         if let Some(span) = self.exception(index) {
-            return out.extend_from_slice(span.of(bytes));
+            return out.extend_from_slice(span.slice(bytes));
         }
         match self.form {
-            Form::Constant(span) => out.extend_from_slice(span.of(bytes)),
-            Form::Name => out.extend_from_slice(name),
-            Form::NameHead => out.extend_from_slice(name_head(name).unwrap_or_default()),
-            Form::NameTail => out.extend_from_slice(name_tail(name).unwrap_or_default()),
-            Form::Table(table) => table.append(bytes, index, out),
-            Form::Decimal(numbers) => append_decimal(numbers.at(bytes, index), out),
-            Form::Ipv4(start) => append_ipv4(fixed_at(bytes, start, 4, index), out),
-            Form::Uuid(start) => append_uuid(bytes, start as usize + index * 16, out),
-            Form::Split(heads, tails) => {
+            ColumnForm::Constant(span) => out.extend_from_slice(span.slice(bytes)),
+            ColumnForm::Name => out.extend_from_slice(name),
+            ColumnForm::NameHead => out.extend_from_slice(name_head(name).unwrap_or_default()),
+            ColumnForm::NameTail => out.extend_from_slice(name_tail(name).unwrap_or_default()),
+            ColumnForm::Table(table) => table.append(bytes, index, out),
+            ColumnForm::Decimal(numbers) => append_decimal(numbers.at(bytes, index), out),
+            ColumnForm::Ipv4(start) => append_ipv4(fixed_at(bytes, start, 4, index), out),
+            ColumnForm::Uuid(start) => append_uuid(bytes, start as usize + index * 16, out),
+            ColumnForm::Split(heads, tails) => {
                 heads.append(bytes, index, out);
                 out.push(b'-');
                 tails.append(bytes, index, out);
             }
-            Form::Texts(texts) => texts.append(bytes, index, out),
-            Form::Same(_) => {}
+            ColumnForm::Texts(texts) => texts.append(bytes, index, out),
+            ColumnForm::Same(_) => {}
         }
     }
 
     /// Returns the address of a row, if the column has form 6 and the row is not an exception.
     pub(super) fn ipv4(&self, bytes: &[u8], index: usize) -> Option<Ipv4Addr> {
         match self.form {
-            Form::Ipv4(start) if self.exception(index).is_none() => {
+            ColumnForm::Ipv4(start) if self.exception(index).is_none() => {
                 u32::try_from(fixed_at(bytes, start, 4, index)).ok().map(Ipv4Addr::from)
             }
             _ => None,
@@ -263,12 +264,12 @@ impl Column {
     }
 
     /// Returns the exceptions within a range of rows.
-    pub(super) fn exceptions_in(&self, rows: Range<usize>) -> &[(u32, Span)] {
+    pub(super) fn exceptions_in(&self, rows: Range<usize>) -> &[(u32, ByteSpan)] {
         let place = |row: usize| self.exceptions.partition_point(|(at, _)| (*at as usize) < row);
         if self.exceptions.is_empty() { &[] } else { &self.exceptions[place(rows.start)..place(rows.end)] }
     }
 
-    fn exception(&self, index: usize) -> Option<Span> {
+    fn exception(&self, index: usize) -> Option<ByteSpan> {
         if self.exceptions.is_empty() {
             return None;
         }
@@ -277,14 +278,14 @@ impl Column {
     }
 }
 
-fn read_all(reader: &mut Reader<'_>, count: usize) -> Result<Texts, Malformed> {
-    let texts = Texts::read(reader, count)?;
-    if texts.count as usize == count { Ok(texts) } else { Err(Malformed::Field("count of texts")) }
+fn read_all(reader: &mut ByteReader<'_>, count: usize) -> Result<TextList, DecodeError> {
+    let texts = TextList::read(reader, count)?;
+    if texts.count as usize == count { Ok(texts) } else { Err(DecodeError::Field("count of texts")) }
 }
 
-fn read_same(reader: &mut Reader<'_>, earlier: usize) -> Result<u32, Malformed> {
+fn read_same(reader: &mut ByteReader<'_>, earlier: usize) -> Result<u32, DecodeError> {
     let column = reader.varint()?;
-    u32::try_from(column).ok().filter(|column| (*column as usize) < earlier).ok_or(Malformed::Field("earlier column"))
+    u32::try_from(column).ok().filter(|column| (*column as usize) < earlier).ok_or(DecodeError::Field("earlier column"))
 }
 
 /// Returns the part of a name before its first `/`.

@@ -3,20 +3,20 @@
 //!
 //! Packing a thousand records takes milliseconds, mostly to find the templates and forms that the
 //! chunk already has. An edit reuses them and never splits or joins chunks. Now and then,
-//! [`edited`] requests packing from the records (`build_noted`) instead, because reused forms
+//! [`edited`] requests packing from the records (`build_with_fields`) instead, because reused forms
 //! gradually become longer than necessary.
 
-use super::bytes::{put_fixed, put_text, put_varint};
-use super::choose::{Rows, put_column};
-use super::chunk::{Chunk, Packed};
-use super::column::{Column, Row};
+use super::byte_reader::{put_fixed, put_text, put_varint};
+use super::chunk::{Chunk, ChunkData};
+use super::column::{Column, RowInput};
 use super::encode::{addresses, flags, identity, literals, put_extra};
-use super::meaning::{Meaning, kind_number};
-use super::number::{Numbers, put_numbers};
-use super::parts::Template;
-use super::splice::{Piece, Plan, Splice, cut};
+use super::form_choice::{ColumnValues, put_column};
+use super::indexed_fields::{IndexedFields, kind_number};
+use super::number_column::{NumberColumn, put_numbers};
+use super::sections::Template;
+use super::splice::{Splice, SplicePart, SplicePlan, cut};
 use super::template::holes;
-use super::{CHECKSUM_LENGTH, FORM, RECORDS_JOINED_MAX, STORED_LENGTH_MAX, digest, flag};
+use super::{CHECKSUM_LENGTH, FORMAT_VERSION, RECORDS_JOINED_MAX, STORED_LENGTH_MAX, digest, flag};
 use crate::model::{ClusterName, Kind, Record, SourceStamp};
 
 /// Minimum number of records for an edit. A smaller chunk is packed from its records as quickly.
@@ -33,7 +33,7 @@ const ROWS_PER_MISFIT: usize = 64;
 
 /// A change of one row of a chunk.
 #[derive(Debug, Clone)]
-pub enum Edit<'a> {
+pub enum RowEdit<'a> {
     /// Inserts a record with a new key.
     Insert {
         /// Row before which the record is inserted, or the number of rows to append it.
@@ -41,7 +41,7 @@ pub enum Edit<'a> {
         /// Record to insert.
         record: &'a Record,
         /// Indexed fields of the record, if known.
-        meaning: Meaning,
+        meaning: IndexedFields,
     },
     /// Replaces a row by a record with the same key.
     Replace {
@@ -50,7 +50,7 @@ pub enum Edit<'a> {
         /// New record.
         record: &'a Record,
         /// Indexed fields of the record, if known.
-        meaning: Meaning,
+        meaning: IndexedFields,
     },
     /// Removes a row.
     Remove {
@@ -66,7 +66,7 @@ pub enum Edit<'a> {
     },
 }
 
-impl Edit<'_> {
+impl RowEdit<'_> {
     /// Returns the row that the edit refers to.
     #[must_use]
     pub const fn row(&self) -> usize {
@@ -83,9 +83,9 @@ impl Edit<'_> {
 }
 
 /// A record to insert or to replace a row with.
-struct New<'a> {
+struct NewRecord<'a> {
     record: &'a Record,
-    meaning: &'a Meaning,
+    meaning: &'a IndexedFields,
     /// Number of its template from 1, or 0 for none.
     template: usize,
     /// Texts in the holes of the template, or the whole value.
@@ -94,44 +94,44 @@ struct New<'a> {
 
 /// Rows of the new chunk, as pieces of the old chunk and new records.
 #[derive(Default)]
-struct Layout {
+struct EditLayout {
     /// Rows of the new chunk. A replaced row is new.
-    rows: Plan,
+    rows: SplicePlan,
     /// Names of the new chunk. A replaced row keeps its name.
-    names: Plan,
+    names: SplicePlan,
     /// Rows of the new chunk with another revision, lease or held mark.
     stamps: Vec<(usize, SourceStamp)>,
 }
 
 /// Rows of the new chunk with the same template, or without one.
 #[derive(Default)]
-struct Share {
-    plan: Plan,
+struct TemplateRows {
+    plan: SplicePlan,
     /// Rows of the old chunk with the template.
     old: Vec<usize>,
-    /// New records with the template, as indices of `Editor::new`.
+    /// New records with the template, as indices of `ChunkEditor::new`.
     new: Vec<usize>,
 }
 
 /// An edit in progress.
-struct Editor<'a> {
-    packed: &'a Packed,
-    new: Vec<New<'a>>,
+struct ChunkEditor<'a> {
+    packed: &'a ChunkData,
+    new: Vec<NewRecord<'a>>,
     /// Inserted records, as indices of `new`.
     inserted: Vec<usize>,
-    layout: Layout,
+    layout: EditLayout,
 }
 
 /// Applies edits, or returns `None` if the chunk should be packed from its records. The edits are
 /// those of [`super::edit()`].
-pub(super) fn edited(chunk: &Chunk, edits: &[Edit<'_>]) -> Option<Chunk> {
+pub(super) fn edited(chunk: &Chunk, edits: &[RowEdit<'_>]) -> Option<Chunk> {
     let packed = chunk.packed();
     let renewed =
         packed.bytes.len() < CHECKSUM_LENGTH || packed.bytes[packed.bytes.len() - CHECKSUM_LENGTH].is_multiple_of(EDITS_PER_BUILD);
     if renewed || packed.count < EDITED_ROWS_MIN || edits.len() * 2 > packed.count {
         return None;
     }
-    let editor = Editor::of(packed, edits)?;
+    let editor = ChunkEditor::new(packed, edits)?;
     let count = editor.layout.rows.count();
     if count == 0 || count > RECORDS_JOINED_MAX {
         return None;
@@ -144,20 +144,20 @@ pub(super) fn edited(chunk: &Chunk, edits: &[Edit<'_>]) -> Option<Chunk> {
     (bytes.len() < STORED_LENGTH_MAX).then(|| Chunk::from_stored(bytes).expect("what was just written must read back"))
 }
 
-impl<'a> Editor<'a> {
-    fn of(packed: &'a Packed, edits: &'a [Edit<'a>]) -> Option<Self> {
+impl<'a> ChunkEditor<'a> {
+    fn new(packed: &'a ChunkData, edits: &'a [RowEdit<'a>]) -> Option<Self> {
         let new = Vec::with_capacity(edits.len());
-        let mut editor = Self { packed, new, inserted: Vec::new(), layout: Layout::default() };
+        let mut editor = Self { packed, new, inserted: Vec::new(), layout: EditLayout::default() };
         let mut next = 0;
         for edit in edits {
             let row = edit.row();
-            if row < next || row > packed.count || (row == packed.count && !matches!(edit, Edit::Insert { .. })) {
+            if row < next || row > packed.count || (row == packed.count && !matches!(edit, RowEdit::Insert { .. })) {
                 debug_assert!(false, "edits must be in order");
                 return None;
             }
             editor.layout.rows.keep(next..row);
             editor.layout.names.keep(next..row);
-            next = editor.take(edit);
+            next = editor.apply(edit);
         }
         editor.layout.rows.keep(next..packed.count);
         editor.layout.names.keep(next..packed.count);
@@ -165,24 +165,24 @@ impl<'a> Editor<'a> {
     }
 
     /// Adds an edit to the layout and returns the next row of the old chunk.
-    fn take(&mut self, edit: &'a Edit<'a>) -> usize {
+    fn apply(&mut self, edit: &'a RowEdit<'a>) -> usize {
         let layout = &mut self.layout;
         match edit {
-            Edit::Insert { before, record, meaning } => {
+            RowEdit::Insert { before, record, meaning } => {
                 layout.rows.add(self.new.len());
                 layout.names.add(self.inserted.len());
                 self.inserted.push(self.new.len());
                 self.add(record, meaning);
                 *before
             }
-            Edit::Replace { row, record, meaning } => {
+            RowEdit::Replace { row, record, meaning } => {
                 layout.rows.add(self.new.len());
                 layout.names.keep(*row..row + 1);
                 self.add(record, meaning);
                 row + 1
             }
-            Edit::Remove { row } => row + 1,
-            Edit::Restamp { row, source } => {
+            RowEdit::Remove { row } => row + 1,
+            RowEdit::Restamp { row, source } => {
                 layout.stamps.push((layout.rows.count(), *source));
                 layout.rows.keep(*row..row + 1);
                 layout.names.keep(*row..row + 1);
@@ -191,13 +191,13 @@ impl<'a> Editor<'a> {
         }
     }
 
-    fn add(&mut self, record: &'a Record, meaning: &'a Meaning) {
+    fn add(&mut self, record: &'a Record, meaning: &'a IndexedFields) {
         let (value, mut ranges): (&'a [u8], _) = (&record.value, Vec::new());
         let (mut template, mut cells) = (0, Vec::new());
         if holes(value, &mut ranges).is_some() {
             let fits = |template: &Template| {
                 template.columns.len() == ranges.len()
-                    && literals(value, &ranges).eq(template.literals.iter().map(|literal| literal.of(&self.packed.bytes)))
+                    && literals(value, &ranges).eq(template.literals.iter().map(|literal| literal.slice(&self.packed.bytes)))
             };
             if let Some(at) = self.packed.templates.iter().position(fits) {
                 template = at + 1;
@@ -207,16 +207,16 @@ impl<'a> Editor<'a> {
         if template == 0 {
             cells.push(value);
         }
-        self.new.push(New { record, meaning, template, cells });
+        self.new.push(NewRecord { record, meaning, template, cells });
     }
 
     /// Groups the rows by template, with those without a template first, and returns the new
     /// template number of each row. Templates without rows are dropped.
-    fn shares(&self) -> (Vec<(usize, Share)>, Vec<u64>) {
+    fn shares(&self) -> (Vec<(usize, TemplateRows)>, Vec<u64>) {
         let packed = self.packed;
         let old_templates = packed.numbers.template.all(&packed.bytes, packed.count);
         let template_of = |row: usize| usize::try_from(old_templates[row]).unwrap_or(0);
-        let mut shares: Vec<Share> = (0..=packed.templates.len()).map(|_| Share::default()).collect();
+        let mut shares: Vec<TemplateRows> = (0..=packed.templates.len()).map(|_| TemplateRows::default()).collect();
         let mut ranks = Vec::with_capacity(packed.count);
         for row in 0..packed.count {
             let old = &mut shares[template_of(row)].old;
@@ -226,13 +226,13 @@ impl<'a> Editor<'a> {
         let mut templates = Vec::with_capacity(self.layout.rows.count());
         for piece in self.layout.rows.pieces() {
             match piece {
-                Piece::Kept(rows) => {
+                SplicePart::Kept(rows) => {
                     for row in rows.clone() {
                         shares[template_of(row)].plan.keep(ranks[row]..ranks[row] + 1);
                         templates.push(template_of(row));
                     }
                 }
-                Piece::New(new) => {
+                SplicePart::New(new) => {
                     let template = self.new[*new].template;
                     let share = &mut shares[template];
                     share.plan.add(share.new.len());
@@ -241,7 +241,7 @@ impl<'a> Editor<'a> {
                 }
             }
         }
-        let shares: Vec<(usize, Share)> =
+        let shares: Vec<(usize, TemplateRows)> =
             shares.into_iter().enumerate().filter(|(template, share)| *template == 0 || share.plan.count() > 0).collect();
         let mut numbers = vec![0; packed.templates.len() + 1];
         shares.iter().enumerate().for_each(|(number, (template, _))| numbers[*template] = number as u64);
@@ -249,29 +249,29 @@ impl<'a> Editor<'a> {
     }
 
     /// Counts the rows without a template whose value could have one.
-    fn misfits(&self, shares: &[(usize, Share)]) -> usize {
+    fn misfits(&self, shares: &[(usize, TemplateRows)]) -> usize {
         let (mut value, mut ranges, mut count) = (Vec::new(), Vec::new(), 0);
         let verbatim = shares.iter().take(1).flat_map(|(_, share)| share.plan.pieces().iter().map(move |piece| (share, piece)));
         for (share, piece) in verbatim {
             match piece {
-                Piece::Kept(rows) => {
+                SplicePart::Kept(rows) => {
                     for index in rows.clone() {
                         value.clear();
-                        self.packed.verbatim.append(Row { bytes: &self.packed.bytes, name: &[], index }, &mut value);
+                        self.packed.verbatim.append(RowInput { bytes: &self.packed.bytes, name: &[], index }, &mut value);
                         count += usize::from(holes(&value, &mut ranges).is_some());
                     }
                 }
-                Piece::New(new) => count += usize::from(holes(&self.new[share.new[*new]].record.value, &mut ranges).is_some()),
+                SplicePart::New(new) => count += usize::from(holes(&self.new[share.new[*new]].record.value, &mut ranges).is_some()),
             }
         }
         count
     }
 
     /// Writes the new chunk in the order of `encode`.
-    fn write(&self, shares: &[(usize, Share)], templates: &[u64]) -> Vec<u8> {
+    fn write(&self, shares: &[(usize, TemplateRows)], templates: &[u64]) -> Vec<u8> {
         let (packed, rows) = (self.packed, &self.layout.rows);
         let mut out = Vec::with_capacity(packed.bytes.len() * 9 / 8);
-        out.push(FORM);
+        out.push(FORMAT_VERSION);
         put_varint(&mut out, rows.count() as u64);
         let record = |new: usize| self.new[new].record;
         let last = self.numbers(packed.numbers.last_sequence, |new| record(new).last_sequence.0);
@@ -309,7 +309,7 @@ impl<'a> Editor<'a> {
         out
     }
 
-    fn numbers(&self, old: Numbers, new: impl Fn(usize) -> u64) -> Vec<u64> {
+    fn numbers(&self, old: NumberColumn, new: impl Fn(usize) -> u64) -> Vec<u64> {
         self.layout.rows.numbers(&self.packed.bytes, old, self.packed.count, new)
     }
 
@@ -343,7 +343,7 @@ impl<'a> Editor<'a> {
         };
         for piece in self.layout.rows.pieces() {
             match piece {
-                Piece::Kept(rows) => {
+                SplicePart::Kept(rows) => {
                     let mut start = rows.start;
                     while start < rows.end {
                         let group = self.packed.group(start);
@@ -352,7 +352,7 @@ impl<'a> Editor<'a> {
                         start = end;
                     }
                 }
-                Piece::New(new) => {
+                SplicePart::New(new) => {
                     let key = &self.new[*new].record.key;
                     add(key.kind, &key.cluster, 1);
                 }
@@ -370,15 +370,15 @@ impl<'a> Editor<'a> {
     /// longer fits.
     fn put_plain(&self, out: &mut Vec<u8>, old: &Column, rows: usize, splice: &Splice<'_, '_>) {
         if !splice.put(out, old, rows, |_, _| &[]) {
-            let old_cell = |row, cell: &mut Vec<u8>| old.append(Row { bytes: &self.packed.bytes, name: &[], index: row }, cell);
+            let old_cell = |row, cell: &mut Vec<u8>| old.append(RowInput { bytes: &self.packed.bytes, name: &[], index: row }, cell);
             let (bytes, lengths) = cells(splice, old_cell);
-            put_column(out, &Rows { values: &cut(&bytes, &lengths), names: &[] }, &[]);
+            put_column(out, &ColumnValues { values: &cut(&bytes, &lengths), names: &[] }, &[]);
         }
     }
 
-    fn put_template(&self, out: &mut Vec<u8>, template: &Template, share: &Share) {
+    fn put_template(&self, out: &mut Vec<u8>, template: &Template, share: &TemplateRows) {
         put_varint(out, template.columns.len() as u64);
-        template.literals.iter().for_each(|literal| put_text(out, literal.of(&self.packed.bytes)));
+        template.literals.iter().for_each(|literal| put_text(out, literal.slice(&self.packed.bytes)));
         let names: Vec<&[u8]> = share.new.iter().map(|new| self.new[*new].record.key.name.as_bytes()).collect();
         let earlier = |column: usize, new: usize| self.new[share.new[new]].cells[column];
         for (at, column) in template.columns.iter().enumerate() {
@@ -391,28 +391,28 @@ impl<'a> Editor<'a> {
     }
 
     /// Appends a column of a template in a newly chosen form.
-    fn put_chosen(&self, out: &mut Vec<u8>, template: &Template, at: usize, share: &Share, splice: &Splice<'_, '_>) {
+    fn put_chosen(&self, out: &mut Vec<u8>, template: &Template, at: usize, share: &TemplateRows, splice: &Splice<'_, '_>) {
         let name = |rank: usize, name: &mut Vec<u8>| self.packed.append_name(share.old[rank], name);
         let (name_bytes, name_lengths) = cells(&Splice { values: splice.names, ..*splice }, name);
         let mut old_name = Vec::new();
         let old_cell = |rank: usize, cell: &mut Vec<u8>| {
             old_name.clear();
             name(rank, &mut old_name);
-            template.append(at, Row { bytes: &self.packed.bytes, name: &old_name, index: rank }, cell);
+            template.append(at, RowInput { bytes: &self.packed.bytes, name: &old_name, index: rank }, cell);
         };
         let (bytes, lengths) = cells(splice, old_cell);
-        put_column(out, &Rows { values: &cut(&bytes, &lengths), names: &cut(&name_bytes, &name_lengths) }, &[]);
+        put_column(out, &ColumnValues { values: &cut(&bytes, &lengths), names: &cut(&name_bytes, &name_lengths) }, &[]);
     }
 
     fn put_extras(&self, out: &mut Vec<u8>) {
         for piece in self.layout.rows.pieces() {
             match piece {
-                Piece::Kept(rows) => {
+                SplicePart::Kept(rows) => {
                     for extra in self.packed.extras_in(rows.clone()) {
-                        put_extra(out, extra.good_value.map(|span| span.of(&self.packed.bytes)), extra.rejection.as_ref());
+                        put_extra(out, extra.good_value.map(|span| span.slice(&self.packed.bytes)), extra.rejection.as_ref());
                     }
                 }
-                Piece::New(new) => {
+                SplicePart::New(new) => {
                     let record = self.new[*new].record;
                     put_extra(out, record.good_value.as_deref(), record.rejection.as_ref());
                 }
@@ -426,14 +426,14 @@ fn cells(splice: &Splice<'_, '_>, mut old: impl FnMut(usize, &mut Vec<u8>)) -> (
     let (mut bytes, mut lengths) = (Vec::new(), Vec::with_capacity(splice.plan.count()));
     for piece in splice.plan.pieces() {
         match piece {
-            Piece::Kept(rows) => {
+            SplicePart::Kept(rows) => {
                 for row in rows.clone() {
                     let start = bytes.len();
                     old(row, &mut bytes);
                     lengths.push(bytes.len() - start);
                 }
             }
-            Piece::New(new) => {
+            SplicePart::New(new) => {
                 bytes.extend_from_slice(splice.values[*new]);
                 lengths.push(splice.values[*new].len());
             }

@@ -4,19 +4,19 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::SystemTime;
 
-use super::bytes::{put_fixed, put_text, put_varint};
-use super::choose::{Rows, put_column};
-use super::meaning::{Meaning, kind_number};
-use super::number::put_numbers;
+use super::byte_reader::{put_fixed, put_text, put_varint};
+use super::form_choice::{ColumnValues, put_column};
+use super::indexed_fields::{IndexedFields, kind_number};
+use super::number_column::put_numbers;
 use super::template::{HOLES_MAX, holes};
-use super::{FORM, TEMPLATES_MAX, digest, flag};
+use super::{FORMAT_VERSION, TEMPLATES_MAX, digest, flag};
 use crate::model::{Record, Rejection};
 
 /// Minimum number of values per template. With fewer, a template costs more than it saves.
 const TEMPLATE_USES_MIN: usize = 3;
 
 /// Values with the same template.
-struct Shared<'a> {
+struct TemplateGroup<'a> {
     /// One of the values. The template consists of the literals around its holes.
     sample: &'a [u8],
     holes: Vec<Range<usize>>,
@@ -26,16 +26,16 @@ struct Shared<'a> {
 }
 
 /// Encodes records, which must be in key order, as a chunk.
-pub(super) fn encode(noted: &[(&Record, Meaning)]) -> Vec<u8> {
+pub(super) fn encode(noted: &[(&Record, IndexedFields)]) -> Vec<u8> {
     let records: Vec<&Record> = noted.iter().map(|(record, _)| *record).collect();
     let records = records.as_slice();
     let names: Vec<&[u8]> = records.iter().map(|record| record.key.name.as_bytes()).collect();
-    let mut out = vec![FORM];
+    let mut out = vec![FORMAT_VERSION];
     put_varint(&mut out, records.len() as u64);
     let max_sequence = records.iter().map(|record| record.last_sequence.0).max().unwrap_or(0);
     put_fixed(&mut out, max_sequence, 8);
     put_groups(&mut out, records);
-    put_column(&mut out, &Rows { values: &names, names: &[] }, &[]);
+    put_column(&mut out, &ColumnValues { values: &names, names: &[] }, &[]);
     put_stamps(&mut out, records);
     let flags: Vec<u64> = noted.iter().map(|(record, meaning)| flags(record, meaning)).collect();
     put_numbers(&mut out, &flags);
@@ -71,7 +71,7 @@ fn put_stamps(out: &mut Vec<u8>, records: &[&Record]) {
     put(|record| digest(&record.value));
 }
 
-pub(super) fn flags(record: &Record, meaning: &Meaning) -> u64 {
+pub(super) fn flags(record: &Record, meaning: &IndexedFields) -> u64 {
     let bit = |set: bool, flag: u64| if set { flag } else { 0 };
     bit(record.good_value.is_some(), flag::GOOD_VALUE)
         | bit(record.rejection.is_some(), flag::REJECTION)
@@ -81,27 +81,35 @@ pub(super) fn flags(record: &Record, meaning: &Meaning) -> u64 {
 
 /// Returns the flag for a record's meaning. A meaning that would not read back unchanged is stored
 /// as unknown.
-fn meaning_flag(record: &Record, meaning: &Meaning) -> u64 {
+fn meaning_flag(record: &Record, meaning: &IndexedFields) -> u64 {
     match meaning {
-        Meaning::Nothing => flag::NOTHING,
-        _ if meaning.reads_back(&record.key) => flag::USABLE,
+        IndexedFields::Nothing => flag::NOTHING,
+        _ if meaning.is_restorable(&record.key) => flag::USABLE,
         _ => flag::UNKNOWN,
     }
 }
 
-pub(super) fn identity(meaning: &Meaning) -> u64 {
+pub(super) fn identity(meaning: &IndexedFields) -> u64 {
     match meaning {
-        Meaning::Ip { identity, .. } => u64::from(*identity),
-        Meaning::Unknown | Meaning::Nothing | Meaning::Node { .. } | Meaning::Identity(_) | Meaning::Service(_) => 0,
+        IndexedFields::Ip { identity, .. } => u64::from(*identity),
+        IndexedFields::Unknown
+        | IndexedFields::Nothing
+        | IndexedFields::Node { .. }
+        | IndexedFields::Identity(_)
+        | IndexedFields::Service(_) => 0,
     }
 }
 
 /// Returns the addresses of a node, or the name of the global service that an entry contributes to.
-pub(super) fn addresses(meaning: &Meaning) -> Vec<u8> {
+pub(super) fn addresses(meaning: &IndexedFields) -> Vec<u8> {
     let addresses = match meaning {
-        Meaning::Node { addresses } => addresses,
-        Meaning::Service(Some(service)) => return service.as_bytes().to_vec(),
-        Meaning::Service(None) | Meaning::Unknown | Meaning::Nothing | Meaning::Ip { .. } | Meaning::Identity(_) => return Vec::new(),
+        IndexedFields::Node { addresses } => addresses,
+        IndexedFields::Service(Some(service)) => return service.as_bytes().to_vec(),
+        IndexedFields::Service(None)
+        | IndexedFields::Unknown
+        | IndexedFields::Nothing
+        | IndexedFields::Ip { .. }
+        | IndexedFields::Identity(_) => return Vec::new(),
     };
     let mut packed = Vec::new();
     for address in addresses {
@@ -132,18 +140,18 @@ fn put_values(out: &mut Vec<u8>, records: &[&Record], names: &[&[u8]], addresses
     }
     put_numbers(out, &template_of);
     let addresses: Vec<&[u8]> = addresses.iter().map(Vec::as_slice).collect();
-    put_column(out, &Rows { values: &addresses, names: &[] }, &[]);
+    put_column(out, &ColumnValues { values: &addresses, names: &[] }, &[]);
     put_varint(out, shared.len() as u64);
     for shared in &shared {
         put_template(out, shared, names);
     }
     let verbatim = records.iter().zip(&template_of).filter(|(_, template)| **template == 0);
     let verbatim: Vec<&[u8]> = verbatim.map(|(record, _)| &*record.value).collect();
-    put_column(out, &Rows { values: &verbatim, names: &[] }, &[]);
+    put_column(out, &ColumnValues { values: &verbatim, names: &[] }, &[]);
 }
 
-fn share<'a>(records: &[&'a Record]) -> Vec<Shared<'a>> {
-    let mut found: Vec<Shared<'a>> = Vec::new();
+fn share<'a>(records: &[&'a Record]) -> Vec<TemplateGroup<'a>> {
+    let mut found: Vec<TemplateGroup<'a>> = Vec::new();
     let mut places: std::collections::HashMap<Vec<u8>, usize> = std::collections::HashMap::new();
     let (mut ranges, mut last) = (Vec::new(), None);
     for (row, record) in records.iter().enumerate() {
@@ -154,7 +162,12 @@ fn share<'a>(records: &[&'a Record]) -> Vec<Shared<'a>> {
         let place = match last.filter(|last: &usize| found[*last].fits(value, &ranges)) {
             Some(last) => last,
             None => *places.entry(template_key(value, &ranges)).or_insert_with(|| {
-                found.push(Shared { sample: value, holes: ranges.clone(), rows: Vec::new(), columns: vec![Vec::new(); ranges.len()] });
+                found.push(TemplateGroup {
+                    sample: value,
+                    holes: ranges.clone(),
+                    rows: Vec::new(),
+                    columns: vec![Vec::new(); ranges.len()],
+                });
                 found.len() - 1
             }),
         };
@@ -182,19 +195,19 @@ pub(super) fn literals<'a>(value: &'a [u8], holes: &'a [Range<usize>]) -> impl I
     starts.zip(ends).map(|(start, end)| &value[start..end])
 }
 
-impl Shared<'_> {
+impl TemplateGroup<'_> {
     fn fits(&self, value: &[u8], ranges: &[Range<usize>]) -> bool {
         self.holes.len() == ranges.len() && literals(self.sample, &self.holes).eq(literals(value, ranges))
     }
 }
 
-fn put_template(out: &mut Vec<u8>, shared: &Shared<'_>, names: &[&[u8]]) {
+fn put_template(out: &mut Vec<u8>, shared: &TemplateGroup<'_>, names: &[&[u8]]) {
     debug_assert!(shared.holes.len() <= HOLES_MAX, "a value with too many holes must stay as it is");
     put_varint(out, shared.holes.len() as u64);
     literals(shared.sample, &shared.holes).for_each(|literal| put_text(out, literal));
     let names: Vec<&[u8]> = shared.rows.iter().map(|row| names[*row]).collect();
     for (at, column) in shared.columns.iter().enumerate() {
-        put_column(out, &Rows { values: column, names: &names }, &shared.columns[..at]);
+        put_column(out, &ColumnValues { values: column, names: &names }, &shared.columns[..at]);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::Chunk;
-use super::parts::Group;
+use super::sections::ScopeGroup;
 use crate::model::EntryKey;
 
 impl Chunk {
@@ -13,7 +13,7 @@ impl Chunk {
     /// Returns the row before which the key would be inserted if it does not exist.
     pub fn find(&self, key: &EntryKey) -> Result<usize, usize> {
         let packed = self.packed();
-        let order = |group: &Group| group.kind.cmp(&key.kind).then_with(|| group.cluster.cmp_in_keys(&key.cluster));
+        let order = |group: &ScopeGroup| group.kind.cmp(&key.kind).then_with(|| group.cluster.cmp_in_keys(&key.cluster));
         let group = packed.groups.binary_search_by(order).map(|at| &packed.groups[at]);
         let group = group.map_err(|at| packed.groups.get(at).map_or(packed.count, |group| group.start))?;
         let mut name = Vec::with_capacity(key.name.len() + 16);

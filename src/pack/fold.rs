@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use super::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
+use super::{Chunk, IndexedFields, RECORDS_TARGET, RowEdit, build_with_fields, edit};
 use crate::model::{EntryKey, Record};
 
 /// Minimum number of records of a newer chunk that is kept as it is, if nothing else has a key in
@@ -19,13 +19,13 @@ const WHOLE_MIN: usize = if cfg!(test) { 8 } else { RECORDS_TARGET / 2 };
 /// chunks are left over.
 const BETWEEN_MIN: usize = if cfg!(test) { 4 } else { RECORDS_TARGET / 4 };
 
-type MeantRecord = (Arc<Record>, Meaning);
+type MeantRecord = (Arc<Record>, IndexedFields);
 
 /// Newest record by key, or `None` if the key was deleted.
-type Changes = BTreeMap<EntryKey, Option<MeantRecord>>;
+type RecordChanges = BTreeMap<EntryKey, Option<MeantRecord>>;
 
 /// A part of the result, in key order.
-enum Run {
+enum FoldPart {
     /// A chunk that is kept as it is.
     Whole(Chunk),
     /// Records to pack.
@@ -46,11 +46,11 @@ pub fn fold(chunks: &[Chunk], newer: &[Chunk], changes: &BTreeMap<EntryKey, Opti
     {
         return vec![edited];
     }
-    let packed = |run: Run| match run {
-        Run::Whole(chunk) => vec![chunk],
-        Run::Loose(rows) => build_noted(rows.iter().map(|(record, meaning)| (&**record, meaning.clone()))),
+    let packed = |part: FoldPart| match part {
+        FoldPart::Whole(chunk) => vec![chunk],
+        FoldPart::Loose(rows) => build_with_fields(rows.iter().map(|(record, meaning)| (&**record, meaning.clone()))),
     };
-    runs(whole, merged(chunks, changes)).into_iter().flat_map(packed).collect()
+    parts(whole, merged(chunks, changes)).into_iter().flat_map(packed).collect()
 }
 
 /// Splits the newer chunks into those that can be kept as they are, in key order, and the others.
@@ -69,9 +69,9 @@ fn whole_and_others(chunks: &[Chunk], newer: &[Chunk], changes: &BTreeMap<EntryK
     (whole, rest)
 }
 
-pub(super) fn all_changes(newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> Changes {
-    let noted = |record: &Arc<Record>| (Arc::clone(record), Meaning::of(record));
-    let mut all: Changes = changes.iter().map(|(key, change)| (key.clone(), change.as_ref().map(noted))).collect();
+pub(super) fn all_changes(newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> RecordChanges {
+    let noted = |record: &Arc<Record>| (Arc::clone(record), IndexedFields::from_record(record));
+    let mut all: RecordChanges = changes.iter().map(|(key, change)| (key.clone(), change.as_ref().map(noted))).collect();
     for chunk in newer.iter().rev() {
         for row in 0..chunk.len() {
             if let Entry::Vacant(place) = all.entry(chunk.key(row)) {
@@ -87,18 +87,18 @@ fn row_of(chunk: &Chunk, row: usize) -> MeantRecord {
 }
 
 /// Converts changes to edits of a chunk.
-pub(super) fn edits<'a>(chunk: &Chunk, changes: &'a Changes) -> Vec<Edit<'a>> {
+pub(super) fn edits<'a>(chunk: &Chunk, changes: &'a RecordChanges) -> Vec<RowEdit<'a>> {
     let edit = |(key, change): (&EntryKey, &'a Option<MeantRecord>)| match (chunk.find(key), change) {
-        (Ok(row), Some((record, meaning))) => Some(Edit::Replace { row, record, meaning: meaning.clone() }),
-        (Ok(row), None) => Some(Edit::Remove { row }),
-        (Err(before), Some((record, meaning))) => Some(Edit::Insert { before, record, meaning: meaning.clone() }),
+        (Ok(row), Some((record, meaning))) => Some(RowEdit::Replace { row, record, meaning: meaning.clone() }),
+        (Ok(row), None) => Some(RowEdit::Remove { row }),
+        (Err(before), Some((record, meaning))) => Some(RowEdit::Insert { before, record, meaning: meaning.clone() }),
         (Err(_), None) => None,
     };
     changes.iter().filter_map(edit).collect()
 }
 
 /// Decodes every row and applies the changes, in key order.
-fn merged(chunks: &[Chunk], changes: Changes) -> Vec<MeantRecord> {
+fn merged(chunks: &[Chunk], changes: RecordChanges) -> Vec<MeantRecord> {
     let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| row_of(chunk, row)));
     let mut merged: Vec<MeantRecord> = rows.filter(|(record, _)| !changes.contains_key(&record.key)).collect();
     merged.extend(changes.into_values().flatten());
@@ -108,39 +108,39 @@ fn merged(chunks: &[Chunk], changes: Changes) -> Vec<MeantRecord> {
 
 /// Puts the kept chunks between the records to pack. A chunk next to only a few records is packed
 /// with them.
-fn runs(whole: Vec<Chunk>, rows: Vec<MeantRecord>) -> Vec<Run> {
+fn parts(whole: Vec<Chunk>, rows: Vec<MeantRecord>) -> Vec<FoldPart> {
     let mut rows = rows.into_iter().peekable();
-    let mut runs = Vec::new();
+    let mut parts = Vec::new();
     for chunk in whole {
         let first = chunk.first_key();
         let mut below = Vec::new();
         while let Some(row) = rows.next_if(|(record, _)| record.key < first) {
             below.push(row);
         }
-        push(&mut runs, Run::Loose(below));
-        push(&mut runs, Run::Whole(chunk));
+        push(&mut parts, FoldPart::Loose(below));
+        push(&mut parts, FoldPart::Whole(chunk));
     }
-    push(&mut runs, Run::Loose(rows.collect()));
-    runs
+    push(&mut parts, FoldPart::Loose(rows.collect()));
+    parts
 }
 
 /// Appends a part, or joins it with the previous one if either has only a few records.
-fn push(runs: &mut Vec<Run>, next: Run) {
-    let are_few = |run: &Run| matches!(run, Run::Loose(rows) if rows.len() < BETWEEN_MIN);
-    if matches!(&next, Run::Loose(rows) if rows.is_empty()) {
+fn push(parts: &mut Vec<FoldPart>, next: FoldPart) {
+    let are_few = |part: &FoldPart| matches!(part, FoldPart::Loose(rows) if rows.len() < BETWEEN_MIN);
+    if matches!(&next, FoldPart::Loose(rows) if rows.is_empty()) {
         return;
     }
-    match runs.pop_if(|last| are_few(last) || are_few(&next)) {
-        None => runs.push(next),
+    match parts.pop_if(|last| are_few(last) || are_few(&next)) {
+        None => parts.push(next),
         Some(last) => {
             let mut rows = last.into_rows();
             rows.extend(next.into_rows());
-            runs.push(Run::Loose(rows));
+            parts.push(FoldPart::Loose(rows));
         }
     }
 }
 
-impl Run {
+impl FoldPart {
     fn into_rows(self) -> Vec<MeantRecord> {
         match self {
             Self::Whole(chunk) => (0..chunk.len()).map(|row| row_of(&chunk, row)).collect(),

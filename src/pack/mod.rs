@@ -8,13 +8,13 @@
 //! (`template`), and each hole becomes a column (`column`). A value without a template is kept as
 //! it is. Every value is restored byte for byte.
 //!
-//! # Layout of a chunk (form 1)
+//! # Layout of a chunk (version 1)
 //!
-//! `varint` is LEB128. `text` is a varint length and that many bytes. The modules `number` and
-//! `column` describe `numbers` and `column`. A number in parentheses is a fixed length in bytes,
+//! `varint` is LEB128. `text` is a varint length and that many bytes. The modules `number_column`
+//! and `column` describe `numbers` and `column`. A number in parentheses is a fixed length in bytes,
 //! little-endian.
 //!
-//! 1. form (1): 1
+//! 1. version (1): 1
 //! 2. varint: number of records, 1 to 4,096
 //! 3. (8): highest last sequence
 //! 4. varint groups · groups × (kind (1), text cluster, varint records): the scopes, in key order.
@@ -38,18 +38,18 @@
 //!
 //! A time is (1) 0, or 1 before 1970 · varint seconds · varint nanoseconds.
 
-mod bytes;
-mod choose;
+mod byte_reader;
 mod chunk;
 mod column;
 mod edit;
 mod encode;
 mod find;
 mod fold;
-mod meaning;
-mod number;
-mod parts;
-mod rows;
+mod form_choice;
+mod indexed_fields;
+mod number_column;
+mod row_access;
+mod sections;
 mod splice;
 mod template;
 #[cfg(test)]
@@ -57,15 +57,15 @@ mod tests;
 
 use crate::model::Record;
 
-pub use bytes::Malformed;
-pub(crate) use bytes::{Reader, common_length, put_text, put_varint};
-pub use chunk::{Chunk, History};
-pub use edit::Edit;
+pub use byte_reader::DecodeError;
+pub(crate) use byte_reader::{ByteReader, common_length, put_text, put_varint};
+pub use chunk::{Chunk, RecordHistory};
+pub use edit::RowEdit;
 pub use fold::fold;
-pub use meaning::Meaning;
+pub use indexed_fields::IndexedFields;
 
-/// Form that this version writes and reads.
-const FORM: u8 = 1;
+/// Format version of chunks.
+const FORMAT_VERSION: u8 = 1;
 
 /// Length of the checksum in bytes.
 const CHECKSUM_LENGTH: usize = 4;
@@ -108,7 +108,7 @@ const TEMPLATES_MAX: usize = 255;
 mod flag {
     pub(super) const GOOD_VALUE: u64 = 1;
     pub(super) const REJECTION: u64 = 2;
-    /// Mask of the bits that say what is known of the record's [`super::Meaning`].
+    /// Mask of the bits that say what is known of the record's [`super::IndexedFields`].
     pub(super) const MEANING: u64 = 12;
     pub(super) const UNKNOWN: u64 = 0;
     pub(super) const NOTHING: u64 = 4;
@@ -121,15 +121,15 @@ mod flag {
 /// record.
 ///
 /// [`Chunk::meaning`] of a record comes from its object. Without an object it is unknown, and the
-/// reader of the chunk has to decode the value. [`build_noted`] and [`fold()`] keep a known
+/// reader of the chunk has to decode the value. [`build_with_fields`] and [`fold()`] keep a known
 /// meaning.
 pub fn build<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Chunk> {
-    build_noted(records.into_iter().map(|record| (record, Meaning::of(record))))
+    build_with_fields(records.into_iter().map(|record| (record, IndexedFields::from_record(record))))
 }
 
 /// Packs records as [`build`] does, with a given meaning for each.
-pub fn build_noted<'a>(records: impl IntoIterator<Item = (&'a Record, Meaning)>) -> Vec<Chunk> {
-    let records: Vec<(&Record, Meaning)> = records.into_iter().collect();
+pub fn build_with_fields<'a>(records: impl IntoIterator<Item = (&'a Record, IndexedFields)>) -> Vec<Chunk> {
+    let records: Vec<(&Record, IndexedFields)> = records.into_iter().collect();
     debug_assert!(records.windows(2).all(|pair| pair[0].0.key < pair[1].0.key), "records must be in key order");
     let (mut chunks, mut rest) = (Vec::new(), records.as_slice());
     while !rest.is_empty() {
@@ -140,18 +140,18 @@ pub fn build_noted<'a>(records: impl IntoIterator<Item = (&'a Record, Meaning)>)
     chunks
 }
 
-/// Applies edits to a chunk without decoding every row. They must be sorted by [`Edit::order`],
+/// Applies edits to a chunk without decoding every row. They must be sorted by [`RowEdit::order`],
 /// then by key, with at most one per key. Returns `None` if the chunk should be packed from its
 /// records instead: if too much of it changes, if it would become too large, and once in sixteen
 /// edits, which keeps it about as short as a freshly packed one.
 #[must_use]
-pub fn edit(chunk: &Chunk, edits: &[Edit<'_>]) -> Option<Chunk> {
+pub fn edit(chunk: &Chunk, edits: &[RowEdit<'_>]) -> Option<Chunk> {
     edit::edited(chunk, edits)
 }
 
 /// Returns the number of records for the next chunk.
-fn piece_length(records: &[(&Record, Meaning)]) -> usize {
-    let length = |(record, _): &(&Record, Meaning)| {
+fn piece_length(records: &[(&Record, IndexedFields)]) -> usize {
+    let length = |(record, _): &(&Record, IndexedFields)| {
         record.key.name.len() + record.value.len() + record.good_value.as_ref().map_or(0, |value| value.len())
     };
     if records.len() <= RECORDS_JOINED_MAX && records.iter().map(length).sum::<usize>() <= RAW_LENGTH_JOINED_MAX {
@@ -166,7 +166,7 @@ fn piece_length(records: &[(&Record, Meaning)]) -> usize {
 }
 
 /// Packs records into one chunk. Halves them until each chunk is short enough.
-fn pack(records: &[(&Record, Meaning)], chunks: &mut Vec<Chunk>) {
+fn pack(records: &[(&Record, IndexedFields)], chunks: &mut Vec<Chunk>) {
     let bytes = encode::encode(records);
     if bytes.len() >= STORED_LENGTH_MAX && records.len() > 1 {
         let (left, right) = records.split_at(records.len() / 2);

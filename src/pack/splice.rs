@@ -1,24 +1,24 @@
 //! A column with rows inserted, replaced or removed, in its current form.
 //!
 //! Unchanged rows are copied without inspecting each value. If the form no longer fits, the edit
-//! chooses another (`choose`).
+//! chooses another (`form_choice`).
 
 use std::ops::Range;
 
-use super::bytes::{common_length, put_fixed, put_text, put_varint, width_of};
-use super::choose::{ROWS_PER_EXCEPTION, TextMap, put_texts, split_parts};
+use super::byte_reader::{common_length, put_fixed, put_text, put_varint, width_of};
 use super::column::{
-    CONSTANT, Column, DECIMAL, Form, IPV4, NAME, NAME_HEAD, NAME_TAIL, SAME, SPLIT, TABLE, TEXTS, Table, Texts, UUID, name_head, name_tail,
-    parse_decimal, parse_ipv4, parse_uuid,
+    CONSTANT, Column, ColumnForm, DECIMAL, IPV4, NAME, NAME_HEAD, NAME_TAIL, SAME, SPLIT, TABLE, TEXTS, TextList, TextTable, UUID,
+    name_head, name_tail, parse_decimal, parse_ipv4, parse_uuid,
 };
-use super::number::{Numbers, put_numbers};
+use super::form_choice::{ROWS_PER_EXCEPTION, TextMap, put_texts, split_parts};
+use super::number_column::{NumberColumn, put_numbers};
 
 /// Minimum number of new values for the check whether they repeat.
 const REPEATS_MIN: usize = 8;
 
 /// A part of a new column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum SplicePart {
     /// Rows of the old column.
     Kept(Range<usize>),
     /// A new value, as an index into the new values.
@@ -26,8 +26,8 @@ pub(super) enum Piece {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Plan {
-    pieces: Vec<Piece>,
+pub(super) struct SplicePlan {
+    pieces: Vec<SplicePart>,
     count: usize,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Plan {
 pub(super) struct Splice<'s, 'a> {
     /// Bytes of the old chunk.
     pub(super) bytes: &'a [u8],
-    pub(super) plan: &'s Plan,
+    pub(super) plan: &'s SplicePlan,
     pub(super) values: &'s [&'a [u8]],
     /// Name in the key of each new value. Empty if the column does not depend on names.
     pub(super) names: &'s [&'a [u8]],
@@ -44,7 +44,7 @@ pub(super) struct Splice<'s, 'a> {
 /// Rows that do not fit the form, with their values.
 type Exceptions<'a> = Vec<(usize, &'a [u8])>;
 
-impl Plan {
+impl SplicePlan {
     /// Appends rows of the old column.
     pub(super) fn keep(&mut self, rows: Range<usize>) {
         if rows.is_empty() {
@@ -52,33 +52,33 @@ impl Plan {
         }
         self.count += rows.len();
         match self.pieces.last_mut() {
-            Some(Piece::Kept(last)) if last.end == rows.start => last.end = rows.end,
-            Some(_) | None => self.pieces.push(Piece::Kept(rows)),
+            Some(SplicePart::Kept(last)) if last.end == rows.start => last.end = rows.end,
+            Some(_) | None => self.pieces.push(SplicePart::Kept(rows)),
         }
     }
 
     /// Appends a new row.
     pub(super) fn add(&mut self, new: usize) {
         self.count += 1;
-        self.pieces.push(Piece::New(new));
+        self.pieces.push(SplicePart::New(new));
     }
 
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    pub(super) fn pieces(&self) -> &[Piece] {
+    pub(super) fn pieces(&self) -> &[SplicePart] {
         &self.pieces
     }
 
     /// Returns the new rows of a column of numbers, which had `rows` rows before.
-    pub(super) fn numbers(&self, bytes: &[u8], old: Numbers, rows: usize, new: impl Fn(usize) -> u64) -> Vec<u64> {
+    pub(super) fn numbers(&self, bytes: &[u8], old: NumberColumn, rows: usize, new: impl Fn(usize) -> u64) -> Vec<u64> {
         let old = old.all(bytes, rows);
         let mut numbers = Vec::with_capacity(self.count);
         for piece in &self.pieces {
             match piece {
-                Piece::Kept(rows) => numbers.extend_from_slice(&old[rows.clone()]),
-                Piece::New(at) => numbers.push(new(*at)),
+                SplicePart::Kept(rows) => numbers.extend_from_slice(&old[rows.clone()]),
+                SplicePart::New(at) => numbers.push(new(*at)),
             }
         }
         numbers
@@ -108,40 +108,40 @@ impl<'a> Splice<'_, 'a> {
         let value = |new: usize| self.values[new];
         let name = |new: usize| self.names.get(new).copied();
         Some(match old.form {
-            Form::Constant(span) => {
-                let text = span.of(self.bytes);
+            ColumnForm::Constant(span) => {
+                let text = span.slice(self.bytes);
                 let exceptions = self.put_bare(out, CONSTANT, old, |new| value(new) == text)?;
                 put_text(out, text);
                 exceptions
             }
-            Form::Name => self.put_bare(out, NAME, old, |new| name(new) == Some(value(new)))?,
-            Form::NameHead => self.put_bare(out, NAME_HEAD, old, |new| name(new).and_then(name_head) == Some(value(new)))?,
-            Form::NameTail => self.put_bare(out, NAME_TAIL, old, |new| name(new).and_then(name_tail) == Some(value(new)))?,
-            Form::Same(column) => {
+            ColumnForm::Name => self.put_bare(out, NAME, old, |new| name(new) == Some(value(new)))?,
+            ColumnForm::NameHead => self.put_bare(out, NAME_HEAD, old, |new| name(new).and_then(name_head) == Some(value(new)))?,
+            ColumnForm::NameTail => self.put_bare(out, NAME_TAIL, old, |new| name(new).and_then(name_tail) == Some(value(new)))?,
+            ColumnForm::Same(column) => {
                 let exceptions = self.put_bare(out, SAME, old, |new| value(new) == earlier(column as usize, new))?;
                 put_varint(out, u64::from(column));
                 exceptions
             }
-            Form::Decimal(numbers) => self.put_decimal(out, old, numbers, rows)?,
-            Form::Ipv4(start) => {
+            ColumnForm::Decimal(numbers) => self.put_decimal(out, old, numbers, rows)?,
+            ColumnForm::Ipv4(start) => {
                 self.put_arrays(out, (IPV4, start), old, |value| parse_ipv4(value).map(|ip| ip.to_bits().to_le_bytes()))?
             }
-            Form::Uuid(start) => self.put_arrays(out, (UUID, start), old, parse_uuid)?,
-            Form::Table(table) => {
+            ColumnForm::Uuid(start) => self.put_arrays(out, (UUID, start), old, parse_uuid)?,
+            ColumnForm::Table(table) => {
                 out.push(TABLE);
                 // with more distinct texts, another form is shorter
                 let distinct = self.put_table(out, table, value);
                 (distinct * 2 <= self.plan.count).then(Vec::new)?
             }
-            Form::Split(..) | Form::Texts(_) if self.repeats() => return None,
-            Form::Split(heads, tails) => {
+            ColumnForm::Split(..) | ColumnForm::Texts(_) if self.repeats() => return None,
+            ColumnForm::Split(heads, tails) => {
                 let parts = |new| split_parts(value(new)).unwrap_or_default();
                 let exceptions = self.put_bare(out, SPLIT, old, |new| split_parts(value(new)).is_some())?;
                 self.put_table(out, heads, |new| parts(new).0);
                 self.put_texts(out, tails, |new| parts(new).1);
                 exceptions
             }
-            Form::Texts(texts) => {
+            ColumnForm::Texts(texts) => {
                 out.push(TEXTS);
                 self.put_texts(out, texts, value);
                 Vec::new()
@@ -162,12 +162,12 @@ impl<'a> Splice<'_, 'a> {
         let (mut row, mut found) = (0, Vec::new());
         for piece in &self.plan.pieces {
             match piece {
-                Piece::Kept(rows) => {
+                SplicePart::Kept(rows) => {
                     let within = old.exceptions_in(rows.clone());
-                    found.extend(within.iter().map(|(at, span)| (row + *at as usize - rows.start, span.of(self.bytes))));
+                    found.extend(within.iter().map(|(at, span)| (row + *at as usize - rows.start, span.slice(self.bytes))));
                     row += rows.len();
                 }
-                Piece::New(new) => {
+                SplicePart::New(new) => {
                     if !fits(*new) {
                         found.push((row, self.values[*new]));
                     }
@@ -185,7 +185,7 @@ impl<'a> Splice<'_, 'a> {
         Some(exceptions)
     }
 
-    fn put_decimal(&self, out: &mut Vec<u8>, old: &Column, numbers: Numbers, rows: usize) -> Option<Exceptions<'a>> {
+    fn put_decimal(&self, out: &mut Vec<u8>, old: &Column, numbers: NumberColumn, rows: usize) -> Option<Exceptions<'a>> {
         let parsed: Vec<Option<u64>> = self.values.iter().map(|value| parse_decimal(value)).collect();
         let exceptions = self.put_bare(out, DECIMAL, old, |new| parsed[new].is_some())?;
         // the filler is one of the values, so that it does not widen the column
@@ -207,8 +207,8 @@ impl<'a> Splice<'_, 'a> {
         let old = self.bytes.get(start as usize..).unwrap_or_default();
         for piece in &self.plan.pieces {
             match piece {
-                Piece::Kept(rows) => out.extend_from_slice(&old[rows.start * LENGTH..rows.end * LENGTH]),
-                Piece::New(new) => out.extend_from_slice(&parsed[*new].unwrap_or([0; LENGTH])),
+                SplicePart::Kept(rows) => out.extend_from_slice(&old[rows.start * LENGTH..rows.end * LENGTH]),
+                SplicePart::New(new) => out.extend_from_slice(&parsed[*new].unwrap_or([0; LENGTH])),
             }
         }
         Some(exceptions)
@@ -216,8 +216,8 @@ impl<'a> Splice<'_, 'a> {
 
     /// Appends the texts that are still used, the new texts, and the index of each row. Returns the
     /// number of texts.
-    fn put_table(&self, out: &mut Vec<u8>, table: Table, part: impl Fn(usize) -> &'a [u8]) -> usize {
-        let (texts, prefix) = (table.texts, table.texts.prefix.of(self.bytes));
+    fn put_table(&self, out: &mut Vec<u8>, table: TextTable, part: impl Fn(usize) -> &'a [u8]) -> usize {
+        let (texts, prefix) = (table.texts, table.texts.prefix.slice(self.bytes));
         let ends = texts.all_ends(self.bytes);
         let own = |entry: usize| texts.between(self.bytes, &ends, entry..entry + 1);
         let known: TextMap<'_, usize> =
@@ -235,8 +235,10 @@ impl<'a> Splice<'_, 'a> {
         };
         for piece in &self.plan.pieces {
             match piece {
-                Piece::Kept(kept) => rows.extend(kept.clone().map(|row| use_known(table.entry(self.bytes, row), &mut bytes, &mut lengths))),
-                Piece::New(new) => {
+                SplicePart::Kept(kept) => {
+                    rows.extend(kept.clone().map(|row| use_known(table.entry(self.bytes, row), &mut bytes, &mut lengths)))
+                }
+                SplicePart::New(new) => {
                     let text = part(*new);
                     let entry = text.strip_prefix(prefix).and_then(|own| known.get(own));
                     rows.push(match entry {
@@ -257,9 +259,9 @@ impl<'a> Splice<'_, 'a> {
         lengths.len()
     }
 
-    fn put_texts(&self, out: &mut Vec<u8>, texts: Texts, part: impl Fn(usize) -> &'a [u8]) {
-        let (prefix, ends) = (texts.prefix.of(self.bytes), texts.all_ends(self.bytes));
-        let new = |piece: &Piece| if let Piece::New(new) = piece { Some(part(*new)) } else { None };
+    fn put_texts(&self, out: &mut Vec<u8>, texts: TextList, part: impl Fn(usize) -> &'a [u8]) {
+        let (prefix, ends) = (texts.prefix.slice(self.bytes), texts.all_ends(self.bytes));
+        let new = |piece: &SplicePart| if let SplicePart::New(new) = piece { Some(part(*new)) } else { None };
         let shared = self.plan.pieces.iter().filter_map(new).fold(prefix, |prefix, text| &prefix[..common_length(prefix, text)]);
         // the part of the old prefix that is no longer shared precedes each old text
         let before = &prefix[shared.len()..];
@@ -268,8 +270,8 @@ impl<'a> Splice<'_, 'a> {
             .pieces
             .iter()
             .map(|piece| match piece {
-                Piece::Kept(rows) => (ends[rows.end] - ends[rows.start]) as usize + rows.len() * before.len(),
-                Piece::New(new) => part(*new).len() - shared.len(),
+                SplicePart::Kept(rows) => (ends[rows.end] - ends[rows.start]) as usize + rows.len() * before.len(),
+                SplicePart::New(new) => part(*new).len() - shared.len(),
             })
             .sum();
         put_varint(out, self.plan.count as u64);
@@ -279,14 +281,14 @@ impl<'a> Splice<'_, 'a> {
         let mut end = 0;
         for piece in &self.plan.pieces {
             match piece {
-                Piece::Kept(rows) => {
+                SplicePart::Kept(rows) => {
                     let start = end;
                     for (at, row) in rows.clone().enumerate() {
                         end = start + (ends[row + 1] - ends[rows.start]) as usize + (at + 1) * before.len();
                         put_fixed(out, end as u64, width);
                     }
                 }
-                Piece::New(new) => {
+                SplicePart::New(new) => {
                     end += part(*new).len() - shared.len();
                     put_fixed(out, end as u64, width);
                 }
@@ -294,12 +296,12 @@ impl<'a> Splice<'_, 'a> {
         }
         for piece in &self.plan.pieces {
             match piece {
-                Piece::Kept(rows) if before.is_empty() => out.extend_from_slice(texts.between(self.bytes, &ends, rows.clone())),
-                Piece::Kept(rows) => rows.clone().for_each(|row| {
+                SplicePart::Kept(rows) if before.is_empty() => out.extend_from_slice(texts.between(self.bytes, &ends, rows.clone())),
+                SplicePart::Kept(rows) => rows.clone().for_each(|row| {
                     out.extend_from_slice(before);
                     out.extend_from_slice(texts.between(self.bytes, &ends, row..row + 1));
                 }),
-                Piece::New(new) => out.extend_from_slice(&part(*new)[shared.len()..]),
+                SplicePart::New(new) => out.extend_from_slice(&part(*new)[shared.len()..]),
             }
         }
     }

@@ -13,7 +13,7 @@ use super::compare::{Right, compare};
 use super::target::{MADE, Target, TargetKey};
 use crate::handle::{Follower, LatestChange, NewestChanges, Origin, Reading};
 use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
-use crate::wire::cluster_config::{Reading as Offer, reading_of};
+use crate::wire::cluster_config::{KindPublication, kind_publication};
 use crate::wire::keys::{canary_key, cluster_config_key, watched_prefix};
 use crate::wire::write::cached_cluster_config_value;
 use cilium_kvstore::{DeleteEvent, DeleteWatcher, KvstoreError, keys};
@@ -262,7 +262,7 @@ impl Term {
         let is_live = reading.source(name, Kind::Node).origin == Origin::Live;
         self.write_config(name, cached_cluster_config_value(&config).into(), is_live).await?;
         for kind in Kind::ALL {
-            if reading_of(kind, &config) == Offer::Published {
+            if kind_publication(kind, &config) == KindPublication::Published {
                 self.look_at_kind(name, kind, reading).await?;
             } else {
                 self.look_at_absent_kind(name, kind, reading).await?;

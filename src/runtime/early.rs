@@ -30,7 +30,7 @@ pub(super) struct PartialMirror {
 /// Prepares early answers from the marks of the store. Returns `None` if the start must first
 /// derive something from all entries.
 pub(super) fn prepare(partial: PartialStore, max: MaxConnectedClusters, retention: Retention) -> Option<(PartialMirror, StartPlan)> {
-    let known = &partial.known;
+    let known = &partial.metadata;
     let of_scopes = known.cursors.iter().map(|(scope, _)| &scope.cluster);
     let clusters: BTreeSet<ClusterName> = known.clusters.iter().map(|(name, _)| name).chain(of_scopes).cloned().collect();
     if known.derived != Some(DERIVATION) || !partial.clusters.is_subset(&clusters) {

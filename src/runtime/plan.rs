@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::model::{ClusterName, Epoch, EpochSpan, Sequence};
-use crate::store::Loaded;
+use crate::store::StoreContents;
 use crate::view::View;
 
 /// Maximum number of remembered starts. With one crash a minute they reach back 17 hours;
@@ -68,7 +68,7 @@ impl StartPlan {
     /// The first sequence is the clock in microseconds. No copy of the store that ran before has
     /// used it, because no start announces a million changes per second for long. If the clock is
     /// not ahead of the store, that cannot be known, and the history gets a new name.
-    pub(super) fn new(marks: &Loaded, clusters: BTreeSet<ClusterName>, seed: EpochSeed) -> Self {
+    pub(super) fn new(marks: &StoreContents, clusters: BTreeSet<ClusterName>, seed: EpochSeed) -> Self {
         let stored = marks.sequence_reserved.max(marks.covered);
         let newest_contact = marks.clusters.iter().filter_map(|(_, record)| record.last_contact).max();
         let is_ahead = seed.micros() > stored.0 && newest_contact.is_none_or(|contact| seed.time > contact);
@@ -101,7 +101,7 @@ impl StartPlan {
     }
 
     /// Returns the view without entries: clusters, phases and cursors.
-    pub(super) fn view(&self, marks: &Loaded) -> View {
+    pub(super) fn view(&self, marks: &StoreContents) -> View {
         let mut view = View::starting_at(self.head);
         for (name, record) in &marks.clusters {
             view.restore_cluster(name.clone(), record.clone());
@@ -153,9 +153,9 @@ mod tests {
         EpochSeed { epoch: Epoch(9), time: at(micros), gap: 7 }
     }
 
-    fn marks() -> Loaded {
+    fn marks() -> StoreContents {
         let (epochs, covered) = (vec![span(1, 100, Some(140)), span(2, 200, None)], Sequence(250));
-        Loaded { epochs, covered, sequence_reserved: Sequence(1_000), ..Loaded::default() }
+        StoreContents { epochs, covered, sequence_reserved: Sequence(1_000), ..StoreContents::default() }
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(plan.head.next(), Sequence(5_000));
         assert_eq!(*plan.accepted_epochs(), [span(1, 100, Some(140)), span(2, 200, Some(250))]);
         assert_eq!(plan.stored_epochs(), [span(1, 100, Some(140)), span(2, 200, Some(250)), span(9, 4_999, None)]);
-        let first = StartPlan::new(&Loaded::default(), BTreeSet::new(), seed(5_000));
+        let first = StartPlan::new(&StoreContents::default(), BTreeSet::new(), seed(5_000));
         assert_eq!((first.head.next(), first.accepted_epochs().len()), (Sequence(5_000), 0));
     }
 
@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(*plan.accepted_epochs(), [span(9, 1_007, Some(1_007)), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             assert_eq!(plan.stored_epochs(), [span(9, 1_007, None), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             // and the next start, whose clock is right again, continues this history
-            let marks = Loaded { epochs: plan.stored_epochs(), covered: Sequence(1_020), ..marks() };
+            let marks = StoreContents { epochs: plan.stored_epochs(), covered: Sequence(1_020), ..marks() };
             let next = StartPlan::new(&marks, BTreeSet::new(), seed(5_000));
             assert_eq!((next.head.next(), next.accepted_epochs()[0]), (Sequence(5_000), span(9, 1_007, Some(1_020))));
         }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_clock_behind_the_newest_contact_was_set_back() {
         let record = ClusterRecord { last_contact: Some(at(6_000)), ..ClusterRecord::default() };
-        let marks = Loaded { clusters: vec![(ClusterName::parse("paris").unwrap(), record)], ..marks() };
+        let marks = StoreContents { clusters: vec![(ClusterName::parse("paris").unwrap(), record)], ..marks() };
         let [before, behind] = [5_999, 6_001].map(|clock| StartPlan::new(&marks, BTreeSet::new(), seed(clock)));
         assert_eq!((before.is_new_history, before.head), (true, Sequence(1_007)));
         assert_eq!((behind.is_new_history, behind.head), (false, Sequence(6_000)));

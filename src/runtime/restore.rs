@@ -14,7 +14,7 @@ use crate::commit::{MirrorSnapshot, first_reservation};
 use crate::feed::{Feed, Retention};
 use crate::model::{ClusterId, ClusterName, EntryKey, MaxConnectedClusters, Record, Rejection, Sequence};
 use crate::pack::Chunk;
-use crate::store::{Group, Loaded, Store, StoreError};
+use crate::store::{Group, Store, StoreContents, StoreError};
 use crate::view::{DERIVATION, View};
 use crate::wire::{self, Context};
 
@@ -117,7 +117,7 @@ fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option
 }
 
 /// Returns every cluster that the store has entries or marks of.
-fn known_clusters(loaded: &Loaded) -> BTreeSet<ClusterName> {
+fn known_clusters(loaded: &StoreContents) -> BTreeSet<ClusterName> {
     let mut known: BTreeSet<ClusterName> =
         loaded.clusters.iter().map(|(name, _)| name).chain(loaded.cursors.iter().map(|(scope, _)| &scope.cluster)).cloned().collect();
     let is_live = |chunk: &Chunk, row: usize| loaded.changed.get(&chunk.key(row)).is_none_or(Option::is_some);
@@ -136,7 +136,7 @@ fn known_clusters(loaded: &Loaded) -> BTreeSet<ClusterName> {
     known
 }
 
-fn publish(loaded: Loaded, plan: &StartPlan, retention: Retention) -> MirrorSnapshot {
+fn publish(loaded: StoreContents, plan: &StartPlan, retention: Retention) -> MirrorSnapshot {
     let mut view = plan.view(&loaded);
     view.restore_chunks(loaded.chunks);
     restore_changed(&mut view, loaded.changed);
@@ -166,7 +166,7 @@ pub(super) struct RecordDecoder {
 }
 
 impl RecordDecoder {
-    pub(super) fn new(loaded: &Loaded, max: MaxConnectedClusters) -> Self {
+    pub(super) fn new(loaded: &StoreContents, max: MaxConnectedClusters) -> Self {
         let ids = loaded.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.config.as_ref()?.id)));
         Self { ids: ids.collect(), max }
     }

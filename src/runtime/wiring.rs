@@ -18,7 +18,7 @@ use crate::feed::Retention;
 use crate::handle::{ClientFileLocation, DiskBytes, EarlyLookup, StoreReport};
 use crate::model::MaxConnectedClusters;
 use crate::server::{ConnectionLimits, TlsFiles};
-use crate::store::{Opened, PartialStore, Store, StoreError, disk_bytes as measure};
+use crate::store::{OpenReport, PartialStore, Store, StoreError, disk_usage_by_class as measure};
 use cilium_kvstore::ClientOptions;
 
 /// Time without changes before the config directory is read. The kubelet swaps a Secret within
@@ -97,7 +97,7 @@ pub(super) fn retention(settings: &Settings) -> Retention {
 }
 
 /// Logs what was lost when the store was opened, and the location of a store that was set aside.
-pub(super) fn log_losses(opened: &Opened) {
+pub(super) fn log_losses(opened: &OpenReport) {
     if let Some(set_aside) = &opened.set_aside {
         let (path, reason) = (set_aside.path.display(), &set_aside.reason);
         tracing::error!(%path, reason, "the store cannot be used: it was set aside, and meshkeep reads everything from the remote clusters again");
@@ -107,7 +107,7 @@ pub(super) fn log_losses(opened: &Opened) {
     }
 }
 
-pub(super) fn store_report(opened: &Opened) -> StoreReport {
+pub(super) fn store_report(opened: &OpenReport) -> StoreReport {
     let set_aside = opened.set_aside.as_ref().map(|set_aside| (set_aside.path.display().to_string(), set_aside.reason.clone()));
     let aside = set_aside.iter().map(|(path, reason)| format!("all of it was set aside in {path}: {reason}"));
     let losses = aside.chain(opened.losses.iter().cloned()).collect();
@@ -154,7 +154,7 @@ impl StoreOpenOptions {
             early_plan = start;
             early.send_replace(mirror.map(|mirror| Arc::new(mirror) as Arc<dyn EarlyLookup>));
         };
-        let (store, opened) = Store::open_offering(&directory, wait, &mut offer)?;
+        let (store, opened) = Store::open_with_early_lookups(&directory, wait, &mut offer)?;
         Ok(OpenedStore { store, opened, early_plan, early })
     }
 }

@@ -1,4 +1,4 @@
-//! What the data directory takes of the disk, by class of files (docs/develop/store.md has them).
+//! Disk space that the data directory uses, by class of files (docs/develop/store.md).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,20 +6,20 @@ use std::path::Path;
 
 use super::ENGINE_DIRECTORY;
 
-/// The unit of [`MetadataExt::blocks`], in bytes (stat(2)).
+/// Unit of [`MetadataExt::blocks`], in bytes (stat(2)).
 const BLOCK_BYTES: u64 = 512;
 
-/// The classes, in the order of what they take.
+/// Classes of files. The order is that of the metric.
 const CLASSES: [&str; 4] = ["store", "log", "setAside", "other"];
 
-/// The bytes of each class; what cannot be looked at counts for nothing. Blocks.
+/// Returns the allocated bytes of each class. Files that cannot be read count as 0.
 #[must_use]
-pub fn disk_bytes(directory: &Path) -> Vec<(&'static str, u64)> {
+pub fn disk_usage_by_class(directory: &Path) -> Vec<(&'static str, u64)> {
     let mut bytes = CLASSES.map(|class| (class, 0));
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let class = class_of(&entry.file_name().to_string_lossy());
         if let Some((_, sum)) = bytes.iter_mut().find(|(name, _)| *name == class) {
-            *sum += bytes_of(&entry.path());
+            *sum += disk_usage_of(&entry.path());
         }
     }
     bytes.to_vec()
@@ -29,17 +29,20 @@ fn class_of(name: &str) -> &'static str {
     match name {
         ENGINE_DIRECTORY => "store",
         super::log::files::LOG_DIRECTORY => "log",
-        _ if name.starts_with(super::directory::set_aside::SET_ASIDE) => "setAside",
+        _ if name.starts_with(super::directory::set_aside::SET_ASIDE_PREFIX) => "setAside",
         _ => "other",
     }
 }
 
-/// What a file takes, or all below a directory; no link is followed. The layout is two directories deep. What cannot be looked at, as sled removes big
-/// pages' files at any time, counts for nothing.
-pub(super) fn bytes_of(path: &Path) -> u64 {
+/// Returns the allocated bytes of a file, or of everything below a directory. Does not follow
+/// links.
+///
+/// The layout is two directories deep. A file that cannot be read counts as 0: sled may remove its
+/// files at any time.
+pub(super) fn disk_usage_of(path: &Path) -> u64 {
     let Ok(data) = fs::symlink_metadata(path) else { return 0 };
     let below =
-        if data.is_dir() { fs::read_dir(path).into_iter().flatten().flatten().map(|entry| bytes_of(&entry.path())).sum() } else { 0 };
+        if data.is_dir() { fs::read_dir(path).into_iter().flatten().flatten().map(|entry| disk_usage_of(&entry.path())).sum() } else { 0 };
     data.blocks() * BLOCK_BYTES + below
 }
 
@@ -48,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_told_by_class() {
+    fn disk_usage_is_reported_by_class() {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, length: usize| {
             let path = directory.path().join(name);
@@ -58,8 +61,9 @@ mod tests {
         write("store/db", 1 << 20);
         write("set-aside-damaged-1/db", 2 << 20);
         write("reserve", 4 << 20);
-        let bytes: Vec<(&str, u64)> = disk_bytes(directory.path()).into_iter().map(|(class, bytes)| (class, bytes >> 20)).collect();
+        let bytes: Vec<(&str, u64)> =
+            disk_usage_by_class(directory.path()).into_iter().map(|(class, bytes)| (class, bytes >> 20)).collect();
         assert_eq!(bytes, [("store", 1), ("log", 0), ("setAside", 2), ("other", 4)]);
-        assert_eq!(disk_bytes(&directory.path().join("none")).iter().map(|(_, bytes)| bytes).sum::<u64>(), 0);
+        assert_eq!(disk_usage_by_class(&directory.path().join("none")).iter().map(|(_, bytes)| bytes).sum::<u64>(), 0);
     }
 }

@@ -1,96 +1,100 @@
-//! What can go wrong with the store, in words for the operator.
+//! Errors of the store, with texts for the operator.
 //!
-//! Owns: the errors of this room. Deliberately lacks: damage that the store repairs by itself, which is reported in `Opened` and `Loaded`.
+//! Damage that the store repairs itself is not an error. `OpenReport` and `StoreContents` report
+//! it.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why the store cannot be opened, read or written.
+/// Error of opening, reading or writing the store.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// Another living process uses the directory. Nothing in it was touched.
+    /// Another process uses the data directory. Nothing in it was changed.
     #[error("the data directory {directory} is in use by {holder}: stop that process or choose another directory", directory = directory.display())]
     Locked {
         /// The data directory.
         directory: PathBuf,
-        /// The process id and command line of the holder, as it wrote them.
+        /// Process id and command line, which the other process wrote into the lock file.
         holder: String,
     },
-    /// The directory cannot be created or written: missing rights, a read-only or full file system.
+    /// The directory cannot be created or written: missing permissions, or a read-only or full file
+    /// system.
     #[error("the data directory {directory} cannot be written: {cause}", directory = directory.display())]
     NotWritable {
         /// The data directory.
         directory: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         cause: io::Error,
     },
-    /// Something that is not meshkeep's has the place of a file of its own. It is left as it is.
+    /// A link, FIFO or directory has the name of one of meshkeep's files. It was not changed.
     #[error("{path} is {found}, which meshkeep does not follow or overwrite: remove it, or choose another --data-dir", path = path.display())]
     Foreign {
-        /// The entry.
+        /// Path of the foreign entry.
         path: PathBuf,
-        /// Its type, in words.
+        /// Type of the entry, human-readable.
         found: &'static str,
     },
-    /// Nothing was ever stored there. Only looking at a store says so: a start makes one.
+    /// The directory has no store. Only an inspection reports this; a start creates a store.
     #[error("{directory} contains no store: meshkeep has never run with this --data-dir", directory = directory.display())]
     Nothing {
         /// The data directory.
         directory: PathBuf,
     },
-    /// The engine has taken nothing for so long that the log has reached its bound.
+    /// The engine has failed for so long that the log has reached its size limit.
     #[error("the log in {directory} has reached its limit because the engine does not accept writes: {cause}", directory = directory.display())]
     LogFull {
         /// The data directory.
         directory: PathBuf,
-        /// What the engine said last.
+        /// Last error of the engine.
         cause: String,
     },
-    /// The engine failed. After such an error [`super::Store::apply`] opens it anew and may be tried again.
+    /// The engine failed. [`super::Store::apply`] reopens it and may be called again.
     #[error("the store in {directory} failed: {cause}", directory = directory.display())]
     Engine {
-        /// The directory of the engine's files.
+        /// Directory of the engine's files.
         directory: PathBuf,
-        /// What the engine says.
+        /// Error of the engine.
         cause: EngineError,
     },
 }
 
-/// What the engine says, without its own types.
+/// Error of the engine, without sled's types.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// A handle of this process or another program has the engine's files open.
     #[error("another process has its files open: {0}")]
     Busy(String),
-    /// The system refused a read or a write.
+    /// The operating system failed to read or write.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The system refused to read, write or sync the log.
+    /// The operating system failed to read, write or sync the log.
     #[error("its log cannot be written: {0}")]
     Log(io::Error),
-    /// The files do not hold what the engine expects.
+    /// The files do not have the expected content.
     #[error("its files are damaged: {0}")]
     Damaged(String),
-    /// A value is longer than the engine keeps safely. A bug: values are cut before.
+    /// The value is longer than the engine can store safely. This is a bug, because objects are
+    /// split before they are written.
     #[error("the value for slot {slot} has {length} bytes, which is too many")]
     Oversized {
-        /// The slot.
+        /// Name of the slot.
         slot: String,
-        /// How long the value is, in bytes.
+        /// Length of the value, in bytes.
         length: usize,
     },
     /// The engine panicked.
     #[error("the engine panicked: {0}")]
     Panicked(String),
-    /// The files on disk are older than what was applied: they were replaced or lost under the running process.
+    /// The files on disk are older than the applied groups: they were replaced or lost while the
+    /// process ran.
     #[error("its files were replaced while in use: restart meshkeep to read them")]
     Replaced,
 }
 
 impl StoreError {
-    /// Whether there is no room, which may pass.
+    /// Returns whether the disk is full, which may pass.
     pub(super) fn is_full(&self) -> bool {
         match self {
             Self::NotWritable { cause, .. } | Self::Engine { cause: EngineError::Io(cause) | EngineError::Log(cause), .. } => {
@@ -101,12 +105,13 @@ impl StoreError {
     }
 }
 
-/// Whether there is no room, for us or for anybody.
+/// Returns whether a file system, quota or file size limit is reached.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
-/// Whether the process has no file descriptors or memory left, which says nothing of what it wanted to read.
+/// Returns whether the process ran out of file descriptors or memory, or was interrupted. The error
+/// then means nothing for the file.
 pub(super) fn is_exhausted(error: &io::Error) -> bool {
     /// `ENFILE` and `EMFILE`: no file descriptors left.
     const DESCRIPTORS_EXHAUSTED: [i32; 2] = [23, 24];
@@ -115,7 +120,8 @@ pub(super) fn is_exhausted(error: &io::Error) -> bool {
 }
 
 impl EngineError {
-    /// Whether the machine is the reason and not the files, so that they must be left where they are.
+    /// Returns whether the cause is the machine and not the files. The files must then stay where
+    /// they are.
     pub(super) fn is_environment(&self) -> bool {
         match self {
             Self::Busy(_) | Self::Replaced | Self::Oversized { .. } | Self::Log(_) => true,

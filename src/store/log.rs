@@ -1,141 +1,146 @@
-//! The log: every group of changes, in the order in which they came, until the chunks have all of it.
+//! The write-ahead log: every group of changes in order, until the chunks contain it.
 //!
-//! Owns: the numbers of groups, the files `log/<number>`, and when one is begun, synced, cut off and removed. A group is written plainly before
-//! anybody hears of it, which survives a kill; each 25 to 40 ms what was written is synced, which survives a power cut. Only then the chunks take
-//! it in, for entries and the cursors that claim them are in different chunks. Receives: groups from the one writer, and what they are together
-//! from the thread that stores. Deliberately lacks: what a start believes (`slot_scan`), and what changes mean.
+//! The committer appends each group before any reader sees it, so the group survives a kill. The
+//! storing thread syncs the log every 25 to 40 ms, and then the group survives a power cut. Only
+//! synced groups are added to the chunks, because an entry and the cursor that covers it are in
+//! different chunks.
 //!
-//! A frame has the groups from one number to another, so what could not be written comes as one frame once that works. A write or sync that fails
-//! ends the file: it is cut to what is synced, and another goes on from there. Reading and bytes are in `frames`.
+//! A frame contains consecutive groups. If a write or sync fails, the file is truncated to its
+//! synced length, and the groups after it are written later as one frame into a new file. `frames`
+//! has the bytes, `recovered_log` decides which of them a start uses.
 
 pub(super) mod files;
 pub(super) mod frames;
-pub(super) mod run;
+pub(super) mod recovered_log;
 pub(super) mod synced_mark;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::files::{Files, LogFileInfo};
+use self::files::{LogFileInfo, LogFiles};
 use self::frames::FileHead;
-use self::run::Run;
+use self::recovered_log::RecoveredLog;
 use self::synced_mark::SyncedMark;
-use super::encoding::group::{Changes, Group};
+use super::encoding::group::{Group, KeyChanges};
 use crate::instruments::{LogLimiter, LogPermit};
 use crate::model::Epoch;
 
-/// A file that is larger is followed by another, so that it can go: a few seconds at the highest rate of the plan, in bytes.
+/// Size above which the next group begins a new file, in bytes. Old files can then be removed. A
+/// file is full after a few seconds at the highest planned rate.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// While the engine takes nothing, the log grows to this, in bytes: what a disk has for it, and some minutes at the highest rate. Then nothing is
-/// written until the engine takes changes again.
+/// Maximum size of all files while the engine accepts no changes, in bytes. It lasts some minutes
+/// at the highest rate. Above it, nothing is written until the engine accepts changes again.
 const TOTAL_BYTES_MAX: u64 = 256 << 20;
 
-/// Why the log could not be written, as far as it was told lately.
-static UNWRITTEN: LogLimiter = LogLimiter::new();
+/// Recently logged failures to write the log.
+static WRITE_FAILURES: LogLimiter = LogLimiter::new();
 
-/// The log of an open store. Shared by the writer, which appends, and the thread that stores, which does everything else.
+/// The log of an open store. The committer appends to it, and the storing thread does everything
+/// else.
 #[derive(Debug)]
-pub struct Log {
-    files: Arc<dyn Files>,
-    state: Mutex<State>,
-    /// Whether the newest group could not be written at once.
+pub struct WriteAheadLog {
+    files: Arc<dyn LogFiles>,
+    state: Mutex<LogState>,
+    /// True if the newest group could not be written at once.
     failing: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogState {
     id: u64,
-    /// Of the start; drawn here where none was said.
+    /// Epoch of this start, or a random one if none was set.
     epoch: Option<Epoch>,
-    /// Whether there is a store that the log belongs to. Until then groups only get their numbers.
-    open: bool,
-    /// The number of the newest group.
-    given: u64,
-    /// Up to this group everything is in the files,
-    written: u64,
-    /// and up to this one it survives a power cut.
-    synced: u64,
-    /// Up to this one the chunks have it.
-    folded: u64,
-    /// Oldest first.
-    pieces: Vec<LogFileInfo>,
-    /// Whether the last of them takes more.
-    is_writing: bool,
-    /// How often something was cut off.
-    cut_count: u64,
-    /// Whether all files that were begun outlive a power cut.
-    directory_synced: bool,
+    /// False until a store exists. Until then, groups only get their numbers.
+    is_open: bool,
+    /// Number of the newest group.
+    newest_group: u64,
+    /// Last group that is completely in the files.
+    written_group: u64,
+    /// Last group that survives a power cut.
+    synced_group: u64,
+    /// Last group that is in all chunks.
+    folded_group: u64,
+    /// Files, oldest first.
+    log_files: Vec<LogFileInfo>,
+    /// True if the next group can be appended to the newest file.
+    can_append: bool,
+    /// Number of truncations after errors.
+    truncation_count: u64,
+    /// True if the directory was synced after the newest file was created.
+    is_directory_synced: bool,
     next_file: u64,
 }
 
-impl Log {
-    /// The log of a store that there is no room for yet.
-    pub(super) fn closed(files: Arc<dyn Files>) -> Self {
+impl WriteAheadLog {
+    /// Creates the log of a store that does not exist yet.
+    pub(super) fn new_closed(files: Arc<dyn LogFiles>) -> Self {
         Self { files, state: Mutex::default(), failing: AtomicBool::new(false) }
     }
 
-    /// Writes to other files from now on, which have what these have.
+    /// Replaces the files by others with the same content.
     #[cfg(test)]
-    pub(super) fn over(&mut self, files: Arc<dyn Files>) {
+    pub(super) fn replace_files(&mut self, files: Arc<dyn LogFiles>) {
         self.files = files;
     }
 
-    /// Goes on behind what a start has found, which is synced.
-    pub(super) fn open(&self, run: &Run) {
+    /// Continues after the groups that a start has recovered. They are synced.
+    pub(super) fn open(&self, recovered: &RecoveredLog) {
         let mut state = self.state();
-        // groups that came while there was no store have their numbers
-        state.given = state.given.max(run.last);
-        (state.id, state.open, state.written, state.synced, state.folded) = (run.id, true, run.last, run.last, run.folded);
-        (state.pieces, state.next_file, state.directory_synced) = (run.pieces.clone(), run.next_file, true);
+        // groups that came before there was a store already have numbers
+        state.newest_group = state.newest_group.max(recovered.last_group);
+        (state.id, state.is_open, state.written_group, state.synced_group, state.folded_group) =
+            (recovered.id, true, recovered.last_group, recovered.last_group, recovered.folded_group);
+        (state.log_files, state.next_file, state.is_directory_synced) = (recovered.log_files.clone(), recovered.next_file, true);
         state.epoch.get_or_insert_with(|| Epoch(rand::random()));
         drop(state);
-        self.note_synced(run.id, run.last);
+        self.write_synced_mark(recovered.id, recovered.last_group);
     }
 
-    /// Begins a start: what it writes is in files of its own.
+    /// Begins the epoch of a start, in a new file.
     pub fn begin_epoch(&self, epoch: Epoch) {
         let mut state = self.state();
         state.epoch = Some(epoch);
-        state.is_writing = false;
+        state.can_append = false;
     }
 
-    /// Gives a group its number and writes it, before anybody hears of it. Where that fails the group is written as soon as it can be, together with
-    /// others; until then positions end before it.
+    /// Numbers a group and writes it, before any reader sees its changes. If the write fails, the
+    /// group is written later together with others, and positions end before it until then.
     pub fn append(&self, group: &mut Group) {
         group.number = self.append_changes(&group.changes());
     }
 
-    pub(super) fn append_changes(&self, changes: &Changes) -> u64 {
+    pub(super) fn append_changes(&self, changes: &KeyChanges) -> u64 {
         let mut state = self.state();
-        state.given += 1;
-        let number = state.given;
-        if state.open && state.written + 1 == number {
-            self.told(self.write(&mut state, number, changes));
+        state.newest_group += 1;
+        let number = state.newest_group;
+        if state.is_open && state.written_group + 1 == number {
+            self.report_outcome(self.write_groups(&mut state, number, changes));
         } else {
             self.failing.store(true, Ordering::Relaxed);
         }
         number
     }
 
-    /// Whether the newest group could not be written at once.
+    /// Returns whether the newest group could not be written at once.
     #[must_use]
     pub fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// Makes everything up to a group survive a power cut. `changes` are at least those that were not synced before.
-    pub(super) fn persist(&self, number: u64, changes: &Changes) -> io::Result<()> {
+    /// Makes all groups up to `number` survive a power cut. `changes` contains at least all changes
+    /// that were not synced before.
+    pub(super) fn persist(&self, number: u64, changes: &KeyChanges) -> io::Result<()> {
         loop {
             let mut state = self.state();
-            if !state.open {
+            if !state.is_open {
                 return Err(io::Error::other("there is no store yet"));
             }
-            if state.written < number {
-                // what comes behind is written at once again, if nothing has come meanwhile
-                let outcome = self.write(&mut state, number, changes);
-                self.failing.store(outcome.is_err() || state.written < state.given, Ordering::Relaxed);
+            if state.written_group < number {
+                // the next groups are written at once again, unless more came in the meantime
+                let outcome = self.write_groups(&mut state, number, changes);
+                self.failing.store(outcome.is_err() || state.written_group < state.newest_group, Ordering::Relaxed);
                 outcome?;
             }
             drop(state);
@@ -145,164 +150,168 @@ impl Log {
         }
     }
 
-    /// Syncs what is written; false where the writer met an error meanwhile, so that some of it is cut off. Without the lock: the writer goes on.
+    /// Syncs the written groups without the lock, so that the committer can continue. Returns false
+    /// if the committer had an error during the sync and truncated a file.
     fn sync(&self) -> io::Result<bool> {
-        let (written, cut_count, unsynced, directory_synced) = {
+        let (written_group, truncation_count, unsynced, is_directory_synced) = {
             let state = self.state();
-            let unsynced: Vec<LogFileInfo> = state.pieces.iter().filter(|piece| piece.bytes > piece.synced_bytes).copied().collect();
-            (state.written, state.cut_count, unsynced, state.directory_synced)
+            let unsynced: Vec<LogFileInfo> =
+                state.log_files.iter().filter(|log_file| log_file.bytes > log_file.synced_bytes).copied().collect();
+            (state.written_group, state.truncation_count, unsynced, state.is_directory_synced)
         };
-        let outcome = unsynced.iter().try_for_each(|piece| self.files.sync(piece.file));
-        let outcome = if directory_synced { outcome } else { outcome.and_then(|()| self.files.sync_directory()) };
+        let outcome = unsynced.iter().try_for_each(|log_file| self.files.sync(log_file.file));
+        let outcome = if is_directory_synced { outcome } else { outcome.and_then(|()| self.files.sync_directory()) };
         let mut state = self.state();
         let id = state.id;
-        if state.cut_count != cut_count {
-            // perhaps it was one of these that is gone
+        if state.truncation_count != truncation_count {
+            // the truncated file may be one of the synced ones
             return Ok(false);
         }
         if let Err(error) = outcome {
-            self.end(&mut state);
+            self.abandon_file(&mut state);
             return Err(error);
         }
-        for piece in unsynced {
-            if let Some(kept) = state.pieces.iter_mut().find(|kept| kept.file == piece.file) {
-                kept.synced_bytes = piece.bytes;
+        for log_file in unsynced {
+            if let Some(kept) = state.log_files.iter_mut().find(|kept| kept.file == log_file.file) {
+                kept.synced_bytes = log_file.bytes;
             }
         }
-        state.synced = written;
-        // a file that was begun meanwhile is not in what was synced
-        let is_old = |piece: &LogFileInfo| piece.synced_bytes > 0;
-        state.directory_synced = state.pieces.iter().all(is_old);
+        state.synced_group = written_group;
+        // a file that was created during the sync is not synced yet
+        let is_old = |log_file: &LogFileInfo| log_file.synced_bytes > 0;
+        state.is_directory_synced = state.log_files.iter().all(is_old);
         drop(state);
-        self.note_synced(id, written);
+        self.write_synced_mark(id, written_group);
         Ok(true)
     }
 
-    /// Notes up to which group everything is on the disk, so that a start notices what is missing of it.
-    fn note_synced(&self, id: u64, group: u64) {
-        if let Err(error) = self.files.note_synced(SyncedMark { id, group })
-            && let Some(LogPermit { more }) = UNWRITTEN.permit("synced")
+    /// Records the last synced group, so that the next start notices if it is missing.
+    fn write_synced_mark(&self, id: u64, group: u64) {
+        if let Err(error) = self.files.write_synced_mark(SyncedMark { id, group })
+            && let Some(LogPermit { more }) = WRITE_FAILURES.permit("synced")
         {
             tracing::warn!(%error, more, "cannot record how far the log is synced: if its end is damaged, the next start treats it as torn");
         }
     }
 
-    /// Whether the engine has taken nothing for so long that nothing more is written.
+    /// Returns whether the log has reached its size limit.
     pub(super) fn is_full(&self) -> bool {
         self.state().bytes() > TOTAL_BYTES_MAX
     }
 
-    /// Notes up to which group the chunks have everything, and lets go of the files that have nothing else.
-    pub(super) fn cut(&self, folded: u64) {
+    /// Records that the chunks contain all groups up to `folded_group`, and removes the files that
+    /// have no later ones.
+    pub(super) fn remove_folded_files(&self, folded_group: u64) {
         let mut state = self.state();
-        state.folded = state.folded.max(folded);
-        while let [oldest, next, ..] = state.pieces.as_slice()
-            && oldest.last <= folded
+        state.folded_group = state.folded_group.max(folded_group);
+        while let [oldest, next, ..] = state.log_files.as_slice()
+            && oldest.last_group <= folded_group
             && next.synced_bytes > 0
         {
             if let Err(error) = self.files.remove(oldest.file) {
                 tracing::warn!(file = oldest.file, %error, "cannot remove an old file of the log");
             }
-            state.pieces.remove(0);
+            state.log_files.remove(0);
         }
     }
 
-    /// Begins a file where the chunks have all that the others have, so that these can go.
-    pub(super) fn trim(&self) -> io::Result<()> {
+    /// Begins a new file if the chunks contain everything, so that all other files can be removed.
+    pub(super) fn rotate_if_folded(&self) -> io::Result<()> {
         let mut state = self.state();
-        let folded = state.folded;
-        if !state.open || state.written != folded || state.synced != folded {
+        let folded_group = state.folded_group;
+        if !state.is_open || state.written_group != folded_group || state.synced_group != folded_group {
             return Ok(());
         }
-        if state.pieces.last().is_none_or(|piece| piece.last >= piece.first) {
-            self.begin_file(&mut state)?;
+        if state.log_files.last().is_none_or(|log_file| log_file.last_group >= log_file.first_group) {
+            self.create_file(&mut state)?;
         }
         drop(state);
         self.sync()?;
-        self.cut(folded);
+        self.remove_folded_files(folded_group);
         Ok(())
     }
 
-    /// Writes the groups from the first that is missing to `last`.
-    fn write(&self, state: &mut State, last: u64, changes: &Changes) -> io::Result<()> {
+    /// Writes the groups from the first missing one up to `last`.
+    fn write_groups(&self, state: &mut LogState, last: u64, changes: &KeyChanges) -> io::Result<()> {
         if state.bytes() > TOTAL_BYTES_MAX {
             return Err(io::Error::other(format!("the engine has not accepted {} MiB of the log", TOTAL_BYTES_MAX >> 20)));
         }
-        let outcome = self.try_write(state, last, changes);
+        let outcome = self.try_write_groups(state, last, changes);
         if outcome.is_err() {
-            self.end(state);
+            self.abandon_file(state);
         }
         outcome
     }
 
-    fn try_write(&self, state: &mut State, last: u64, changes: &Changes) -> io::Result<()> {
-        let is_full = state.pieces.last().is_none_or(|piece| piece.bytes > FILE_BYTES_MAX);
-        if !state.is_writing || is_full {
-            self.begin_file(state)?;
+    fn try_write_groups(&self, state: &mut LogState, last: u64, changes: &KeyChanges) -> io::Result<()> {
+        let is_full = state.log_files.last().is_none_or(|log_file| log_file.bytes > FILE_BYTES_MAX);
+        if !state.can_append || is_full {
+            self.create_file(state)?;
         }
-        let (first, folded, epoch) = (state.written + 1, state.folded, state.epoch.unwrap_or(Epoch(0)));
-        let Some(piece) = state.pieces.last_mut() else { return Err(io::ErrorKind::NotFound.into()) };
-        frames::write(epoch, (first, last), folded, changes, &mut |bytes| {
-            self.files.append(piece.file, &bytes)?;
-            piece.bytes += bytes.len() as u64;
+        let (first, folded_group, epoch) = (state.written_group + 1, state.folded_group, state.epoch.unwrap_or(Epoch(0)));
+        let Some(log_file) = state.log_files.last_mut() else { return Err(io::ErrorKind::NotFound.into()) };
+        frames::write_frame(epoch, (first, last), folded_group, changes, &mut |bytes| {
+            self.files.append(log_file.file, &bytes)?;
+            log_file.bytes += bytes.len() as u64;
             Ok(())
         })?;
-        piece.last = last;
-        state.written = last;
+        log_file.last_group = last;
+        state.written_group = last;
         Ok(())
     }
 
-    fn begin_file(&self, state: &mut State) -> io::Result<()> {
-        let first = state.written + 1;
-        let head = FileHead { id: state.id, epoch: state.epoch.unwrap_or(Epoch(0)), first, folded: state.folded }.write();
-        let file = files::create_next(&*self.files, state.next_file)?;
+    fn create_file(&self, state: &mut LogState) -> io::Result<()> {
+        let first = state.written_group + 1;
+        let head = FileHead { id: state.id, epoch: state.epoch.unwrap_or(Epoch(0)), first_group: first, folded_group: state.folded_group }
+            .encode();
+        let file = files::create_next_file(&*self.files, state.next_file)?;
         state.next_file = file + 1;
         if let Err(error) = self.files.append(file, &head) {
-            // or a full disk would fill with empty files, one for each try
+            // otherwise each attempt on a full disk would leave an empty file
             drop(self.files.remove(file));
             return Err(error);
         }
-        state.directory_synced = false;
-        state.is_writing = true;
-        state.pieces.push(LogFileInfo { file, first, last: first - 1, bytes: head.len() as u64, synced_bytes: 0 });
+        state.is_directory_synced = false;
+        state.can_append = true;
+        state.log_files.push(LogFileInfo { file, first_group: first, last_group: first - 1, bytes: head.len() as u64, synced_bytes: 0 });
         Ok(())
     }
 
-    /// Ends the file after an error: nobody knows what of it is on the disk, but for what was synced before.
-    fn end(&self, state: &mut State) {
-        state.is_writing = false;
-        state.cut_count += 1;
-        state.written = state.synced;
-        let synced = state.synced;
-        state.pieces.retain_mut(|piece| {
-            // where that fails, too, the file that follows counts more than what is left of this one
-            if piece.synced_bytes == 0 && self.files.remove(piece.file).is_ok() {
+    /// Abandons the current file after an error. Only its synced part is known to be on the disk.
+    fn abandon_file(&self, state: &mut LogState) {
+        state.can_append = false;
+        state.truncation_count += 1;
+        state.written_group = state.synced_group;
+        let synced_group = state.synced_group;
+        state.log_files.retain_mut(|log_file| {
+            // if this fails too, the frames of the next file override the rest of this one
+            if log_file.synced_bytes == 0 && self.files.remove(log_file.file).is_ok() {
                 return false;
             }
-            if piece.bytes > piece.synced_bytes {
-                drop(self.files.cut(piece.file, piece.synced_bytes));
-                (piece.bytes, piece.last) = (piece.synced_bytes, piece.last.min(synced));
+            if log_file.bytes > log_file.synced_bytes {
+                drop(self.files.truncate(log_file.file, log_file.synced_bytes));
+                (log_file.bytes, log_file.last_group) = (log_file.synced_bytes, log_file.last_group.min(synced_group));
             }
             true
         });
     }
 
-    fn told(&self, outcome: io::Result<()>) {
+    fn report_outcome(&self, outcome: io::Result<()>) {
         self.failing.store(outcome.is_err(), Ordering::Relaxed);
         if let Err(error) = outcome
-            && let Some(LogPermit { more }) = UNWRITTEN.permit(&error.to_string())
+            && let Some(LogPermit { more }) = WRITE_FAILURES.permit(&error.to_string())
         {
             tracing::error!(%error, more, "cannot write the log: if the process is killed now, some streams get a reset");
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl LogState {
     fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.bytes).sum()
+        self.log_files.iter().map(|log_file| log_file.bytes).sum()
     }
 }

@@ -1,7 +1,9 @@
-//! Opening the engine's directory whatever state it is in: new, good, damaged, or written by a newer version.
+//! Opens the engine's directory in any state: missing, intact, damaged, or written by another
+//! version.
 //!
-//! Owns: the order of attempts (docs/develop/measurements.md §1.3, trap 6), the number of the layout, and what is set aside. Emits: an engine that has been
-//! read in full. Deliberately lacks: the lock, which is held before anything here runs, and single bad values (`load`).
+//! It tries again without sled's snapshots (docs/develop/measurements.md §1.3, trap 6) and then
+//! sets a store aside that cannot be read. The caller holds the lock of the data directory. `load`
+//! drops single values that cannot be decoded.
 
 pub(super) mod load;
 pub(super) mod losses;
@@ -14,133 +16,142 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use self::load::{Loaded, begin_log, load_and_repair};
+use self::load::{StoreContents, create_log, load_and_repair};
 use self::partial_store::PartialStore;
 use self::slot_scan::{DamageReport, SlotScan, recover};
 use self::upgrade::{UPGRADES, upgrade_from};
 use super::chunks::chunk_store::ChunkStore;
-use super::directory::foreign::{self, Expected};
-use super::directory::set_aside::{self, SET_ASIDE};
-use super::encoding::group::Changes;
+use super::directory::foreign::{self, ExpectedType};
+use super::directory::set_aside::{self, SET_ASIDE_PREFIX};
+use super::encoding::group::KeyChanges;
 use super::engine::Engine;
-use super::engine::format::{FORMAT, read_mark, write_number};
-use super::engine::slots::Slots;
+use super::engine::layout::{LAYOUT, read_layout, write_layout};
+use super::engine::slots::SlotStorage;
 use super::error::{EngineError, StoreError};
-use super::log::files::{Directory, Files, LOG_DIRECTORY};
-use super::log::frames::{self, LogRead};
-use super::log::run::Run;
+use super::log::files::{LOG_DIRECTORY, LogDirectory, LogFiles};
+use super::log::frames::{self, LogContents};
+use super::log::recovered_log::RecoveredLog;
 use super::objects::packing::RANGES;
-use super::{ENGINE_DIRECTORY, Opened, SetAside};
+use super::{ENGINE_DIRECTORY, OpenReport, SetAsideStore};
 
-/// A new store has a chunk for each range, the mark, and the manifest.
+/// Number of slots of a new store: a chunk for each range, the checkpoint, and the manifest.
 const BEGUN_SLOTS: usize = RANGES.len() + 2;
 
-/// Names the layout for programs that must not open the engine to learn it. The record inside the engine has the same number.
+/// Name of the file with the number of the layout, for programs that must not open the engine. The
+/// engine stores the same number.
 const FORMAT_FILE: &str = "format";
 
-/// What stands before the number in the format file.
+/// Text before the number in the format file.
 const FORMAT_FILE_HEAD: &str = "meshkeep store format ";
 
-/// A format file is a few words; more than this is none, in bytes.
+/// Maximum length of a format file, in bytes. It has only a few words.
 const FORMAT_FILE_LENGTH_MAX: u64 = 256;
 
-/// Written and removed at each start to see whether the directory takes writes.
+/// File that each start writes and removes, to check that the directory is writable.
 const PROBE_FILE: &str = "probe";
 
-/// Two of the engine's segments, in bytes: an estimate of what it needs to open, not measured.
+/// Size of the probe, in bytes: two segments of sled, an estimate of what sled needs to open.
 const PROBE_BYTES: usize = 1024 * 1024;
 
-/// Kept so that a start on a disk that has become full can still read what is stored, which the engine does not do without writing.
+/// File that reserves disk space. sled cannot read without writing, so a start on a full disk
+/// deletes this file.
 const RESERVE_FILE: &str = "reserve";
 
-/// Four times what a start asks for, in bytes: what is left over after one is kept for the next.
+/// Size of the reserve, in bytes: four times what a start needs. A start keeps the rest for the
+/// next one.
 const RESERVE_BYTES: usize = 4 * PROBE_BYTES;
 
-/// Damaged stores kept to be looked at; older ones make room, or a failing disk would fill itself. Those of newer versions all stay.
+/// Maximum number of damaged stores that are kept for inspection. Older ones are removed, so that a
+/// failing disk does not fill up. Stores of other versions are all kept.
 const DAMAGED_KEPT_MAX: usize = 3;
 
-/// An engine that opened and was read in full.
+/// An engine that was opened and read completely.
 #[derive(Debug)]
-pub(super) struct Recovered {
+pub(super) struct RecoveredStore {
     pub(super) chunk_store: ChunkStore<Arc<Engine>>,
-    /// What the log goes on from.
-    pub(super) run: Run,
-    pub(super) files: Arc<dyn Files>,
-    pub(super) loaded: Loaded,
-    pub(super) opened: Opened,
+    /// Groups after which the log continues.
+    pub(super) recovered_log: RecoveredLog,
+    pub(super) files: Arc<dyn LogFiles>,
+    pub(super) loaded: StoreContents,
+    pub(super) opened: OpenReport,
 }
 
-/// Why a store was not opened.
-enum Failure {
-    /// It is fine, as far as anybody can tell, but this version cannot read it.
+/// Reason why a store was not opened.
+enum OpenFailure {
+    /// It has the layout of a newer version.
     Newer(u64),
-    /// It has a layout of an older version that this one has no upgrade from.
+    /// It has the layout of an older version, from which there is no upgrade.
     Older(u64),
-    /// It cannot be read.
     Damaged(String),
-    /// Something that is not its own is among its files, which must not be touched through it.
+    /// One of its files is a link, a FIFO or the like, and must not be opened.
     Foreign(String),
-    /// The machine does not let us.
+    /// The cause is the machine and not the files.
     Environment(EngineError),
 }
 
-impl From<EngineError> for Failure {
+impl From<EngineError> for OpenFailure {
     fn from(error: EngineError) -> Self {
         if error.is_environment() { Self::Environment(error) } else { Self::Damaged(error.to_string()) }
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for OpenFailure {
     fn from(error: io::Error) -> Self {
         EngineError::from(error).into()
     }
 }
 
-/// Opens the store in the data directory, or a new one in its place. Its lock must be held. Meanwhile what lookups need is offered, and
-/// withdrawn where it has to be tried again.
-pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Result<Recovered, StoreError> {
+/// Opens the store in the data directory, or creates a new one. The caller holds the lock.
+///
+/// `offer` gets a partial store as soon as lookups are possible, and `None` before each attempt.
+pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Result<RecoveredStore, StoreError> {
     let not_writable = |cause| StoreError::NotWritable { directory: data_directory.to_owned(), cause };
     let directory = data_directory.join(ENGINE_DIRECTORY);
     let failed = |cause| StoreError::Engine { directory: directory.clone(), cause };
-    put_foreign_aside(data_directory).map_err(not_writable)?;
-    // a start that goes well needs no more; whatever goes wrong is judged anew once there is certainly room
+    set_foreign_aside(data_directory).map_err(not_writable)?;
+    // a successful start needs nothing else; after a failure, everything is tried again with free
+    // space
     if has_reserve(data_directory)
-        && let Ok(recovered) = attempt(&directory, offer)
+        && let Ok(recovered) = try_open(&directory, offer)
     {
         return Ok(recovered);
     }
-    probe(data_directory).map_err(not_writable)?;
-    let (slug, reason) = match attempt_twice(&directory, offer) {
+    probe_directory(data_directory).map_err(not_writable)?;
+    let (slug, reason) = match try_open_twice(&directory, offer) {
         Ok(recovered) => {
             keep_reserve(data_directory);
             return Ok(recovered);
         }
-        Err(Failure::Older(format)) => {
+        Err(OpenFailure::Older(format)) => {
             ("older-version", format!("it has format {format} of an older version, which this version cannot read"))
         }
-        Err(Failure::Environment(source)) => return Err(failed(source)),
-        Err(Failure::Newer(format)) => {
-            ("newer-version", format!("it has format {format} of a newer version; this version reads formats up to {FORMAT}"))
+        Err(OpenFailure::Environment(source)) => return Err(failed(source)),
+        Err(OpenFailure::Newer(format)) => {
+            ("newer-version", format!("it has format {format} of a newer version; this version reads formats up to {LAYOUT}"))
         }
-        Err(Failure::Damaged(reason) | Failure::Foreign(reason)) => ("damaged", reason),
+        Err(OpenFailure::Damaged(reason) | OpenFailure::Foreign(reason)) => ("damaged", reason),
     };
-    let path = set_aside(data_directory, slug).map_err(not_writable)?;
-    match attempt(&directory, offer) {
+    let path = set_store_aside(data_directory, slug).map_err(not_writable)?;
+    match try_open(&directory, offer) {
         Ok(mut recovered) => {
             keep_reserve(data_directory);
-            recovered.opened.set_aside = Some(SetAside { path, reason });
+            recovered.opened.set_aside = Some(SetAsideStore { path, reason });
             Ok(recovered)
         }
-        Err(Failure::Environment(source)) => Err(failed(source)),
-        Err(Failure::Damaged(reason) | Failure::Foreign(reason)) => Err(failed(EngineError::Damaged(reason))),
-        Err(Failure::Newer(_) | Failure::Older(_)) => Err(failed(EngineError::Damaged("a new store has another format".to_owned()))),
+        Err(OpenFailure::Environment(source)) => Err(failed(source)),
+        Err(OpenFailure::Damaged(reason) | OpenFailure::Foreign(reason)) => Err(failed(EngineError::Damaged(reason))),
+        Err(OpenFailure::Newer(_) | OpenFailure::Older(_)) => {
+            Err(failed(EngineError::Damaged("a new store has another format".to_owned())))
+        }
     }
 }
 
-/// Opens the engine anew after an error, and reads everything: from its whole log where its snapshot does not fit, as after a write that found
-/// no room; and our log up to the last group that was taken in.
-pub(super) fn reopen(directory: &Path, files: &dyn Files, upto: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
-    if let Some(reason) = foreign::in_engine_directory(directory)? {
+/// Reopens the engine after an error and reads everything, with the log up to group `upto`.
+///
+/// If the first attempt fails, sled's snapshots are removed. They may not fit the log after a write
+/// to a full disk.
+pub(super) fn reopen(directory: &Path, files: &dyn LogFiles, upto: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
+    if let Some(reason) = foreign::find_foreign_engine_file(directory)? {
         return Err(EngineError::Damaged(reason));
     }
     match Engine::open(directory).and_then(|engine| read_slots(engine, files, upto)) {
@@ -153,23 +164,23 @@ pub(super) fn reopen(directory: &Path, files: &dyn Files, upto: u64) -> Result<(
     }
 }
 
-/// Reads everything behind the mark of the layout, from an engine that has the present one.
-fn read_slots(engine: Engine, files: &dyn Files, upto: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
-    if read_mark(&engine)? != Some(FORMAT) {
+/// Reads the slots of an engine that has the current layout.
+fn read_slots(engine: Engine, files: &dyn LogFiles, upto: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
+    if read_layout(&engine)? != Some(LAYOUT) {
         return Err(EngineError::Replaced);
     }
-    let (chunk_store, found, _) = recover(Arc::new(engine), frames::read_all(files)?, upto)?;
-    Ok((chunk_store, found))
+    let (chunk_store, damage, _) = recover(Arc::new(engine), frames::read_log(files)?, upto)?;
+    Ok((chunk_store, damage))
 }
 
-fn attempt_twice(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Result<Recovered, Failure> {
-    match attempt(directory, offer) {
-        Err(Failure::Damaged(reason)) => {
+fn try_open_twice(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Result<RecoveredStore, OpenFailure> {
+    match try_open(directory, offer) {
+        Err(OpenFailure::Damaged(reason)) => {
             tracing::warn!(directory = %directory.display(), reason, "cannot open the store: trying again without snapshots");
             Engine::remove_snapshots(directory)?;
-            match attempt(directory, offer) {
-                // nobody else has the data directory: what holds the files is left over from the failed attempt
-                Err(Failure::Environment(EngineError::Busy(_))) => Err(Failure::Damaged(reason)),
+            match try_open(directory, offer) {
+                // this process has the lock, so the rest of the failed attempt holds the files
+                Err(OpenFailure::Environment(EngineError::Busy(_))) => Err(OpenFailure::Damaged(reason)),
                 outcome => outcome,
             }
         }
@@ -177,87 +188,90 @@ fn attempt_twice(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) 
     }
 }
 
-fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Result<Recovered, Failure> {
+fn try_open(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Result<RecoveredStore, OpenFailure> {
     offer(None);
-    if let Some(reason) = foreign::in_engine_directory(directory)? {
-        return Err(Failure::Foreign(reason));
+    if let Some(reason) = foreign::find_foreign_engine_file(directory)? {
+        return Err(OpenFailure::Foreign(reason));
     }
     fs::create_dir_all(directory)?;
     match read_format_file(directory) {
-        Some(format) if format > FORMAT => return Err(Failure::Newer(format)),
+        Some(format) if format > LAYOUT => return Err(OpenFailure::Newer(format)),
         Some(_) | None => {}
     }
     let existed = Engine::exists(directory);
-    let files: Arc<dyn Files> = Arc::new(Directory::of(directory.parent().unwrap_or(directory)));
-    // while the engine opens, which takes one core
-    let reading = std::thread::spawn({
+    let files: Arc<dyn LogFiles> = Arc::new(LogDirectory::in_data_directory(directory.parent().unwrap_or(directory)));
+    // while the engine opens, which uses one core
+    let scan = std::thread::spawn({
         let files = Arc::clone(&files);
-        move || frames::read_all(&*files)
+        move || frames::read_log(&*files)
     });
     let engine = Engine::open(directory);
-    let log = reading.join().map_err(|_| EngineError::Damaged("reading the log panicked".to_owned()))?;
+    let log = scan.join().map_err(|_| EngineError::Damaged("reading the log panicked".to_owned()))?;
     let engine = Arc::new(engine?);
-    let format = read_mark(&engine)?;
+    let format = read_layout(&engine)?;
     let format_file = read_format_file(directory);
-    let (mut chunk_store, found, run) = match format {
-        Some(FORMAT) => recover_offering(engine, log?, offer)?,
-        Some(format) if format > FORMAT => return Err(Failure::Newer(format)),
+    let (mut chunk_store, damage, recovered_log) = match format {
+        Some(LAYOUT) => recover_offering(engine, log?, offer)?,
+        Some(format) if format > LAYOUT => return Err(OpenFailure::Newer(format)),
         Some(format) => {
             if !upgrade_from(format, &engine, UPGRADES)? {
-                return Err(Failure::Older(format));
+                return Err(OpenFailure::Older(format));
             }
             drop(engine);
-            return attempt(directory, offer);
+            return try_open(directory, offer);
         }
-        None if format_file.is_some() => return Err(Failure::Damaged("it is empty".to_owned())),
+        None if format_file.is_some() => return Err(OpenFailure::Damaged("it is empty".to_owned())),
         None => {
-            let (chunk_store, run) = begin(engine, &*files)?;
-            (chunk_store, DamageReport::default(), run)
+            let (chunk_store, recovered_log) = create(engine, &*files)?;
+            (chunk_store, DamageReport::default(), recovered_log)
         }
     };
-    if format_file != Some(FORMAT) {
+    if format_file != Some(LAYOUT) {
         write_format_file(directory)?;
     }
-    let (loaded, losses, run) = load_and_repair(&mut chunk_store, found, run, &*files)?;
-    let opened = Opened { set_aside: None, created: format.is_none() || !existed, losses };
-    Ok(Recovered { chunk_store, run, files, loaded, opened })
+    let (loaded, losses, recovered_log) = load_and_repair(&mut chunk_store, damage, recovered_log, &*files)?;
+    let opened = OpenReport { set_aside: None, created: format.is_none() || !existed, losses };
+    Ok(RecoveredStore { chunk_store, recovered_log, files, loaded, opened })
 }
 
-/// Reads everything, and offers what lookups need as soon as there is that much.
+/// Reads everything, and offers a partial store as soon as the log and the manifest are read.
 fn recover_offering(
     engine: Arc<Engine>,
-    log: LogRead,
+    log: LogContents,
     offer: &mut dyn FnMut(Option<PartialStore>),
-) -> Result<(ChunkStore<Arc<Engine>>, DamageReport, Run), EngineError> {
-    let mut reading = SlotScan::begin(Arc::clone(&engine))?;
-    let run = reading.take_log(log, u64::MAX)?;
-    offer(reading.early().and_then(|early| PartialStore::new(&engine, early)));
-    let (chunk_store, found) = reading.finish()?;
-    Ok((chunk_store, found, run))
+) -> Result<(ChunkStore<Arc<Engine>>, DamageReport, RecoveredLog), EngineError> {
+    let mut scan = SlotScan::start(Arc::clone(&engine))?;
+    let recovered_log = scan.add_log(log, u64::MAX)?;
+    offer(scan.early_index().and_then(|early| PartialStore::new(&engine, early)));
+    let (chunk_store, damage) = scan.finish()?;
+    Ok((chunk_store, damage, recovered_log))
 }
 
-/// Starts the layout in an engine without any content. A kill meanwhile leaves one with empty chunks, perhaps a mark, and without the number.
-fn begin(engine: Arc<Engine>, files: &dyn Files) -> Result<(ChunkStore<Arc<Engine>>, Run), EngineError> {
-    let mut count = usize::from(engine.has_plain()?);
-    count += engine.slots()?.len().saturating_sub(BEGUN_SLOTS);
+/// Creates the layout in an empty engine. The number of the layout is written last: after a kill,
+/// the engine has at most empty chunks and a checkpoint.
+fn create(engine: Arc<Engine>, files: &dyn LogFiles) -> Result<(ChunkStore<Arc<Engine>>, RecoveredLog), EngineError> {
+    let mut count = usize::from(engine.has_metadata()?);
+    count += engine.list_slots()?.len().saturating_sub(BEGUN_SLOTS);
     if count > 0 {
         return Err(EngineError::Damaged(format!("{count} values and no format")));
     }
-    let mut chunk_store = ChunkStore::begin(engine)?;
-    let run = begin_log(&mut chunk_store, &Changes::new(), files)?;
-    write_number(chunk_store.slots(), FORMAT)?;
-    Ok((chunk_store, run))
+    let mut chunk_store = ChunkStore::create(engine)?;
+    let recovered_log = create_log(&mut chunk_store, &KeyChanges::new(), files)?;
+    write_layout(chunk_store.storage(), LAYOUT)?;
+    Ok((chunk_store, recovered_log))
 }
 
-/// Renames foreign entries in the places of what a start makes anew. Of the log this costs what the chunks do not have, which is judged later.
-fn put_foreign_aside(data_directory: &Path) -> io::Result<()> {
+/// Renames foreign entries whose names a start needs. If the log is one of them, its unfolded
+/// changes are lost, and recovery reports that.
+fn set_foreign_aside(data_directory: &Path) -> io::Result<()> {
     for name in [PROBE_FILE, RESERVE_FILE] {
-        foreign::put_aside(data_directory, name, Expected::File)?;
+        foreign::set_foreign_aside(data_directory, name, ExpectedType::File)?;
     }
-    foreign::put_aside(data_directory, LOG_DIRECTORY, Expected::Directory).map(drop)
+    foreign::set_foreign_aside(data_directory, LOG_DIRECTORY, ExpectedType::Directory).map(drop)
 }
 
-/// `None` where the file is missing or unreadable: then the record inside the engine decides.
+/// Returns the number in the format file. `None` if the file is missing or unreadable; the engine's
+/// number is then used.
 fn read_format_file(directory: &Path) -> Option<u64> {
     let path = directory.join(FORMAT_FILE);
     if fs::metadata(&path).ok()?.len() > FORMAT_FILE_LENGTH_MAX {
@@ -268,15 +282,15 @@ fn read_format_file(directory: &Path) -> Option<u64> {
 
 fn write_format_file(directory: &Path) -> io::Result<()> {
     let mut file = File::create(directory.join(FORMAT_FILE))?;
-    writeln!(file, "{FORMAT_FILE_HEAD}{FORMAT}")?;
+    writeln!(file, "{FORMAT_FILE_HEAD}{LAYOUT}")?;
     file.sync_all()?;
     sync_directory(directory)?;
     directory.parent().map_or(Ok(()), sync_directory)
 }
 
-/// Finds a full or read-only file system before the engine does, which would take some of its errors for damage. On a full one there is
-/// the room that was kept for this.
-fn probe(data_directory: &Path) -> io::Result<()> {
+/// Checks that the file system is writable and has space, before sled takes such an error for
+/// damage. Deletes the reserve to make space.
+fn probe_directory(data_directory: &Path) -> io::Result<()> {
     match fs::remove_file(data_directory.join(RESERVE_FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Err(_) | Ok(()) => {}
@@ -287,13 +301,13 @@ fn probe(data_directory: &Path) -> io::Result<()> {
     written.and(removed)
 }
 
-/// Whether the room is there, and the file system takes writes.
+/// Returns whether the reserve exists and the file system is writable.
 fn has_reserve(data_directory: &Path) -> bool {
     let file = File::options().write(true).open(data_directory.join(RESERVE_FILE));
     file.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.len() >= RESERVE_BYTES as u64)
 }
 
-/// Keeps room for the next start, as much of it as there is.
+/// Reserves space for the next start, as much as there is.
 fn keep_reserve(data_directory: &Path) {
     let written = File::create(data_directory.join(RESERVE_FILE)).and_then(|mut file| {
         (0..RESERVE_BYTES / PROBE_BYTES).try_for_each(|_| file.write_all(&vec![0; PROBE_BYTES]))?;
@@ -304,12 +318,12 @@ fn keep_reserve(data_directory: &Path) {
     }
 }
 
-/// Renames the engine's directory and returns its new path.
-fn set_aside(data_directory: &Path, slug: &str) -> io::Result<PathBuf> {
+/// Renames the engine's directory and returns the new path.
+fn set_store_aside(data_directory: &Path, slug: &str) -> io::Result<PathBuf> {
     let path = set_aside::unused_path(data_directory, slug);
     fs::rename(data_directory.join(ENGINE_DIRECTORY), &path)?;
-    // it says nothing of the store that is begun now
-    if foreign::foreign_type(&path, Expected::Directory)?.is_none() && data_directory.join(LOG_DIRECTORY).exists() {
+    // the log belongs to the old store
+    if foreign::foreign_type(&path, ExpectedType::Directory)?.is_none() && data_directory.join(LOG_DIRECTORY).exists() {
         fs::rename(data_directory.join(LOG_DIRECTORY), path.join(LOG_DIRECTORY))?;
     }
     sync_directory(data_directory)?;
@@ -320,7 +334,7 @@ fn set_aside(data_directory: &Path, slug: &str) -> io::Result<PathBuf> {
 }
 
 fn remove_oldest_damaged(data_directory: &Path) -> io::Result<()> {
-    let head = format!("{SET_ASIDE}-damaged-");
+    let head = format!("{SET_ASIDE_PREFIX}-damaged-");
     let mut damaged: Vec<(u64, PathBuf)> = fs::read_dir(data_directory)?
         .filter_map(|file| {
             let file = file.ok()?;

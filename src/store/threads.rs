@@ -1,23 +1,23 @@
-//! Work that a start waits for, shared by threads.
-//!
-//! Owns: how many there are. Deliberately lacks: the work.
+//! Parallel work during a start.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::error::EngineError;
 
-/// More threads do not make a start quicker: the engine reads with little more than one.
+/// Maximum number of threads. More do not make a start faster, because the engine reads with little
+/// more than one.
 const THREADS_MAX: usize = 4;
 
-/// Below so many items for each, a thread costs more than it brings: one takes some 30 µs to begin, and an item some 100.
+/// Minimum number of items per thread. Starting a thread takes about 30 µs, and an item about 100
+/// µs.
 const ITEMS_MIN: usize = 8;
 
-/// Does some work for each item. Returns what came of it, in order.
+/// Calls `work` for each item on several threads. Returns the results in the order of the items.
 ///
 /// # Errors
-/// [`EngineError::Damaged`] where the work panicked.
-pub(super) fn in_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Result<Vec<R>, EngineError> {
+/// [`EngineError::Damaged`] if `work` panicked.
+pub(super) fn map_in_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Result<Vec<R>, EngineError> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX).min(items.len() / ITEMS_MIN);
     if threads < 2 {
         return Ok(items.iter().map(work).collect());

@@ -20,7 +20,7 @@ use self::node_index::{AddressKind, NodeAddresses, NodeIndex};
 use self::node_numbers::NodeName;
 use super::services::ServiceIndex;
 use crate::model::{ClusterName, EntryKey, IdentityLabels, Kind, ObjectPrefix};
-use crate::pack::Meaning;
+use crate::pack::IndexedFields;
 
 /// Ipcache entries inside a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,63 +57,63 @@ pub(super) struct SecondaryIndices {
 
 impl SecondaryIndices {
     /// Returns whether all indices contain the same for two values of one key.
-    pub(super) fn are_alike(left: &Meaning, right: &Meaning) -> bool {
+    pub(super) fn are_alike(left: &IndexedFields, right: &IndexedFields) -> bool {
         match (left, right) {
-            (Meaning::Ip { prefix, .. }, Meaning::Ip { prefix: other, .. }) => prefix == other,
+            (IndexedFields::Ip { prefix, .. }, IndexedFields::Ip { prefix: other, .. }) => prefix == other,
             (left, right) => left == right,
         }
     }
 
     /// Adds a key to the indices.
-    pub(super) fn add(&mut self, key: &EntryKey, meaning: &Meaning, rejected: bool) {
+    pub(super) fn add(&mut self, key: &EntryKey, meaning: &IndexedFields, rejected: bool) {
         if rejected {
             self.rejected.insert(key.clone());
         }
         let cluster = self.clusters.assign(&key.cluster);
         match meaning {
-            Meaning::Unknown | Meaning::Nothing => return,
-            Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
+            IndexedFields::Unknown | IndexedFields::Nothing => return,
+            IndexedFields::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
                     self.nodes.insert(AddressKind::Derived, *prefix, cluster, node);
                 }
             }
-            Meaning::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
-            Meaning::Identity(id) if key.name.starts_with('0') => drop(self.padded_identities.insert((*id, key.clone()))),
-            Meaning::Identity(id) => drop(self.identities.insert((*id, cluster), OnceLock::new())),
-            Meaning::Node { addresses } => {
+            IndexedFields::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
+            IndexedFields::Identity(id) if key.name.starts_with('0') => drop(self.padded_identities.insert((*id, key.clone()))),
+            IndexedFields::Identity(id) => drop(self.identities.insert((*id, cluster), OnceLock::new())),
+            IndexedFields::Node { addresses } => {
                 for ip in addresses {
                     self.nodes.insert(AddressKind::Listed, ObjectPrefix::of_host(*ip), cluster, &key.name);
                 }
             }
-            Meaning::Service(Some(service)) => self.services.add(key, service),
-            Meaning::Service(None) => {}
+            IndexedFields::Service(Some(service)) => self.services.add(key, service),
+            IndexedFields::Service(None) => {}
         }
         self.object_counts[key.kind as usize] += 1;
     }
 
     /// Removes a key from the indices.
-    pub(super) fn remove(&mut self, key: &EntryKey, meaning: &Meaning, rejected: bool) {
+    pub(super) fn remove(&mut self, key: &EntryKey, meaning: &IndexedFields, rejected: bool) {
         if rejected {
             self.rejected.remove(key);
         }
         let cluster = self.clusters.assign(&key.cluster);
         match meaning {
-            Meaning::Unknown | Meaning::Nothing => return,
-            Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
+            IndexedFields::Unknown | IndexedFields::Nothing => return,
+            IndexedFields::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
                     self.nodes.remove(AddressKind::Derived, *prefix, cluster, node);
                 }
             }
-            Meaning::Ip { prefix, .. } => self.ipcache.remove(*prefix, key, cluster),
-            Meaning::Identity(id) if key.name.starts_with('0') => drop(self.padded_identities.remove(&(*id, key.clone()))),
-            Meaning::Identity(id) => drop(self.identities.remove(&(*id, cluster))),
-            Meaning::Node { addresses } => {
+            IndexedFields::Ip { prefix, .. } => self.ipcache.remove(*prefix, key, cluster),
+            IndexedFields::Identity(id) if key.name.starts_with('0') => drop(self.padded_identities.remove(&(*id, key.clone()))),
+            IndexedFields::Identity(id) => drop(self.identities.remove(&(*id, cluster))),
+            IndexedFields::Node { addresses } => {
                 for ip in addresses {
                     self.nodes.remove(AddressKind::Listed, ObjectPrefix::of_host(*ip), cluster, &key.name);
                 }
             }
-            Meaning::Service(Some(service)) => self.services.remove(key, service),
-            Meaning::Service(None) => {}
+            IndexedFields::Service(Some(service)) => self.services.remove(key, service),
+            IndexedFields::Service(None) => {}
         }
         self.object_counts[key.kind as usize] -= 1;
     }

@@ -32,7 +32,7 @@ use crate::feed::Announcement;
 use crate::model::{Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
 #[cfg(any(test, feature = "internals"))]
 use crate::pack::Chunk;
-use crate::pack::Meaning;
+use crate::pack::IndexedFields;
 
 pub use changes::derived::DERIVATION;
 #[cfg(any(test, feature = "internals"))]
@@ -96,19 +96,19 @@ impl View {
     /// Inserts a record of a key that has none.
     fn insert_record(&mut self, record: Arc<Record>) {
         self.entry_count += usize::from(record.key.kind.is_mirrored());
-        self.indices.add(&record.key, &Meaning::of(&record), record.rejection.is_some());
+        self.indices.add(&record.key, &IndexedFields::from_record(&record), record.rejection.is_some());
         self.records.insert(record);
     }
 
     /// Replaces the record at a location. Updates the indices only if their content changes, which
     /// is rare.
     fn replace_record(&mut self, location: &RecordLocation, record: Arc<Record>) {
-        let after = Meaning::of(&record);
+        let after = IndexedFields::from_record(&record);
         let (was_rejected, is_rejected) = (location.is_rejected(), record.rejection.is_some());
         if was_rejected != is_rejected || !location.is_indexed_alike(&after) {
             self.indices.remove(&record.key, &location.meaning(), was_rejected);
             self.indices.add(&record.key, &after, is_rejected);
-        } else if let Meaning::Identity(id) = after {
+        } else if let IndexedFields::Identity(id) = after {
             self.indices.forget_labels(id, &record.key.cluster);
         }
         self.records.replace(location, record);

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use ipnet::IpNet;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
-use super::go_json::{GoValue, Slot, go_struct, read_text};
+use super::go_json::{GoDestination, GoValue, go_struct, read_text};
 use super::quoted;
 
 /// Length of an IPv6 mask (16 bytes, the longest mask) in base64.
@@ -20,11 +20,11 @@ const MAPPED_BITS: u8 = 96;
 /// A `net.IP`: a string, empty if unset. IPv4-mapped addresses become IPv4, as `net.IP` prints
 /// them.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Address(pub(super) Option<IpAddr>);
+pub(super) struct GoIp(pub(super) Option<IpAddr>);
 
 /// A `net.IPMask`: base64, or `null`.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Mask(pub(super) Option<MaskSize>);
+pub(super) struct GoIpMask(pub(super) Option<MaskSize>);
 
 /// Result of Go's `IPMask.Size`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,13 +38,13 @@ pub(super) struct MaskSize {
 /// A node's `Prefix`: an object with `IP` and `Mask`, or a string from Cilium 1.22 on, or `null` if
 /// unset (`pkg/node/types/prefix.go` of 2026). Bits behind the mask are cleared.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Prefix(pub(super) Option<IpNet>);
+pub(super) struct GoPrefix(pub(super) Option<IpNet>);
 
 go_struct! {
     /// A prefix in its object form.
     struct IpNetJson {
-        ip: Address = "IP",
-        mask: Mask = "Mask",
+        ip: GoIp = "IP",
+        mask: GoIpMask = "Mask",
     }
 }
 
@@ -111,7 +111,7 @@ impl IpNetJson {
     }
 }
 
-impl GoValue for Address {
+impl GoValue for GoIp {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
         let parse = |text: &str| if text.is_empty() { Ok(None) } else { parse_ip(text).map(Some) };
         self.0 = read_text(input, "an IP address", parse)?.flatten();
@@ -119,14 +119,14 @@ impl GoValue for Address {
     }
 }
 
-impl GoValue for Mask {
+impl GoValue for GoIpMask {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
         self.0 = read_text(input, "a mask in base64", parse_mask)?;
         Ok(())
     }
 }
 
-impl GoValue for Prefix {
+impl GoValue for GoPrefix {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
         self.0 = input.deserialize_any(PrefixVisitor)?;
         Ok(())
@@ -153,7 +153,7 @@ impl<'de> Visitor<'de> for PrefixVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
         let mut object = IpNetJson::default();
-        Visitor::visit_map(Slot(&mut object), map)?;
+        Visitor::visit_map(GoDestination(&mut object), map)?;
         object.net().map(Some).map_err(A::Error::custom)
     }
 }
@@ -164,9 +164,9 @@ mod tests {
     use crate::wire::go_json::parse;
 
     fn prefix(json: &str) -> String {
-        match parse::<Prefix>("p", json.as_bytes()) {
-            Ok(Prefix(Some(net))) => net.to_string(),
-            Ok(Prefix(None)) => "unset".into(),
+        match parse::<GoPrefix>("p", json.as_bytes()) {
+            Ok(GoPrefix(Some(net))) => net.to_string(),
+            Ok(GoPrefix(None)) => "unset".into(),
             Err(reason) => reason.trim_start_matches("value is not the JSON of p: ").to_owned(),
         }
     }

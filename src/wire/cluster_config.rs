@@ -50,11 +50,11 @@ pub fn parse_cluster_config(bytes: &[u8]) -> Result<ClusterConfig, String> {
 
 /// State of a kind in a cluster, as its cluster config declares it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
+pub enum KindPublication {
     /// The cluster publishes the kind.
     Published,
     /// The cluster supports the kind but has disabled it: there may be no canary to wait for.
-    Off,
+    Disabled,
     /// The cluster does not have the kind: nothing is requested, and retained entries are dropped.
     Absent,
 }
@@ -64,19 +64,19 @@ pub enum Reading {
 /// exports depend on `serviceExportsEnabled`: absent, off or published. Endpoint slices need an
 /// export mode, and one of the modes turns services off.
 #[must_use]
-pub fn reading_of(kind: Kind, config: &ClusterConfig) -> Reading {
+pub fn kind_publication(kind: Kind, config: &ClusterConfig) -> KindPublication {
     let mode = config.endpoint_slices_export_mode.as_deref();
     match (kind, config.service_exports_enabled) {
-        (Kind::Identity | Kind::Ip | Kind::Node, _) => Reading::Published,
-        (Kind::ServiceExport, Some(true)) => Reading::Published,
-        (Kind::ServiceExport, Some(false)) => Reading::Off,
-        (Kind::ServiceExport, None) => Reading::Absent,
-        (Kind::EndpointSlice, _) if mode.is_some() => Reading::Published,
-        (Kind::EndpointSlice, _) => Reading::Absent,
-        (Kind::Service, _) if mode == Some(ENDPOINT_SLICES_ONLY) => Reading::Absent,
-        (Kind::Service, _) => Reading::Published,
+        (Kind::Identity | Kind::Ip | Kind::Node, _) => KindPublication::Published,
+        (Kind::ServiceExport, Some(true)) => KindPublication::Published,
+        (Kind::ServiceExport, Some(false)) => KindPublication::Disabled,
+        (Kind::ServiceExport, None) => KindPublication::Absent,
+        (Kind::EndpointSlice, _) if mode.is_some() => KindPublication::Published,
+        (Kind::EndpointSlice, _) => KindPublication::Absent,
+        (Kind::Service, _) if mode == Some(ENDPOINT_SLICES_ONLY) => KindPublication::Absent,
+        (Kind::Service, _) => KindPublication::Published,
         // meshkeep makes these kinds itself; no source has them
-        (Kind::NodeIp | Kind::Cluster | Kind::Problem | Kind::Notice, _) => Reading::Absent,
+        (Kind::NodeIp | Kind::Cluster | Kind::Problem | Kind::Notice, _) => KindPublication::Absent,
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_config_says_which_kinds_there_are() {
-        use Reading::{Absent, Off, Published};
+        use KindPublication::{Absent, Disabled, Published};
         let config = |exports, mode: &str| ClusterConfig {
             service_exports_enabled: exports,
             endpoint_slices_export_mode: Some(mode.to_owned()).filter(|mode| !mode.is_empty()),
@@ -160,16 +160,16 @@ mod tests {
         };
         for (exports, mode, expected) in [
             (None, "", [Absent, Published, Published, Published, Absent, Published]),
-            (Some(false), "", [Absent, Published, Published, Published, Off, Published]),
+            (Some(false), "", [Absent, Published, Published, Published, Disabled, Published]),
             (Some(true), "services-and-endpointslices", [Published; 6]),
             (Some(true), "endpointslices-only", [Published, Published, Published, Published, Published, Absent]),
         ] {
-            assert_eq!(Kind::ALL.map(|kind| reading_of(kind, &config(exports, mode))), expected, "{exports:?} {mode}");
+            assert_eq!(Kind::ALL.map(|kind| kind_publication(kind, &config(exports, mode))), expected, "{exports:?} {mode}");
         }
     }
 
     #[test]
-    fn what_is_not_a_config_is_refused_in_one_bounded_line() {
+    fn an_invalid_config_is_refused_in_one_bounded_line() {
         let long = format!(r#"{{"id":"{}"}}"#, "x\\n".repeat(10_000));
         for json in ["", "paris", "[]", r#"{"id":-1}"#, r#"{"capabilities":{"cached":"yes"}}"#, long.as_str()] {
             let reason = parse_cluster_config(json.as_bytes()).unwrap_err();

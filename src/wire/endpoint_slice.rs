@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use zstd::zstd_safe;
 
-use super::protobuf::{Budget, Field, read_message};
+use super::protobuf::{ElementBudget, FieldContent, read_message};
 use super::{Context, quoted};
 use crate::model::{EndpointSlice, SliceEndpoint, SlicePort};
 
@@ -24,7 +24,7 @@ const WINDOW_LOG_MAX: u32 = 24;
 const DECODED_BYTES_FACTOR: u64 = 5;
 
 #[derive(Default)]
-struct Message {
+struct SliceMessage {
     cluster: String,
     /// Endpoints with their addresses as text. Fields may come in any order, so the addresses are
     /// parsed once the slice's family is known.
@@ -44,9 +44,9 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
 /// Decodes an endpoint slice and the name of the cluster in it.
 pub(super) fn read(value: &[u8]) -> Result<(String, EndpointSlice), String> {
     let bytes = unpack(value)?;
-    let mut message = Message::default();
-    read_message(&bytes, &mut Budget::new(), |number, field, budget| message.read(number, field, budget))?;
-    let Message { cluster, endpoints, mut slice } = message;
+    let mut message = SliceMessage::default();
+    read_message(&bytes, &mut ElementBudget::new(), |number, field, budget| message.read(number, field, budget))?;
+    let SliceMessage { cluster, endpoints, mut slice } = message;
     let is_of_family: fn(&IpAddr) -> bool = match slice.address_type.as_str() {
         "IPv4" => IpAddr::is_ipv4,
         "IPv6" => IpAddr::is_ipv6,
@@ -97,8 +97,8 @@ fn unpack(value: &[u8]) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-impl Message {
-    fn read(&mut self, number: u64, field: Field<'_>, budget: &mut Budget) -> Result<(), String> {
+impl SliceMessage {
+    fn read(&mut self, number: u64, field: FieldContent<'_>, budget: &mut ElementBudget) -> Result<(), String> {
         let slice = &mut self.slice;
         match number {
             1 => self.cluster = field.text("cluster")?,
@@ -116,7 +116,7 @@ impl Message {
     }
 }
 
-fn endpoint(bytes: &[u8], budget: &mut Budget) -> Result<(SliceEndpoint, Vec<String>), String> {
+fn endpoint(bytes: &[u8], budget: &mut ElementBudget) -> Result<(SliceEndpoint, Vec<String>), String> {
     let (mut endpoint, mut addresses) = (SliceEndpoint::default(), Vec::new());
     read_message(bytes, budget, |number, field, budget| {
         match number {
@@ -133,7 +133,7 @@ fn endpoint(bytes: &[u8], budget: &mut Budget) -> Result<(SliceEndpoint, Vec<Str
     Ok((endpoint, addresses))
 }
 
-fn conditions(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut Budget) -> Result<(), String> {
+fn conditions(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut ElementBudget) -> Result<(), String> {
     read_message(bytes, budget, |number, field, _| {
         match number {
             1 => endpoint.ready = Some(field.boolean("endpoints.conditions.ready")?),
@@ -145,7 +145,7 @@ fn conditions(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut Budget) -
     })
 }
 
-fn hints(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut Budget) -> Result<(), String> {
+fn hints(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut ElementBudget) -> Result<(), String> {
     read_message(bytes, budget, |number, field, budget| {
         if number == 1 {
             let mut zone = String::new();
@@ -161,7 +161,7 @@ fn hints(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut Budget) -> Res
     })
 }
 
-fn port(bytes: &[u8], budget: &mut Budget) -> Result<SlicePort, String> {
+fn port(bytes: &[u8], budget: &mut ElementBudget) -> Result<SlicePort, String> {
     let mut port = SlicePort::default();
     read_message(bytes, budget, |number, field, _| {
         match number {

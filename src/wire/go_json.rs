@@ -51,29 +51,29 @@ macro_rules! go_struct {
         const _: () = {
             #[derive(Clone, Copy)]
             #[expect(non_camel_case_types, reason = "named after the fields")]
-            pub(in crate::wire) enum Known { $($field),+ }
+            pub(in crate::wire) enum KnownField { $($field),+ }
 
             impl $crate::wire::go_json::GoStruct for $name {
-                type Field = Known;
+                type Field = KnownField;
 
                 #[inline]
-                fn field(key: &str) -> Option<Known> {
+                fn field(key: &str) -> Option<KnownField> {
                     match key {
-                        $($json => Some(Known::$field),)+
-                        _ => [$(($json, Known::$field)),+].into_iter().find(|(name, _)| $crate::wire::go_json::is_name(name, key)).map(|(_, field)| field),
+                        $($json => Some(KnownField::$field),)+
+                        _ => [$(($json, KnownField::$field)),+].into_iter().find(|(name, _)| $crate::wire::go_json::is_name(name, key)).map(|(_, field)| field),
                     }
                 }
 
-                fn name(field: Known) -> &'static str {
+                fn name(field: KnownField) -> &'static str {
                     match field {
-                        $(Known::$field => $json,)+
+                        $(KnownField::$field => $json,)+
                     }
                 }
 
                 #[inline]
-                fn read_field<'de, A: serde::de::MapAccess<'de>>(&mut self, field: Known, map: &mut A) -> Result<(), A::Error> {
+                fn read_field<'de, A: serde::de::MapAccess<'de>>(&mut self, field: KnownField, map: &mut A) -> Result<(), A::Error> {
                     match field {
-                        $(Known::$field => map.next_value_seed($crate::wire::go_json::Slot(&mut self.$field)),)+
+                        $(KnownField::$field => map.next_value_seed($crate::wire::go_json::GoDestination(&mut self.$field)),)+
                     }
                 }
             }
@@ -81,7 +81,7 @@ macro_rules! go_struct {
 
         impl $crate::wire::go_json::GoValue for $name {
             fn read<'de, D: serde::Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
-                input.deserialize_any($crate::wire::go_json::Slot(self))
+                input.deserialize_any($crate::wire::go_json::GoDestination(self))
             }
         }
     )+};
@@ -101,7 +101,7 @@ pub(super) fn is_name(name: &str, key: &str) -> bool {
 
 /// Replaces every escape of a lone surrogate in JSON by that of U+FFFD, as Go does (`unquoteBytes`
 /// in `encoding/json/decode.go`).
-fn paired(text: Cow<'_, str>) -> Cow<'_, str> {
+fn replace_lone_surrogates(text: Cow<'_, str>) -> Cow<'_, str> {
     let mut lone = Vec::new();
     let mut at = 0;
     while let Some(found) = memchr::memchr(b'\\', &text.as_bytes()[at..]) {
@@ -130,7 +130,7 @@ fn paired(text: Cow<'_, str>) -> Cow<'_, str> {
 pub(super) fn parse<T: GoValue>(what: &str, bytes: &[u8]) -> Result<T, String> {
     // `from_utf8_lossy` alone is slower: it inspects single bytes even if all of them are valid
     let text = str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
-    let text = paired(text);
+    let text = replace_lone_surrogates(text);
     let mut input = serde_json::Deserializer::from_str(&text);
     let mut value = T::default();
     value.read(&mut input).and_then(|()| input.end()).map_err(|error| format!("value is not the JSON of {what}: {error}"))?;
@@ -143,13 +143,13 @@ pub(super) fn read_text<'de, D: Deserializer<'de>, T>(
     expected: &'static str,
     parse: fn(&str) -> Result<T, String>,
 ) -> Result<Option<T>, D::Error> {
-    input.deserialize_any(Text { expected, parse })
+    input.deserialize_any(TextVisitor { expected, parse })
 }
 
 /// A destination to read into: the seed of a value, and the visitor of a struct.
-pub(super) struct Slot<'a, T>(pub(super) &'a mut T);
+pub(super) struct GoDestination<'a, T>(pub(super) &'a mut T);
 
-impl<'de, T: GoValue> DeserializeSeed<'de> for Slot<'_, T> {
+impl<'de, T: GoValue> DeserializeSeed<'de> for GoDestination<'_, T> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
@@ -157,7 +157,7 @@ impl<'de, T: GoValue> DeserializeSeed<'de> for Slot<'_, T> {
     }
 }
 
-impl<'de, T: GoStruct> Visitor<'de> for Slot<'_, T> {
+impl<'de, T: GoStruct> Visitor<'de> for GoDestination<'_, T> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -204,12 +204,12 @@ impl<T: GoStruct> Visitor<'_> for FieldName<T> {
     }
 }
 
-struct Text<T> {
+struct TextVisitor<T> {
     expected: &'static str,
     parse: fn(&str) -> Result<T, String>,
 }
 
-impl<T> Visitor<'_> for Text<T> {
+impl<T> Visitor<'_> for TextVisitor<T> {
     type Value = Option<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -242,16 +242,16 @@ scalars!(bool, u8, u16, u32);
 
 /// Visitor of types that accept `null`. It leaves a string as it is, and empties Go's pointers,
 /// slices and maps.
-struct Nullable<'a, T>(&'a mut T);
+struct NullableVisitor<'a, T>(&'a mut T);
 
 /// Reuses the string's buffer, because values consist mostly of strings.
 impl GoValue for String {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
-        input.deserialize_any(Nullable(self))
+        input.deserialize_any(NullableVisitor(self))
     }
 }
 
-impl Visitor<'_> for Nullable<'_, String> {
+impl Visitor<'_> for NullableVisitor<'_, String> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -270,11 +270,11 @@ impl Visitor<'_> for Nullable<'_, String> {
 
 impl<T: GoValue> GoValue for Option<T> {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
-        input.deserialize_option(Nullable(self))
+        input.deserialize_option(NullableVisitor(self))
     }
 }
 
-impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Option<T>> {
+impl<'de, T: GoValue> Visitor<'de> for NullableVisitor<'_, Option<T>> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -294,11 +294,11 @@ impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Option<T>> {
 impl<T: GoValue> GoValue for Vec<T> {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
         self.clear();
-        input.deserialize_any(Nullable(self))
+        input.deserialize_any(NullableVisitor(self))
     }
 }
 
-impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Vec<T>> {
+impl<'de, T: GoValue> Visitor<'de> for NullableVisitor<'_, Vec<T>> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -311,7 +311,7 @@ impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Vec<T>> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<(), A::Error> {
         let mut element = T::default();
-        while sequence.next_element_seed(Slot(&mut element))?.is_some() {
+        while sequence.next_element_seed(GoDestination(&mut element))?.is_some() {
             self.0.push(std::mem::take(&mut element));
         }
         Ok(())
@@ -320,11 +320,11 @@ impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Vec<T>> {
 
 impl<T: GoValue> GoValue for BTreeMap<String, T> {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
-        input.deserialize_any(Nullable(self))
+        input.deserialize_any(NullableVisitor(self))
     }
 }
 
-impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, BTreeMap<String, T>> {
+impl<'de, T: GoValue> Visitor<'de> for NullableVisitor<'_, BTreeMap<String, T>> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -339,7 +339,7 @@ impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, BTreeMap<String, T>> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             let mut value = T::default();
-            map.next_value_seed(Slot(&mut value))?;
+            map.next_value_seed(GoDestination(&mut value))?;
             self.0.insert(key, value);
         }
         Ok(())
@@ -349,21 +349,21 @@ impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, BTreeMap<String, T>> {
 /// A map with its entries in key order, which is the order that Go writes. It needs one allocation
 /// for all entries; a `BTreeMap` needs one for every few.
 #[derive(Debug)]
-pub(super) struct Entries<T>(pub(super) Vec<(String, T)>);
+pub(super) struct SortedMap<T>(pub(super) Vec<(String, T)>);
 
-impl<T> Default for Entries<T> {
+impl<T> Default for SortedMap<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<T: GoValue> GoValue for Entries<T> {
+impl<T: GoValue> GoValue for SortedMap<T> {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
-        input.deserialize_any(Nullable(self))
+        input.deserialize_any(NullableVisitor(self))
     }
 }
 
-impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Entries<T>> {
+impl<'de, T: GoValue> Visitor<'de> for NullableVisitor<'_, SortedMap<T>> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -376,10 +376,10 @@ impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Entries<T>> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Entries(entries) = self.0;
+        let SortedMap(entries) = self.0;
         while let Some(key) = map.next_key::<String>()? {
             let mut value = T::default();
-            map.next_value_seed(Slot(&mut value))?;
+            map.next_value_seed(GoDestination(&mut value))?;
             entries.push((key, value));
         }
         if !entries.is_sorted_by(|(one, _), (next, _)| one < next) {
@@ -398,29 +398,29 @@ mod tests {
 
     go_struct! {
         /// A struct with one field of each type.
-        struct Outer {
+        struct OuterJson {
             text: String = "text",
             number: u8 = "Number",
             switch: Option<bool> = "switch",
-            list: Vec<Inner> = "list",
-            map: BTreeMap<String, Inner> = "map",
-            inner: Inner = "inner",
-            entries: Entries<Inner> = "entries",
+            list: Vec<InnerJson> = "list",
+            map: BTreeMap<String, InnerJson> = "map",
+            inner: InnerJson = "inner",
+            entries: SortedMap<InnerJson> = "entries",
         }
         /// A struct with two fields that differ only in case.
-        struct Inner {
+        struct InnerJson {
             small: u32 = "a",
             capital: u32 = "A",
         }
     }
 
     fn outer(json: &str) -> String {
-        parse::<Outer>("a test", json.as_bytes()).map_or_else(|error| error, |value| format!("{value:?}"))
+        parse::<OuterJson>("a test", json.as_bytes()).map_or_else(|error| error, |value| format!("{value:?}"))
     }
 
     fn same(left: &str, right: &str) {
         assert_eq!(outer(left), outer(right), "{left}");
-        assert!(outer(left).starts_with("Outer"), "{}", outer(left));
+        assert!(outer(left).starts_with("OuterJson"), "{}", outer(left));
     }
 
     #[test]
@@ -480,7 +480,7 @@ mod tests {
     fn depth_is_bounded_and_foreign_bytes_are_replaced() {
         let deep = format!("{{\"other\":{}", "[".repeat(1_000_000));
         assert!(outer(&deep).starts_with("value is not the JSON"));
-        let value = parse::<Outer>("a test", b"{\"text\":\"a\xffb\"}").expect("must parse");
+        let value = parse::<OuterJson>("a test", b"{\"text\":\"a\xffb\"}").expect("must parse");
         assert_eq!(value.text, "a\u{fffd}b");
     }
 }

@@ -52,7 +52,7 @@ fn parse_labels(text: &str) -> IdentityLabels {
     IdentityLabels::new(labels.map(|label| (label.source, label.key, label.value)))
 }
 
-struct Label<'a> {
+struct ParsedLabel<'a> {
     source: &'a str,
     key: &'a str,
     value: &'a str,
@@ -61,7 +61,7 @@ struct Label<'a> {
 /// Parses one label as `ParseLabel` in Cilium's `pkg/labels/labels.go` does. The first `:` ends the
 /// source, and the first `=` after it ends the key. `$key` and `reserved.key` are short for the
 /// source `reserved`, whose key may also follow the `=`. A label without a source gets `unspec`.
-fn parse_label(text: &str) -> Label<'_> {
+fn parse_label(text: &str) -> ParsedLabel<'_> {
     let (source, rest) = match (text.strip_prefix('$'), text.split_once(':')) {
         (Some(rest), _) => (SOURCE_RESERVED, rest),
         (None, Some(("", rest))) => (SOURCE_UNSPEC, rest),
@@ -73,5 +73,5 @@ fn parse_label(text: &str) -> Label<'_> {
         Some(parts) => parts,
         None => (rest, ""),
     };
-    Label { source, key, value }
+    ParsedLabel { source, key, value }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::address::{Address, Mask, mask_text};
+use super::address::{GoIp, GoIpMask, mask_text};
 use super::go_json::{go_struct, parse};
 use super::{Context, quoted};
 use crate::model::{IDENTITY_REMOTE_NODE, IpEntry, NamedPort, ObjectPrefix};
@@ -18,9 +18,9 @@ const IDENTITY_HOST: u32 = 1;
 go_struct! {
     /// An address and its identity. `Metadata` is not used, but must be a string.
     struct PairJson {
-        ip: Address = "IP",
-        mask: Mask = "Mask",
-        host_ip: Address = "HostIP",
+        ip: GoIp = "IP",
+        mask: GoIpMask = "Mask",
+        host_ip: GoIp = "HostIP",
         identity: u32 = "ID",
         encryption_key: u8 = "Key",
         metadata: String = "Metadata",
@@ -32,7 +32,7 @@ go_struct! {
     }
     /// The host of a pair.
     struct HostJson {
-        host_ip: Address = "HostIP",
+        host_ip: GoIp = "HostIP",
     }
     /// A named port of the pod.
     struct NamedPortJson {
@@ -79,12 +79,12 @@ pub(super) fn write_derived(entry: &IpEntry) -> Vec<u8> {
 
 /// Returns `true` if a name is exactly what Go prints for an address, or for a prefix if there is a
 /// length.
-fn names(name: &str, ip: IpAddr, length: Option<u8>) -> bool {
+fn is_canonical_name(name: &str, ip: IpAddr, length: Option<u8>) -> bool {
     if let (IpAddr::V4(ip), None) = (ip, length) {
         // the standard parser accepts only the canonical form of an IPv4 address
         return name.parse() == Ok(ip);
     }
-    let mut rest = Unwritten(name);
+    let mut rest = TextComparison(name);
     let written = match length {
         None => write!(rest, "{ip}"),
         Some(length) => write!(rest, "{ip}/{length}"),
@@ -94,9 +94,9 @@ fn names(name: &str, ip: IpAddr, length: Option<u8>) -> bool {
 
 /// Rest of a text that is compared with formatted output while it is written, without a copy of the
 /// output.
-struct Unwritten<'a>(&'a str);
+struct TextComparison<'a>(&'a str);
 
-impl fmt::Write for Unwritten<'_> {
+impl fmt::Write for TextComparison<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0 = self.0.strip_prefix(text).ok_or(fmt::Error)?;
         Ok(())
@@ -110,7 +110,7 @@ impl PairJson {
     fn prefix(&self, name: &str) -> Result<ObjectPrefix, String> {
         let ip = self.ip.0.ok_or("IP is empty")?;
         let length = self.mask.0.map(|size| size.ones.unwrap_or(0));
-        if !names(name, ip, length) {
+        if !is_canonical_name(name, ip, length) {
             let text = length.map_or_else(|| ip.to_string(), |length| format!("{ip}/{length}"));
             return Err(format!("IP and Mask give {text:?}, but the key has {}", quoted(name)));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
-use super::address::{Address, Prefix};
+use super::address::{GoIp, GoPrefix};
 use super::go_json::{go_struct, parse};
 use super::{Context, quoted};
 use crate::model::{Node, NodeAddress};
@@ -22,14 +22,14 @@ go_struct! {
         name: String = "Name",
         cluster: String = "Cluster",
         addresses: Vec<NodeAddressJson> = "IPAddresses",
-        ipv4_pod_cidr: Prefix = "IPv4AllocCIDR",
-        ipv4_secondary_pod_cidrs: Vec<Prefix> = "IPv4SecondaryAllocCIDRs",
-        ipv6_pod_cidr: Prefix = "IPv6AllocCIDR",
-        ipv6_secondary_pod_cidrs: Vec<Prefix> = "IPv6SecondaryAllocCIDRs",
-        ipv4_health_ip: Address = "IPv4HealthIP",
-        ipv6_health_ip: Address = "IPv6HealthIP",
-        ipv4_ingress_ip: Address = "IPv4IngressIP",
-        ipv6_ingress_ip: Address = "IPv6IngressIP",
+        ipv4_pod_cidr: GoPrefix = "IPv4AllocCIDR",
+        ipv4_secondary_pod_cidrs: Vec<GoPrefix> = "IPv4SecondaryAllocCIDRs",
+        ipv6_pod_cidr: GoPrefix = "IPv6AllocCIDR",
+        ipv6_secondary_pod_cidrs: Vec<GoPrefix> = "IPv6SecondaryAllocCIDRs",
+        ipv4_health_ip: GoIp = "IPv4HealthIP",
+        ipv6_health_ip: GoIp = "IPv6HealthIP",
+        ipv4_ingress_ip: GoIp = "IPv4IngressIP",
+        ipv6_ingress_ip: GoIp = "IPv6IngressIP",
         cluster_id: u32 = "ClusterID",
         source: String = "Source",
         encryption_key: u8 = "EncryptionKey",
@@ -41,26 +41,26 @@ go_struct! {
     /// The fields of a node from which ipcache entries are derived.
     struct EntriesJson {
         addresses: Vec<NodeAddressJson> = "IPAddresses",
-        ipv4_pod_cidr: Prefix = "IPv4AllocCIDR",
-        ipv4_secondary_pod_cidrs: Vec<Prefix> = "IPv4SecondaryAllocCIDRs",
-        ipv6_pod_cidr: Prefix = "IPv6AllocCIDR",
-        ipv6_secondary_pod_cidrs: Vec<Prefix> = "IPv6SecondaryAllocCIDRs",
-        ipv4_health_ip: Address = "IPv4HealthIP",
-        ipv6_health_ip: Address = "IPv6HealthIP",
-        ipv4_ingress_ip: Address = "IPv4IngressIP",
-        ipv6_ingress_ip: Address = "IPv6IngressIP",
+        ipv4_pod_cidr: GoPrefix = "IPv4AllocCIDR",
+        ipv4_secondary_pod_cidrs: Vec<GoPrefix> = "IPv4SecondaryAllocCIDRs",
+        ipv6_pod_cidr: GoPrefix = "IPv6AllocCIDR",
+        ipv6_secondary_pod_cidrs: Vec<GoPrefix> = "IPv6SecondaryAllocCIDRs",
+        ipv4_health_ip: GoIp = "IPv4HealthIP",
+        ipv6_health_ip: GoIp = "IPv6HealthIP",
+        ipv4_ingress_ip: GoIp = "IPv4IngressIP",
+        ipv6_ingress_ip: GoIp = "IPv6IngressIP",
     }
     /// The pod CIDRs of a node.
     struct PodCidrsJson {
-        ipv4: Prefix = "IPv4AllocCIDR",
-        ipv4_secondary: Vec<Prefix> = "IPv4SecondaryAllocCIDRs",
-        ipv6: Prefix = "IPv6AllocCIDR",
-        ipv6_secondary: Vec<Prefix> = "IPv6SecondaryAllocCIDRs",
+        ipv4: GoPrefix = "IPv4AllocCIDR",
+        ipv4_secondary: Vec<GoPrefix> = "IPv4SecondaryAllocCIDRs",
+        ipv6: GoPrefix = "IPv6AllocCIDR",
+        ipv6_secondary: Vec<GoPrefix> = "IPv6SecondaryAllocCIDRs",
     }
     /// One address of a node.
     struct NodeAddressJson {
         address_type: String = "Type",
-        ip: Address = "IP",
+        ip: GoIp = "IP",
     }
 }
 

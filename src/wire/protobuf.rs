@@ -14,7 +14,7 @@ const ELEMENTS_MAX: usize = 100_000;
 const VARINT_BYTES_MAX: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Field<'a> {
+pub(super) enum FieldContent<'a> {
     /// An integer or a bool.
     Varint(u64),
     /// A string, a message or a map entry.
@@ -27,9 +27,9 @@ pub(super) enum Field<'a> {
 
 /// Number of elements that a value may still have.
 #[derive(Debug)]
-pub(super) struct Budget(usize);
+pub(super) struct ElementBudget(usize);
 
-impl Budget {
+impl ElementBudget {
     pub(super) fn new() -> Self {
         Self(ELEMENTS_MAX)
     }
@@ -39,8 +39,8 @@ impl Budget {
 /// unknown numbers.
 pub(super) fn read_message<'a>(
     mut bytes: &'a [u8],
-    budget: &mut Budget,
-    mut field: impl FnMut(u64, Field<'a>, &mut Budget) -> Result<(), String>,
+    budget: &mut ElementBudget,
+    mut field: impl FnMut(u64, FieldContent<'a>, &mut ElementBudget) -> Result<(), String>,
 ) -> Result<(), String> {
     while !bytes.is_empty() {
         let tag = varint(&mut bytes)?;
@@ -49,17 +49,17 @@ pub(super) fn read_message<'a>(
             return Err("protobuf field 0 does not exist".into());
         }
         let content = match wire_type {
-            0 => Field::Varint(varint(&mut bytes)?),
-            1 => take(&mut bytes, 8).map(|_| Field::Fixed)?,
+            0 => FieldContent::Varint(varint(&mut bytes)?),
+            1 => take(&mut bytes, 8).map(|_| FieldContent::Fixed)?,
             2 => {
                 let length = usize::try_from(varint(&mut bytes)?).map_err(|_| truncated())?;
-                Field::Bytes(take(&mut bytes, length)?)
+                FieldContent::Bytes(take(&mut bytes, length)?)
             }
-            3 => skip_group(&mut bytes).map(|()| Field::Group)?,
-            5 => take(&mut bytes, 4).map(|_| Field::Fixed)?,
+            3 => skip_group(&mut bytes).map(|()| FieldContent::Group)?,
+            5 => take(&mut bytes, 4).map(|_| FieldContent::Fixed)?,
             other => return Err(format!("protobuf field {number} has the wire type {other}, which cannot start a field")),
         };
-        if matches!(content, Field::Bytes(_)) {
+        if matches!(content, FieldContent::Bytes(_)) {
             budget.0 = budget.0.checked_sub(1).ok_or_else(|| format!("more than {ELEMENTS_MAX} elements"))?;
         }
         field(number, content, budget)?;
@@ -67,7 +67,7 @@ pub(super) fn read_message<'a>(
     Ok(())
 }
 
-impl<'a> Field<'a> {
+impl<'a> FieldContent<'a> {
     /// Returns the bytes of a string, message or map entry.
     pub(super) fn bytes(self, name: &str) -> Result<&'a [u8], String> {
         match self {
@@ -97,7 +97,7 @@ impl<'a> Field<'a> {
     }
 
     /// Decodes a map entry: a message with the key in field 1 and the value in field 2.
-    pub(super) fn entry(self, name: &str, budget: &mut Budget) -> Result<(String, String), String> {
+    pub(super) fn entry(self, name: &str, budget: &mut ElementBudget) -> Result<(String, String), String> {
         let (mut key, mut value) = (String::new(), String::new());
         read_message(self.bytes(name)?, budget, |number, field, _| {
             match number {
@@ -159,9 +159,9 @@ fn truncated() -> String {
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Result<Vec<(u64, Field<'_>)>, String> {
+    fn read(bytes: &[u8]) -> Result<Vec<(u64, FieldContent<'_>)>, String> {
         let mut fields = Vec::new();
-        read_message(bytes, &mut Budget::new(), |number, field, _| {
+        read_message(bytes, &mut ElementBudget::new(), |number, field, _| {
             fields.push((number, field));
             Ok(())
         })?;
@@ -170,11 +170,11 @@ mod tests {
 
     #[test]
     fn fields_are_read_by_their_wire_types() {
-        assert_eq!(read(b"\x08\x96\x01\x12\x02hi"), Ok(vec![(1, Field::Varint(150)), (2, Field::Bytes(b"hi"))]));
-        assert_eq!(read(b"\x09\0\0\0\0\0\0\0\0\x15\0\0\0\0"), Ok(vec![(1, Field::Fixed), (2, Field::Fixed)]));
+        assert_eq!(read(b"\x08\x96\x01\x12\x02hi"), Ok(vec![(1, FieldContent::Varint(150)), (2, FieldContent::Bytes(b"hi"))]));
+        assert_eq!(read(b"\x09\0\0\0\0\0\0\0\0\x15\0\0\0\0"), Ok(vec![(1, FieldContent::Fixed), (2, FieldContent::Fixed)]));
         // nested groups with each wire type in them
         let groups = b"\x5b\x08\x96\x01\x09\0\0\0\0\0\0\0\0\x12\x02hi\x15\0\0\0\0\x63\x64\x5c\x08\x01";
-        assert_eq!(read(groups), Ok(vec![(11, Field::Group), (1, Field::Varint(1))]));
+        assert_eq!(read(groups), Ok(vec![(11, FieldContent::Group), (1, FieldContent::Varint(1))]));
         assert_eq!(read(b""), Ok(vec![]));
         for (bytes, reason) in [
             (&b"\x08"[..], "the protobuf message is incomplete"),

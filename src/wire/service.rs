@@ -2,9 +2,10 @@
 //! `pkg/clustermesh/store/store.go`.
 //!
 //! A service can have thousands of backends, and nearly all of them have the same ports. Backends
-//! therefore share one list of ports (`Lists`), and equal text is parsed once (`texts`).
+//! therefore share one list of ports (`RecentPortLists`), and equal text is parsed once
+//! (`backend_reader`).
 
-mod texts;
+mod backend_reader;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use super::Context;
 use super::address::parse_ip;
-use super::go_json::{Entries, go_struct, parse};
+use super::go_json::{SortedMap, go_struct, parse};
 use crate::model::{Backend, BackendZone, Frontend, Port, Service};
 
 go_struct! {
@@ -22,8 +23,8 @@ go_struct! {
         cluster: String = "cluster",
         namespace: String = "namespace",
         name: String = "name",
-        frontends: Entries<PortsJson> = "frontends",
-        backends: Entries<PortsJson> = "backends",
+        frontends: SortedMap<PortsJson> = "frontends",
+        backends: SortedMap<PortsJson> = "backends",
         hostnames: BTreeMap<String, String> = "hostnames",
         zones: BTreeMap<String, ZoneJson> = "zones",
         labels: BTreeMap<String, String> = "labels",
@@ -49,7 +50,7 @@ go_struct! {
 }
 
 /// Ports by name. The name may be empty.
-type PortsJson = Entries<Option<PortJson>>;
+type PortsJson = SortedMap<Option<PortJson>>;
 
 /// Maximum number of recent lists of ports that the next list is compared with. During a rollout a
 /// service has old and new lists, each with some ways to number the ports. More would cost time
@@ -57,7 +58,7 @@ type PortsJson = Entries<Option<PortJson>>;
 const RECENT_LISTS_MAX: usize = 4;
 
 /// A backend, with its address as the source writes it.
-struct Spelt<'a> {
+struct AddressPorts<'a> {
     text: Cow<'a, str>,
     ip: IpAddr,
     ports: Arc<[Port]>,
@@ -65,12 +66,12 @@ struct Spelt<'a> {
 
 /// The most recent lists of ports, for sharing.
 #[derive(Default)]
-struct Lists<'a> {
+struct RecentPortLists<'a> {
     /// Lists, each with its JSON text, or `""` if the text is not known.
     recent: Vec<(&'a str, Arc<[Port]>)>,
 }
 
-impl<'a> Lists<'a> {
+impl<'a> RecentPortLists<'a> {
     /// Returns the recent list that equals `ports`, or adds `ports` as a new one.
     fn share(&mut self, text: &'a str, ports: Vec<Port>) -> Arc<[Port]> {
         if let Some((known, kept)) = self.recent.iter_mut().find(|(_, kept)| **kept == *ports) {
@@ -86,7 +87,7 @@ impl<'a> Lists<'a> {
     }
 
     /// Returns the list whose JSON is a prefix of `text`, and the rest of `text`.
-    fn take_known<'b>(&self, text: &'b str) -> Option<(Arc<[Port]>, &'b str)> {
+    fn match_known<'b>(&self, text: &'b str) -> Option<(Arc<[Port]>, &'b str)> {
         // a JSON object ends at its own brace, so a text that starts with a known object has that
         // object first
         let found = self.recent.iter().rev().find_map(|(known, ports)| Some((ports, text.strip_prefix(known)?)));
@@ -96,7 +97,7 @@ impl<'a> Lists<'a> {
 
 /// Decodes and checks a service. `name` is the rest of its key, `<namespace>/<name>`.
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<Service, String> {
-    let (json, backends) = match texts::read(value) {
+    let (json, backends) = match backend_reader::read(value) {
         Some((json, backends)) => (json, Some(backends)),
         None => (parse("a service", value)?, None),
     };
@@ -108,11 +109,11 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
 
 impl ServiceJson {
     /// Converts to a service. `backends` replaces those of the JSON if they were read separately.
-    fn into_service(mut self, backends: Option<Vec<Spelt<'_>>>) -> Result<Service, String> {
+    fn into_service(mut self, backends: Option<Vec<AddressPorts<'_>>>) -> Result<Service, String> {
         let frontends = frontends(std::mem::take(&mut self.frontends))?;
         let backends = match backends {
             Some(backends) => backends,
-            None => spelt("backends", std::mem::take(&mut self.backends))?,
+            None => parse_addresses("backends", std::mem::take(&mut self.backends))?,
         };
         Ok(Service {
             frontends,
@@ -129,10 +130,10 @@ impl ServiceJson {
 
     /// Joins backends by address. Hostnames and zones belong to the backend with the same spelling
     /// of the address; Cilium does not check them further.
-    fn join(&mut self, mut spelt: Vec<Spelt<'_>>) -> Vec<Backend> {
-        spelt.sort_by_key(|backend| backend.ip);
-        let mut backends: Vec<Backend> = Vec::with_capacity(spelt.len());
-        for Spelt { text, ip, ports } in spelt {
+    fn join(&mut self, mut addresses: Vec<AddressPorts<'_>>) -> Vec<Backend> {
+        addresses.sort_by_key(|backend| backend.ip);
+        let mut backends: Vec<Backend> = Vec::with_capacity(addresses.len());
+        for AddressPorts { text, ip, ports } in addresses {
             let hostname = self.hostnames.remove(&*text).unwrap_or_default();
             let zone = self.zones.remove(&*text).map(ZoneJson::into_zone);
             match backends.last_mut().filter(|first| first.ip == ip) {
@@ -156,11 +157,11 @@ impl ZoneJson {
     }
 }
 
-fn frontends(json: Entries<PortsJson>) -> Result<Vec<Frontend>, String> {
-    let mut spelt = spelt("frontends", json)?;
-    spelt.sort_by_key(|frontend| frontend.ip);
-    let mut frontends: Vec<Frontend> = Vec::with_capacity(spelt.len());
-    for Spelt { ip, ports, .. } in spelt {
+fn frontends(json: SortedMap<PortsJson>) -> Result<Vec<Frontend>, String> {
+    let mut addresses = parse_addresses("frontends", json)?;
+    addresses.sort_by_key(|frontend| frontend.ip);
+    let mut frontends: Vec<Frontend> = Vec::with_capacity(addresses.len());
+    for AddressPorts { ip, ports, .. } in addresses {
         match frontends.last_mut().filter(|first| first.ip == ip) {
             Some(first) => merge_ports(&mut first.ports, &ports),
             None => frontends.push(Frontend { ip, ports }),
@@ -170,13 +171,13 @@ fn frontends(json: Entries<PortsJson>) -> Result<Vec<Frontend>, String> {
 }
 
 /// Parses the addresses of a field, in the field's order.
-fn spelt<'a>(field: &str, json: Entries<PortsJson>) -> Result<Vec<Spelt<'a>>, String> {
-    let (mut spelt, mut lists) = (Vec::with_capacity(json.0.len()), Lists::default());
+fn parse_addresses<'a>(field: &str, json: SortedMap<PortsJson>) -> Result<Vec<AddressPorts<'a>>, String> {
+    let (mut addresses, mut lists) = (Vec::with_capacity(json.0.len()), RecentPortLists::default());
     for (text, ports) in json.0 {
         let ip = parse_ip(&text).map_err(|reason| format!("{field}: {reason}"))?;
-        spelt.push(Spelt { text: Cow::Owned(text), ip, ports: lists.share("", ports_of(ports)) });
+        addresses.push(AddressPorts { text: Cow::Owned(text), ip, ports: lists.share("", ports_of(ports)) });
     }
-    Ok(spelt)
+    Ok(addresses)
 }
 
 fn ports_of(json: PortsJson) -> Vec<Port> {

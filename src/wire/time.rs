@@ -13,9 +13,9 @@ use jiff::civil::Date;
 const NANO_DIGITS: usize = 9;
 
 /// Rest of a text that is being parsed.
-struct Rest<'a>(&'a str);
+struct TimeParser<'a>(&'a str);
 
-impl Rest<'_> {
+impl TimeParser<'_> {
     /// Reads a number of `least` to `most` digits.
     fn number(&mut self, least: usize, most: usize) -> Option<i64> {
         let count = self.0.bytes().take(most).take_while(u8::is_ascii_digit).count();
@@ -55,7 +55,7 @@ impl Rest<'_> {
 
 /// Parses a time. `None` if Go rejects it.
 pub(super) fn parse_time(text: &str) -> Option<SystemTime> {
-    let mut rest = Rest(text);
+    let mut rest = TimeParser(text);
     let year = rest.number(4, 4)?;
     rest.symbol('-')?;
     let month = rest.number(2, 2)?;

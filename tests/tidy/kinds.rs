@@ -30,7 +30,7 @@ const ALLOWED: [(&str, &str); 20] = [
     ("src/handle/finding_index/builder.rs", "the exports, whose conflicts are findings"),
     ("src/model/key.rs", "the rows"),
     ("src/pack/chunk.rs", "what a row means by its kind"),
-    ("src/pack/meaning.rs", "what of an object indices need, and the number of a kind in a chunk"),
+    ("src/pack/indexed_fields.rs", "what of an object indices need, and the number of a kind in a chunk"),
     ("src/reflect/cluster.rs", "the order of a KVStoreMesh"),
     ("src/store/recovery/partial_store.rs", "where the log names what is asked for"),
     ("src/view/lookups/references.rs", "references between keys"),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::reserved;
 use crate::dto::objects::labels::LabelsOfIdentity;
 use crate::dto::objects::{Backend, Frontend, Identity, IpcacheEntry, Node, NodeAddress, Port, Service};
-use crate::dto::text::{non_empty, text_of_ip, text_of_net};
+use crate::dto::text::{format_ip, format_net, non_empty};
 use crate::handle::{LookupMatch, Reading};
 use crate::model::{self, ClusterName, EntryKey, IdentityScope, Record};
 
@@ -135,11 +135,11 @@ impl IpcacheEntry {
         let node = key.derived_from();
         let port = |one: &model::NamedPort| Port { name: non_empty(&one.name), protocol: one.protocol.clone(), port: one.port };
         Self {
-            prefix: text_of_net(entry.prefix.net),
+            prefix: format_net(entry.prefix.net),
             host: entry.prefix.host,
             cluster: key.cluster.to_string(),
             identity: entry.identity,
-            host_ip: entry.host_ip.map(text_of_ip),
+            host_ip: entry.host_ip.map(format_ip),
             encryption_key: entry.encryption_key,
             namespace: non_empty(&entry.namespace),
             pod_name: non_empty(&entry.pod_name),

@@ -10,7 +10,7 @@ use crate::dto::events::{BackendChanges, EventMeta, WatchEvent};
 use crate::dto::objects::Backend;
 use crate::dto::status::ClusterAge;
 use crate::dto::streamed::StreamedObject;
-use crate::dto::text::text_of;
+use crate::dto::text::format_with_capacity;
 use crate::handle::{BackendsPatch, DeleteCause, EncodedByteCount, Reading, ResetReason, StreamEvent, SyncMode};
 use crate::model::{DeleteReason, EntryKey, Kind, Position, ReaderPosition, Revision};
 
@@ -87,9 +87,14 @@ impl WatchEvent {
         let meta = EventMeta {
             cluster: key.cluster.to_string(),
             revision: revision.map(|revision| revision.0),
-            position: position.map(|position| text_of(&position, POSITION_LENGTH_MAX)),
+            position: position.map(|position| format_with_capacity(&position, POSITION_LENGTH_MAX)),
         };
-        Self { kind: Some(key.kind.api_name().into()), key: Some(text_of(key, KEY_LENGTH)), meta: Some(meta), ..Self::new(event_type) }
+        Self {
+            kind: Some(key.kind.api_name().into()),
+            key: Some(format_with_capacity(key, KEY_LENGTH)),
+            meta: Some(meta),
+            ..Self::new(event_type)
+        }
     }
 
     pub(super) fn of(item: &StreamEvent, reading: &Reading, ids: &ClusterIdCache<'_>) -> Self {

@@ -84,14 +84,14 @@ fn print_summary(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()>
         loaded.sequence_reserved,
         loaded.covered
     )?;
-    let stored: u64 = inspection.shares.iter().map(|share| share.stored_bytes).sum();
+    let stored: u64 = inspection.usage.iter().map(|usage| usage.stored_bytes).sum();
     writeln!(out, "\n{:<42} {:>8} {:>10} {:>12} {:>12}", "what", "objects", "keys", "raw bytes", "stored")?;
-    for share in &inspection.shares {
-        let bar = "#".repeat(usize::try_from(share.stored_bytes * BAR_WIDTH / inspection.disk_bytes.max(1)).unwrap_or(0));
+    for usage in &inspection.usage {
+        let bar = "#".repeat(usize::try_from(usage.stored_bytes * BAR_WIDTH / inspection.disk_bytes.max(1)).unwrap_or(0));
         writeln!(
             out,
             "{:<42} {:>8} {:>10} {:>12} {:>12} {bar}",
-            share.name, share.objects, share.keys, share.raw_bytes, share.stored_bytes
+            usage.name, usage.objects, usage.keys, usage.raw_bytes, usage.stored_bytes
         )?;
     }
     let rest = inspection.disk_bytes.saturating_sub(stored);

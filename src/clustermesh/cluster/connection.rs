@@ -155,7 +155,7 @@ impl ClusterConnection<'_> {
                 changed: None,
                 reported_synced: false,
                 reported_unreadable: 0,
-                reading: cluster_config::reading_of(kind, &config),
+                reading: cluster_config::kind_publication(kind, &config),
                 gone_leases: BTreeSet::new(),
             }
             .run()

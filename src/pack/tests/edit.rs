@@ -3,14 +3,14 @@
 
 use super::*;
 use crate::pack::fold::{all_changes, edits};
-use crate::pack::meaning::prefix_of_name;
+use crate::pack::indexed_fields::prefix_of_name;
 
 /// Expected content of a chunk.
-type Model = BTreeMap<EntryKey, (Record, Meaning)>;
+type Model = BTreeMap<EntryKey, (Record, IndexedFields)>;
 
-fn random_meaning(key: &EntryKey, random: &mut StdRng) -> Meaning {
+fn random_meaning(key: &EntryKey, random: &mut StdRng) -> IndexedFields {
     if random.random_ratio(1, 20) {
-        return if random.random() { Meaning::Unknown } else { Meaning::Nothing };
+        return if random.random() { IndexedFields::Unknown } else { IndexedFields::Nothing };
     }
     match key.kind {
         Kind::Ip | Kind::NodeIp => {
@@ -18,34 +18,34 @@ fn random_meaning(key: &EntryKey, random: &mut StdRng) -> Meaning {
             // a name that is not the prefix must not be stored as one
             let known = prefix_of_name(key.kind, &key.name).filter(|_| random.random_ratio(19, 20));
             let other = ObjectPrefix { net: "10.0.0.0/8".parse().unwrap(), host: false };
-            Meaning::Ip { prefix: known.unwrap_or(other), identity }
+            IndexedFields::Ip { prefix: known.unwrap_or(other), identity }
         }
-        Kind::Identity => Meaning::Identity(key.name.parse().unwrap_or(7)),
+        Kind::Identity => IndexedFields::Identity(key.name.parse().unwrap_or(7)),
         Kind::Node => {
             let addresses = (0..random.random_range(0..4)).map(|_| if random.random() { "10.0.0.1" } else { "fd00::7" });
-            Meaning::Node { addresses: addresses.map(|ip| ip.parse().unwrap()).collect() }
+            IndexedFields::Node { addresses: addresses.map(|ip| ip.parse().unwrap()).collect() }
         }
-        Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => Meaning::Service(random.random::<bool>().then(|| "a/b".into())),
-        Kind::Cluster | Kind::Problem | Kind::Notice => Meaning::Unknown,
+        Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => IndexedFields::Service(random.random::<bool>().then(|| "a/b".into())),
+        Kind::Cluster | Kind::Problem | Kind::Notice => IndexedFields::Unknown,
     }
 }
 
 fn packed(model: &Model) -> Vec<Chunk> {
-    build_noted(model.values().map(|(record, meaning)| (record, meaning.clone())))
+    build_with_fields(model.values().map(|(record, meaning)| (record, meaning.clone())))
 }
 
-fn held(chunks: &[Chunk]) -> Vec<(Record, Meaning)> {
+fn held(chunks: &[Chunk]) -> Vec<(Record, IndexedFields)> {
     chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| (chunk.record(row), chunk.meaning(row)))).collect()
 }
 
 /// A random change of a chunk, as an edit and in the model.
-enum Step {
-    Put(Record, Meaning),
+enum EditStep {
+    Put(Record, IndexedFields),
     Remove(EntryKey),
     Restamp(EntryKey, SourceStamp),
 }
 
-fn random_steps(model: &Model, random: &mut StdRng, count: usize, one_hostile_in: u32) -> BTreeMap<EntryKey, Step> {
+fn random_steps(model: &Model, random: &mut StdRng, count: usize, one_hostile_in: u32) -> BTreeMap<EntryKey, EditStep> {
     let keys: Vec<&EntryKey> = model.keys().collect();
     let mut steps = BTreeMap::new();
     let new = random_records(random, count, one_hostile_in);
@@ -53,39 +53,39 @@ fn random_steps(model: &Model, random: &mut StdRng, count: usize, one_hostile_in
         let key = keys[random.random_range(0..keys.len())].clone();
         let meaning = random_meaning(&key, random);
         let step = match at % 7 {
-            0 if random.random() => Step::Remove(key.clone()),
-            0 => Step::Restamp(key.clone(), fresh.source),
-            1 => Step::Put(fresh.clone(), random_meaning(&fresh.key, random)),
+            0 if random.random() => EditStep::Remove(key.clone()),
+            0 => EditStep::Restamp(key.clone(), fresh.source),
+            1 => EditStep::Put(fresh.clone(), random_meaning(&fresh.key, random)),
             // sometimes another kind's value, which is the oddest case
-            2 => Step::Put(Record { key: key.clone(), ..fresh }, meaning),
+            2 => EditStep::Put(Record { key: key.clone(), ..fresh }, meaning),
             _ => {
                 let (_, value) = usual(key.kind, random);
-                Step::Put(Record { key: key.clone(), value: value.into(), ..fresh }, meaning)
+                EditStep::Put(Record { key: key.clone(), value: value.into(), ..fresh }, meaning)
             }
         };
-        let key = if let Step::Put(record, _) = &step { record.key.clone() } else { key };
+        let key = if let EditStep::Put(record, _) = &step { record.key.clone() } else { key };
         steps.insert(key, step);
     }
     steps
 }
 
-fn edits_of<'a>(chunk: &Chunk, steps: &'a BTreeMap<EntryKey, Step>) -> Vec<Edit<'a>> {
-    let edit = |(key, step): (&EntryKey, &'a Step)| match (chunk.find(key), step) {
-        (Ok(row), Step::Put(record, meaning)) => Edit::Replace { row, record, meaning: meaning.clone() },
-        (Err(before), Step::Put(record, meaning)) => Edit::Insert { before, record, meaning: meaning.clone() },
-        (Ok(row), Step::Remove(_)) => Edit::Remove { row },
-        (Ok(row), Step::Restamp(_, source)) => Edit::Restamp { row, source: *source },
-        (Err(_), Step::Remove(_) | Step::Restamp(..)) => panic!("only what is there is removed"),
+fn edits_of<'a>(chunk: &Chunk, steps: &'a BTreeMap<EntryKey, EditStep>) -> Vec<RowEdit<'a>> {
+    let edit = |(key, step): (&EntryKey, &'a EditStep)| match (chunk.find(key), step) {
+        (Ok(row), EditStep::Put(record, meaning)) => RowEdit::Replace { row, record, meaning: meaning.clone() },
+        (Err(before), EditStep::Put(record, meaning)) => RowEdit::Insert { before, record, meaning: meaning.clone() },
+        (Ok(row), EditStep::Remove(_)) => RowEdit::Remove { row },
+        (Ok(row), EditStep::Restamp(_, source)) => RowEdit::Restamp { row, source: *source },
+        (Err(_), EditStep::Remove(_) | EditStep::Restamp(..)) => panic!("only what is there is removed"),
     };
     steps.iter().map(edit).collect()
 }
 
-fn take_steps(model: &mut Model, steps: BTreeMap<EntryKey, Step>) {
+fn take_steps(model: &mut Model, steps: BTreeMap<EntryKey, EditStep>) {
     for (key, step) in steps {
         match step {
-            Step::Put(record, meaning) => drop(model.insert(key, (record, meaning))),
-            Step::Remove(key) => drop(model.remove(&key)),
-            Step::Restamp(key, source) => model.get_mut(&key).unwrap().0.source = source,
+            EditStep::Put(record, meaning) => drop(model.insert(key, (record, meaning))),
+            EditStep::Remove(key) => drop(model.remove(&key)),
+            EditStep::Restamp(key, source) => model.get_mut(&key).unwrap().0.source = source,
         }
     }
 }
@@ -131,14 +131,14 @@ fn edit_again_and_again(seed: u64) -> usize {
 }
 
 #[test]
-fn an_edited_chunk_holds_what_one_packed_from_the_records_holds() {
+fn an_edited_chunk_equals_one_packed_from_the_records() {
     let edited: usize = (0..60).map(edit_again_and_again).sum();
     assert!(edited > 160, "only {edited} were edited");
 }
 
 /// The random edits above never produce a chunk that long.
 #[test]
-fn what_would_be_too_long_for_the_store_is_not_edited() {
+fn a_chunk_that_would_become_too_long_is_not_edited() {
     let mut random = StdRng::seed_from_u64(7);
     let (mut long, mut short) = (0, 0);
     for _ in 0..40 {
@@ -148,7 +148,7 @@ fn what_would_be_too_long_for_the_store_is_not_edited() {
         for (length, edited) in [(STORED_LENGTH_MAX, &mut long), (STORED_LENGTH_MAX / 2, &mut short)] {
             let value: Vec<u8> = (0..length).map(|_| random.random()).collect();
             let record = Record { value: value.into(), ..chunk.record(row) };
-            let edits = [Edit::Replace { row, record: &record, meaning: Meaning::Unknown }];
+            let edits = [RowEdit::Replace { row, record: &record, meaning: IndexedFields::Unknown }];
             *edited += usize::from(edit(&chunk, &edits).is_some());
         }
     }
@@ -158,7 +158,7 @@ fn what_would_be_too_long_for_the_store_is_not_edited() {
 }
 
 #[test]
-fn what_is_folded_is_what_the_records_are_whichever_way_it_is_done() {
+fn folding_gives_the_same_records_in_every_way() {
     for seed in 0..20 {
         let mut random = StdRng::seed_from_u64(seed);
         let records = random_records(&mut random, 1_200, 30);
@@ -215,7 +215,7 @@ fn drifting(key: &EntryKey, time: u32, random: &mut StdRng) -> Vec<u8> {
 }
 
 #[test]
-fn a_chunk_that_is_folded_a_thousand_times_stays_as_short_as_one_packed_from_the_records() {
+fn a_thousand_folds_keep_a_chunk_as_short_as_a_new_one() {
     let mut random = StdRng::seed_from_u64(9);
     let key = |number: u32| EntryKey::new(Kind::Ip, cluster(2), format!("10.1.{}.{}", number / 250, number % 250));
     let mut next = 0;

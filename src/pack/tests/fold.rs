@@ -42,7 +42,7 @@ fn a_cluster_that_is_listed_between_others_is_not_packed_again() {
 }
 
 #[test]
-fn whatever_stays_whole_the_newest_of_each_key_counts() {
+fn the_newest_record_of_each_key_wins_with_kept_chunks() {
     let mut whole = 0;
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);

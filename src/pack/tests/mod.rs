@@ -161,7 +161,7 @@ fn expect_same(records: &[Record], random: &mut StdRng) {
 }
 
 #[test]
-fn records_come_back_whole_whatever_they_hold() {
+fn any_record_reads_back_unchanged() {
     for seed in 0..60 {
         let mut random = StdRng::seed_from_u64(seed);
         let count = [1, 2, 3, 30, 700, 3_000][random.random_range(0..6)];
@@ -173,7 +173,7 @@ fn records_come_back_whole_whatever_they_hold() {
 
 /// A row of an IPv4 column that is an exception has a filler, which must not be read as an address.
 #[test]
-fn a_name_between_addresses_is_found_and_not_taken_for_one() {
+fn a_name_among_addresses_is_found_and_is_no_address() {
     let mut random = StdRng::seed_from_u64(9);
     let mut names: Vec<String> = (1..200).map(|last| format!("10.1.2.{last}")).collect();
     names.push("10.1.2.0/24".to_owned());
@@ -189,7 +189,7 @@ fn a_name_between_addresses_is_found_and_not_taken_for_one() {
 
 /// The keys looked up exist, or differ in name, cluster or kind.
 #[test]
-fn the_row_of_a_key_is_found_where_there_is_one() {
+fn find_returns_the_row_of_a_key_or_where_to_insert_it() {
     let mut random = StdRng::seed_from_u64(10);
     let held = random_records(&mut random, 3_000, 1_000);
     let chunks = build(&held);
@@ -246,13 +246,13 @@ fn damaged_bytes_are_an_error() {
     for bit in 0..stored.len() * 8 {
         let mut flipped = stored.to_vec();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(Chunk::from_stored(flipped), Err(Malformed::Checksum), "bit {bit}");
+        assert_eq!(Chunk::from_stored(flipped), Err(DecodeError::Checksum), "bit {bit}");
     }
-    assert_eq!(Chunk::from_stored(&b""[..]), Err(Malformed::Truncated));
+    assert_eq!(Chunk::from_stored(&b""[..]), Err(DecodeError::Truncated));
 }
 
 #[test]
-fn damage_behind_a_right_checksum_harms_nobody() {
+fn damage_with_a_correct_checksum_does_not_panic() {
     let mut random = StdRng::seed_from_u64(3);
     let samples: Vec<Chunk> = (0..20).flat_map(|_| build(&random_records(&mut random, 40, 10))).collect();
     for round in 0..4_000 {
@@ -276,7 +276,7 @@ fn damage_behind_a_right_checksum_harms_nobody() {
 }
 
 #[test]
-fn another_form_is_told_by_its_number() {
+fn another_format_version_is_an_error_with_its_number() {
     let mut random = StdRng::seed_from_u64(4);
     let chunks = build(&random_records(&mut random, 5, 10));
     let mut stored = chunks[0].stored().to_vec();
@@ -284,51 +284,61 @@ fn another_form_is_told_by_its_number() {
     stored.truncate(stored.len() - CHECKSUM_LENGTH);
     let checksum = crc32fast::hash(&stored);
     stored.extend_from_slice(&checksum.to_le_bytes());
-    assert_eq!(Chunk::from_stored(stored), Err(Malformed::UnknownForm(2)));
+    assert_eq!(Chunk::from_stored(stored), Err(DecodeError::UnknownVersion(2)));
 }
 
 #[test]
-fn a_row_says_what_it_means_where_the_object_was_there() {
+fn indexed_fields_of_decoded_records_read_back() {
     let mut random = StdRng::seed_from_u64(5);
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let prefix = |text: &str, host| ObjectPrefix { net: text.parse().unwrap(), host };
     let entry = |prefix| IpEntry::new(prefix, 77);
     let addresses = [ip("10.0.0.1"), ip("fd00::1")];
     let node = Node { addresses: addresses.map(|ip| NodeAddress { address_type: "InternalIP".to_owned(), ip }).into(), ..Node::default() };
-    let cases: [(Kind, &str, Option<Object>, Meaning); 11] = [
-        (Kind::Identity, "300", Some(Object::Identity(Identity { id: 300, labels: IdentityLabels::default() })), Meaning::Identity(300)),
-        (Kind::Identity, "301", None, Meaning::Unknown),
+    let cases: [(Kind, &str, Option<Object>, IndexedFields); 11] = [
+        (
+            Kind::Identity,
+            "300",
+            Some(Object::Identity(Identity { id: 300, labels: IdentityLabels::default() })),
+            IndexedFields::Identity(300),
+        ),
+        (Kind::Identity, "301", None, IndexedFields::Unknown),
         (
             Kind::Ip,
             "10.0.0.1",
             Some(Object::Ip(entry(prefix("10.0.0.1/32", true)))),
-            Meaning::Ip { prefix: prefix("10.0.0.1/32", true), identity: 77 },
+            IndexedFields::Ip { prefix: prefix("10.0.0.1/32", true), identity: 77 },
         ),
-        (Kind::Ip, "10.0.0.2", Some(Object::Ip(entry(prefix("10.0.0.3/32", true)))), Meaning::Unknown),
+        (Kind::Ip, "10.0.0.2", Some(Object::Ip(entry(prefix("10.0.0.3/32", true)))), IndexedFields::Unknown),
         (
             Kind::Ip,
             "10.0.0.9/24",
             Some(Object::Ip(entry(prefix("10.0.0.0/24", false)))),
-            Meaning::Ip { prefix: prefix("10.0.0.0/24", false), identity: 77 },
+            IndexedFields::Ip { prefix: prefix("10.0.0.0/24", false), identity: 77 },
         ),
         (
             Kind::Ip,
             "fd00::1",
             Some(Object::Ip(entry(prefix("fd00::1/128", true)))),
-            Meaning::Ip { prefix: prefix("fd00::1/128", true), identity: 77 },
+            IndexedFields::Ip { prefix: prefix("fd00::1/128", true), identity: 77 },
         ),
-        (Kind::Node, "a", Some(Object::Node(node.into())), Meaning::Node { addresses: addresses.into() }),
-        (Kind::Node, "b", Some(Object::Service(Service::default())), Meaning::Unknown),
-        (Kind::Service, "a/b", Some(Object::Service(Service::default())), Meaning::Service(None)),
-        (Kind::Service, "a/c", Some(Object::Service(Service { shared: true, ..Service::default() })), Meaning::Service(Some("a/c".into()))),
+        (Kind::Node, "a", Some(Object::Node(node.into())), IndexedFields::Node { addresses: addresses.into() }),
+        (Kind::Node, "b", Some(Object::Service(Service::default())), IndexedFields::Unknown),
+        (Kind::Service, "a/b", Some(Object::Service(Service::default())), IndexedFields::Service(None)),
+        (
+            Kind::Service,
+            "a/c",
+            Some(Object::Service(Service { shared: true, ..Service::default() })),
+            IndexedFields::Service(Some("a/c".into())),
+        ),
         (
             Kind::EndpointSlice,
             "a/b",
             Some(Object::EndpointSlice(crate::model::PackedSlice::new([].into(), |_| None, 0))),
-            Meaning::Service(None),
+            IndexedFields::Service(None),
         ),
     ];
-    let mut records: Vec<(Record, Meaning)> = cases
+    let mut records: Vec<(Record, IndexedFields)> = cases
         .into_iter()
         .map(|(kind, name, object, meaning)| {
             let record = record(EntryKey::new(kind, cluster(0), name), b"x", &mut random);
@@ -337,11 +347,11 @@ fn a_row_says_what_it_means_where_the_object_was_there() {
         .collect();
     let rejection = Rejection { reason: "no".into(), first_seen: SystemTime::UNIX_EPOCH, last_seen: SystemTime::UNIX_EPOCH };
     let rejected = record(EntryKey::new(Kind::Service, cluster(0), "z"), b"x", &mut random);
-    records.push((Record { rejection: Some(rejection), ..rejected }, Meaning::Nothing));
+    records.push((Record { rejection: Some(rejection), ..rejected }, IndexedFields::Nothing));
     records.sort_by(|left, right| left.0.key.cmp(&right.0.key));
     let chunks = build(records.iter().map(|(record, _)| record));
     let chunk = &chunks[0];
-    let found: Vec<Meaning> = (0..chunk.len()).map(|row| chunk.meaning(row)).collect();
+    let found: Vec<IndexedFields> = (0..chunk.len()).map(|row| chunk.meaning(row)).collect();
     assert_eq!(found, records.iter().map(|(_, meaning)| meaning.clone()).collect::<Vec<_>>());
     assert!(chunk.may_name_identity(77) && !chunk.may_name_identity(300));
 }

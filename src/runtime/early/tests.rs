@@ -140,7 +140,7 @@ fn stored(directory: &Path) {
     group_of_all.derived = Some(DERIVATION);
     group_of_all.epochs = Some(vec![EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: None }]);
     store.apply(&group_of_all).unwrap();
-    assert!(store.settle(Duration::from_secs(60)).unwrap());
+    assert!(store.fold_within(Duration::from_secs(60)).unwrap());
     // only in the log
     let mut newer = group(node("rome", "c", 60_001, "172.18.0.3"), 60_010);
     for record in [ip("rome", "10.8.8.8", 60_004, 301, "172.18.0.3"), record(key(Kind::Identity, "rome", "301"), 60_005, "k8s:app=new;")] {
@@ -278,7 +278,7 @@ async fn early_answers_equal_those_of_the_loaded_store() {
             early_sender.send_replace(Some(Arc::new(mirror) as Arc<dyn EarlyLookup>));
             held.recv().unwrap();
         };
-        let (store, _) = Store::open_offering(&path, Duration::ZERO, &mut offer).unwrap();
+        let (store, _) = Store::open_with_early_lookups(&path, Duration::ZERO, &mut offer).unwrap();
         let restored = restore(&store, MAX, retention(), early_plan, EpochSeed::draw(SystemTime::now())).unwrap();
         let (publisher, subscriber) = publication(restored.published);
         loaded_sender.send_replace(Some(subscriber));

@@ -1,67 +1,73 @@
-//! How fast changes move from the log to their chunks: as fast as new ones come, faster the fuller the log is.
+//! The pace of folding: as fast as new changes come, and faster the fuller the log is.
 //!
-//! It is paced by bytes, not by time, so that it writes the same on every machine; but what it may take of the time of groups has an end. Without
-//! one a slow group was followed by the many folds that it had earned, the next group was larger for that, and earned more: one that
-//! came 20 ms late was followed by others up to 400 ms late.
+//! The pace follows bytes, not time, so every machine writes the same amount. The time that folding
+//! may take from groups is limited. Without this limit, a slow group caused many folds, which
+//! delayed the next group and made it larger: a delay of 20 ms grew to 400 ms.
 
 use std::time::Duration;
 
-/// The log is full with so many bytes of keys and values, uncompressed (docs/develop/measurements.md §1.1): the more it has, the longer a start takes to read
-/// it, and the more folds can gather. With 24 MiB a start after a kill has everything a fifth earlier, its first answer no earlier, and a byte of
-/// change costs a third more writing.
+/// Size of a full log, in bytes of keys and values before compression (docs/develop/measurements.md
+/// §1.1). A larger log takes a start longer to read, but more changes share a fold. With 24 MiB, a
+/// start after a kill ends a fifth earlier, its first answer comes no earlier, and each changed
+/// byte costs a third more writes.
 pub(in crate::store) const LOG_FULL_BYTES: u64 = 32 << 20;
 
-/// From this much on, folding begins, in thousandths of [`LOG_FULL_BYTES`]; its speed grows with what the log has above it, by this many times
-/// one round of all chunks for each [`LOG_FULL_BYTES`] that is committed. With these two, the first round ends about as the
-/// log is full (up to a quarter later where time is short), and later ones settle where it is three quarters full.
+/// Fill level of the log from which on folding begins, in thousandths of [`LOG_FULL_BYTES`], and
+/// the factor by which the speed grows above it. The factor is in rounds of all chunks per
+/// [`LOG_FULL_BYTES`] committed.
+///
+/// With these values the first round ends about when the log is full, at most a quarter later.
+/// Later rounds keep the log three quarters full.
 const FOLD_FROM_PERMILLE: u32 = 700;
 const FOLD_SPEED: u32 = 22;
 
-/// A whole fold, in what is owed.
-const FOLD: u64 = 1_000;
+/// One fold, in the unit of [`FoldRate`].
+const WHOLE_FOLD: u64 = 1_000;
 
-/// No more is owed than so many folds, twice what 20,000 changes/s earn in a window where the log is full. What is put off beyond is due anew by
-/// what the log has then.
-const OWED_MAX: u64 = 64 * FOLD;
+/// Maximum number of due folds: twice what 20,000 changes per second require in one window with a
+/// full log. Folds above it are due again later, from the fill level at that time.
+const DUE_MAX: u64 = 64 * WHOLE_FOLD;
 
-/// How long folding may take behind any group where the log is full, in proportion where it is less, whether or not the next group is due: a
-/// change is to be durable within 60 ms, and one that came as a group was taken waits for that to be stored (20 ms, as `commit::persist`
-/// has it), for this, and for its own group to be stored.
-const OVERTIME_MAX: Duration = Duration::from_millis(20);
+/// Maximum time that folding may delay the next group when the log is full; less in proportion when
+/// it is not.
+///
+/// A change must be durable within 60 ms. In the worst case it waits until the previous group is
+/// stored (20 ms, see `commit::persist`), for this time, and until its own group is stored.
+const FOLD_TIME_MAX: Duration = Duration::from_millis(20);
 
-/// What is due, in thousandths of a fold.
+/// Due folds, in thousandths of a fold.
 #[derive(Debug, Default)]
 pub(in crate::store) struct FoldRate {
-    owed: u64,
+    due_permille: u64,
 }
 
 impl FoldRate {
-    /// Counts what was committed, with so much in the log for so many chunks.
-    pub(super) fn earn(&mut self, committed_bytes: u64, log_bytes: u64, dirty_count: usize) {
-        let speed = u64::from(above(log_bytes) * FOLD_SPEED);
-        let earned = committed_bytes * dirty_count as u64 / 1024 * speed / (LOG_FULL_BYTES / 1024);
-        self.owed = if speed == 0 { 0 } else { (self.owed + earned).min(OWED_MAX) };
+    /// Adds committed bytes. `log_bytes` is the size of the unfolded groups, `dirty_count` the
+    /// number of chunks with pending changes.
+    pub(super) fn add_committed(&mut self, committed_bytes: u64, log_bytes: u64, dirty_count: usize) {
+        let speed = u64::from(excess_permille(log_bytes) * FOLD_SPEED);
+        let added = committed_bytes * dirty_count as u64 / 1024 * speed / (LOG_FULL_BYTES / 1024);
+        self.due_permille = if speed == 0 { 0 } else { (self.due_permille + added).min(DUE_MAX) };
     }
 
-    /// Whether a fold is due.
     pub(super) fn is_due(&self) -> bool {
-        self.owed >= FOLD
+        self.due_permille >= WHOLE_FOLD
     }
 
-    /// Counts a fold off.
-    pub(in crate::store) fn folded(&mut self) {
-        self.owed = self.owed.saturating_sub(FOLD);
+    /// Subtracts one fold.
+    pub(in crate::store) fn count_fold(&mut self) {
+        self.due_permille = self.due_permille.saturating_sub(WHOLE_FOLD);
     }
 }
 
-/// How long folding may take though a group waits, with so much in the log.
-pub(super) fn overtime(log_bytes: u64) -> Duration {
+/// Returns the time that folding may delay the next group, for a log of this size.
+pub(super) fn fold_time_max(log_bytes: u64) -> Duration {
     let whole = 1_000 - FOLD_FROM_PERMILLE;
-    OVERTIME_MAX * above(log_bytes).min(whole) / whole
+    FOLD_TIME_MAX * excess_permille(log_bytes).min(whole) / whole
 }
 
-/// What the log has above where folding begins, in thousandths.
-fn above(log_bytes: u64) -> u32 {
+/// Returns the fill level above [`FOLD_FROM_PERMILLE`], in thousandths.
+fn excess_permille(log_bytes: u64) -> u32 {
     u32::try_from(log_bytes * 1_000 / LOG_FULL_BYTES).unwrap_or(u32::MAX).saturating_sub(FOLD_FROM_PERMILLE).min(1_000)
 }
 
@@ -69,34 +75,35 @@ fn above(log_bytes: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// How many folds are due after 512 KB, with so many thousandths of the log used for 1,000 chunks.
+    /// Returns the number of due folds after 512 KB, for 1,000 chunks and this fill level of the
+    /// log.
     fn due(mut rate: FoldRate, used_permille: u64) -> u64 {
-        rate.earn(512 << 10, LOG_FULL_BYTES * used_permille / 1_000, 1_000);
+        rate.add_committed(512 << 10, LOG_FULL_BYTES * used_permille / 1_000, 1_000);
         let mut count = 0;
         while rate.is_due() {
-            rate.folded();
+            rate.count_fold();
             count += 1;
         }
         count
     }
 
     #[test]
-    fn folding_speeds_up_with_the_log_and_owes_no_more_than_it_can_do() {
+    fn folding_speeds_up_with_the_log_up_to_a_limit() {
         let fresh = [0, 700, 750, 800, 1_000].map(|used_permille| due(FoldRate::default(), used_permille));
         assert_eq!(fresh, [0, 0, 17, 34, 64]);
-        assert_eq!(due(FoldRate { owed: OWED_MAX }, 750), 64);
-        assert_eq!(due(FoldRate { owed: OWED_MAX }, 700), 0, "the log is small again: nothing is due");
+        assert_eq!(due(FoldRate { due_permille: DUE_MAX }, 750), 64);
+        assert_eq!(due(FoldRate { due_permille: DUE_MAX }, 700), 0, "the log is small again: nothing is due");
         let little = || {
             let mut rate = FoldRate::default();
-            (0..100).for_each(|_| rate.earn(1 << 10, LOG_FULL_BYTES * 8 / 10, 1_000));
-            rate.owed
+            (0..100).for_each(|_| rate.add_committed(1 << 10, LOG_FULL_BYTES * 8 / 10, 1_000));
+            rate.due_permille
         };
         assert_eq!(little(), 100 * 66, "small groups add up");
     }
 
     #[test]
-    fn a_group_waits_longer_the_fuller_the_log_is() {
-        let micros = [0, 700, 850, 1_000, 5_000].map(|permille| overtime(LOG_FULL_BYTES / 1_000 * permille + 1_000).as_micros());
+    fn the_fuller_the_log_the_longer_a_group_waits() {
+        let micros = [0, 700, 850, 1_000, 5_000].map(|permille| fold_time_max(LOG_FULL_BYTES / 1_000 * permille + 1_000).as_micros());
         assert_eq!(micros, [0, 0, 10_000, 20_000, 20_000]);
     }
 }

@@ -1,4 +1,4 @@
-//! The chunks of an open store: which of them the log has changes for, and how these get into them.
+//! The chunks of an open store: their pending changes, and the order and pace of folding.
 
 pub(super) mod chunk_store;
 mod fold_queue;

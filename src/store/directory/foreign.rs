@@ -1,7 +1,9 @@
-//! Foreign entries of the data directory: a symbolic link, a FIFO or a directory where the store has a file of its own.
+//! Foreign entries of the data directory: a symbolic link, a FIFO or a directory that has the name
+//! of one of the store's files.
 //!
-//! The store never follows a link, never writes to the target of one, and never opens a FIFO, which may block for ever. A foreign entry in the
-//! place of a file that can be made anew is renamed; one among the engine's files makes the store count as damaged, so that `recovery` sets it aside.
+//! The store never follows a link and never opens a FIFO, which may block forever. A foreign entry
+//! is renamed if the store can create the file again. Among the engine's files it counts as damage,
+//! and `recovery` sets the store aside.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io;
@@ -13,36 +15,37 @@ use rustix::fs::OFlags;
 use super::set_aside;
 use crate::store::error::StoreError;
 
-/// What the store has in a place.
+/// Type that an entry must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum Expected {
-    /// A regular file.
+pub(in crate::store) enum ExpectedType {
     File,
-    /// A directory.
     Directory,
 }
 
-/// The names of the engine's directory that this version or an earlier one writes; the engine's snapshots, `snap.*`, are files as well.
-const ENGINE_ENTRIES: [(&str, Expected); 5] = [
-    ("db", Expected::File),
-    ("conf", Expected::File),
-    ("format", Expected::File),
-    ("synced", Expected::File),
-    ("blobs", Expected::Directory),
+/// Names in the engine's directory that this version or an earlier one writes. sled's snapshots
+/// (`snap.*`) are files too.
+const ENGINE_ENTRIES: [(&str, ExpectedType); 5] = [
+    ("db", ExpectedType::File),
+    ("conf", ExpectedType::File),
+    ("format", ExpectedType::File),
+    ("synced", ExpectedType::File),
+    ("blobs", ExpectedType::Directory),
 ];
 
-/// The beginning of the names of the engine's snapshots.
-const SNAPSHOT_PREFIX: &str = "snap.";
+/// Prefix of the names of sled's snapshots. sled can do without them (docs/develop/measurements.md
+/// §1.3, trap 6).
+pub(in crate::store) const SNAPSHOT_PREFIX: &str = "snap.";
 
-/// Returns the type of an entry in words where it is not the expected one. `None` where it is, or where there is no entry.
-pub(in crate::store) fn foreign_type(path: &Path, expected: Expected) -> io::Result<Option<&'static str>> {
+/// Returns the human-readable type of an entry that does not have the expected type. `None` if it
+/// has, or if there is no entry.
+pub(in crate::store) fn foreign_type(path: &Path, expected: ExpectedType) -> io::Result<Option<&'static str>> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
         outcome => outcome?.file_type(),
     };
     let is_expected = match expected {
-        Expected::File => found.is_file(),
-        Expected::Directory => found.is_dir(),
+        ExpectedType::File => found.is_file(),
+        ExpectedType::Directory => found.is_dir(),
     };
     Ok((!is_expected).then(|| type_name(found)))
 }
@@ -58,16 +61,17 @@ fn type_name(found: FileType) -> &'static str {
     }
 }
 
-/// Refuses a foreign entry in the place of a file that cannot be renamed, as another process may use it.
-pub(super) fn refuse(path: &Path) -> Result<(), StoreError> {
-    match foreign_type(path, Expected::File) {
+/// Refuses a foreign entry. Used for files that must not be renamed, because another process may
+/// use them.
+pub(super) fn refuse_foreign_file(path: &Path) -> Result<(), StoreError> {
+    match foreign_type(path, ExpectedType::File) {
         Ok(Some(found)) => Err(StoreError::Foreign { path: path.to_owned(), found }),
-        // the open that follows says it better
+        // the open that follows has the better error
         Ok(None) | Err(_) => Ok(()),
     }
 }
 
-/// Opens a regular file. Never follows a link and never waits for the other end of a FIFO.
+/// Opens a regular file. Follows no link and does not wait for the other end of a FIFO.
 pub(in crate::store) fn open_file(path: &Path, options: &OpenOptions) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let file = options.clone().custom_flags(i32::try_from(flags).unwrap_or_default()).open(path)?;
@@ -75,20 +79,21 @@ pub(in crate::store) fn open_file(path: &Path, options: &OpenOptions) -> io::Res
     if found.is_file() { Ok(file) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {}", type_name(found)))) }
 }
 
-/// Returns why the engine's directory cannot be used: the first foreign entry among the engine's files, in words.
-pub(in crate::store) fn in_engine_directory(directory: &Path) -> io::Result<Option<String>> {
+/// Returns a description of the first foreign entry among the engine's files. The directory then
+/// must not be used.
+pub(in crate::store) fn find_foreign_engine_file(directory: &Path) -> io::Result<Option<String>> {
     let says = |path: &Path, found| format!("{} is {found}, which meshkeep does not write there", path.display());
-    if let Some(found) = foreign_type(directory, Expected::Directory)? {
+    if let Some(found) = foreign_type(directory, ExpectedType::Directory)? {
         return Ok(Some(says(directory, found)));
     }
-    let mut entries: Vec<(PathBuf, Expected)> = ENGINE_ENTRIES.map(|(name, expected)| (directory.join(name), expected)).into();
+    let mut entries: Vec<(PathBuf, ExpectedType)> = ENGINE_ENTRIES.map(|(name, expected)| (directory.join(name), expected)).into();
     match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         files => {
             for file in files? {
                 let file = file?;
                 let is_snapshot = file.file_name().as_encoded_bytes().starts_with(SNAPSHOT_PREFIX.as_bytes());
-                entries.extend(is_snapshot.then(|| (file.path(), Expected::File)));
+                entries.extend(is_snapshot.then(|| (file.path(), ExpectedType::File)));
             }
         }
     }
@@ -100,8 +105,8 @@ pub(in crate::store) fn in_engine_directory(directory: &Path) -> io::Result<Opti
     Ok(None)
 }
 
-/// Renames a foreign entry in the place of something that can be made anew. Returns what was done, in words.
-pub(in crate::store) fn put_aside(data_directory: &Path, name: &str, expected: Expected) -> io::Result<Option<String>> {
+/// Renames a foreign entry whose file the store can create again. Returns a description of it.
+pub(in crate::store) fn set_foreign_aside(data_directory: &Path, name: &str, expected: ExpectedType) -> io::Result<Option<String>> {
     let path = data_directory.join(name);
     let Some(found) = foreign_type(&path, expected)? else { return Ok(None) };
     let target = set_aside::unused_path(data_directory, &format!("foreign-{name}"));

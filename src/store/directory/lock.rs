@@ -1,7 +1,7 @@
-//! The lock of the data directory: one living process at a time, and a name for the one that has it.
+//! The lock of the data directory: one process at a time.
 //!
-//! Owns: the file `lock`, whose text names its holder. The kernel lets go of it when the holder ends, however that happens. Deliberately
-//! lacks: the engine's own lock, which would not say who holds it.
+//! The file `lock` contains the process id and command line of the holder. The kernel releases the
+//! lock when the process ends. sled's own lock would not name the holder.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -11,49 +11,52 @@ use std::time::{Duration, Instant};
 use super::foreign;
 use crate::store::error::{StoreError, is_full};
 
-/// The file's name inside the data directory.
+/// Name of the lock file in the data directory.
 const LOCK_FILE: &str = "lock";
 
-/// How often to try while another process holds the lock: a restart notices within a twentieth of a second.
+/// Interval between attempts while another process holds the lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
-/// As much of a command line as an error message can carry, in characters.
+/// Maximum length of the command line in the lock file, in characters.
 const COMMAND_LINE_LENGTH_MAX: usize = 400;
 
-/// As much of the holder's text as is read, in bytes: the command line at 4 bytes a character, and the process id.
+/// Maximum number of bytes read from the lock file: the command line at 4 bytes per character, and
+/// the process id.
 const HOLDER_LENGTH_MAX: u64 = 2048;
 
-/// The data directory's lock, held until it is dropped.
+/// The lock of a data directory. Released on drop.
 #[derive(Debug)]
 pub(in crate::store) struct DirectoryLock {
     pub(in crate::store) file: File,
 }
 
 impl Drop for DirectoryLock {
-    /// Lets go at once. Closing the file alone would not: a child process that is just being started shares it until it runs its own program.
+    /// Unlocks explicitly. Closing the file would not be enough: a child process that is just being
+    /// started shares it until it runs its own program.
     fn drop(&mut self) {
-        // where it fails, the kernel lets go when the last of those that share the file has closed it
+        // if this fails, the kernel releases the lock when the last process has closed the file
         let _ = self.file.unlock();
     }
 }
 
 impl DirectoryLock {
-    /// Creates the directory if needed and takes its lock, waiting up to `wait` for another process to let go of it.
-    pub(in crate::store) fn take(directory: &Path, wait: Duration) -> Result<Self, StoreError> {
+    /// Creates the directory if needed and locks it. Waits up to `wait` for another process to
+    /// release it.
+    pub(in crate::store) fn acquire(directory: &Path, wait: Duration) -> Result<Self, StoreError> {
         let not_writable = |cause| StoreError::NotWritable { directory: directory.to_owned(), cause };
         fs::create_dir_all(directory).map_err(not_writable)?;
         let path = directory.join(LOCK_FILE);
-        foreign::refuse(&path)?;
+        foreign::refuse_foreign_file(&path)?;
         let options = File::options().read(true).write(true).create(true).truncate(false).clone();
         let mut file = foreign::open_file(&path, &options).map_err(not_writable)?;
         let deadline = Instant::now() + wait;
-        let mut told = wait.is_zero();
+        let mut is_logged = wait.is_zero();
         loop {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::Error(source)) => return Err(not_writable(source)),
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    if !std::mem::replace(&mut told, true) {
+                    if !std::mem::replace(&mut is_logged, true) {
                         let holder = read_holder(&mut file);
                         tracing::warn!(directory = %directory.display(), holder, wait_s = wait.as_secs(), "the data directory is in use by {holder}: waiting until that process ends");
                     }
@@ -65,7 +68,7 @@ impl DirectoryLock {
             }
         }
         match write_holder(&mut file) {
-            // nobody learns who holds it, but it is held
+            // the lock is held, but no process can read who holds it
             Err(error) if is_full(&error) => {}
             outcome => outcome.map_err(not_writable)?,
         }
@@ -81,7 +84,8 @@ fn write_holder(file: &mut File) -> io::Result<()> {
     write!(file, "pid {}: {command_line}", std::process::id())
 }
 
-/// The text is from outside: bounded, and without control characters.
+/// Reads the holder from the lock file. The text may come from any program, so its length is
+/// limited and control characters are replaced.
 fn read_holder(file: &mut File) -> String {
     let mut bytes = Vec::new();
     let outcome = file.rewind().and_then(|()| file.take(HOLDER_LENGTH_MAX).read_to_end(&mut bytes));

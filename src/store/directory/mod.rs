@@ -1,5 +1,5 @@
-//! The data directory around the engine's files and the log: its lock, its file modes, foreign entries
-//! in it, and the names of what is set aside.
+//! The data directory: its lock, its file modes, foreign entries, and the names of stores that were
+//! set aside.
 
 pub(super) mod foreign;
 pub(super) mod lock;

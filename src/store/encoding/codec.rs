@@ -1,42 +1,43 @@
-//! The on-disk form of keys and values, version 1 ("plain"), as docs/develop/store.md has it byte by byte ("Keys and values").
+//! Encodes and decodes stored keys and values (docs/develop/store.md, "Keys and values").
 //!
-//! Owns: which bytes stand for which record, cursor, cluster or mark. Deliberately lacks: IO, sled, and any meaning of an entry's own bytes.
+//! Pure functions. The value of an entry stays bytes.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::bytes::{Malformed, Reader, put_text, put_varint, seal, unseal};
+use super::checksum::{ByteReader, DecodeError, append_checksum, put_text, put_varint, verify_checksum};
 use crate::model::{
     CanaryPoint, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, Epoch, EpochSpan,
     EtcdClusterId, Kind, LeaseId, PutPoint, RawRecord, Record, Rejection, Revision, Scope, Sequence, SourceStamp, Tombstone,
 };
 
-/// The form of every value.
-const FORM: u8 = 1;
+/// Format version of every value.
+const FORMAT_VERSION: u8 = 1;
 
-/// The first byte of every entry's key.
-pub(in crate::store) const ENTRY: u8 = b'e';
-const CURSOR: u8 = b'c';
-const CLUSTER: u8 = b'k';
-/// The first byte of every tombstone's key.
-pub(in crate::store) const TOMBSTONE: u8 = b't';
+/// First byte of the stored key of an entry.
+pub(in crate::store) const ENTRY_TAG: u8 = b'e';
+const CURSOR_TAG: u8 = b'c';
+const CLUSTER_TAG: u8 = b'k';
+/// First byte of the stored key of a tombstone.
+pub(in crate::store) const TOMBSTONE_TAG: u8 = b't';
 
-/// The key of the layout's number.
-pub(in crate::store) const FORMAT_KEY: &[u8] = b"mformat";
-/// The key of the highest sequence that may have been handed out.
+/// Key of the number of the layout.
+pub(in crate::store) const LAYOUT_KEY: &[u8] = b"mformat";
+/// Key of the highest sequence that may have been used.
 pub(in crate::store) const SEQUENCE_KEY: &[u8] = b"msequence";
 
-/// The key of the starts that positions may come from.
+/// Key of the epochs whose positions may be valid.
 pub(in crate::store) const EPOCHS_KEY: &[u8] = b"mepochs";
-/// The key of the sequence below which tombstones are gone.
+/// Key of the sequence below which tombstones were dropped.
 pub(super) const FLOOR_KEY: &[u8] = b"mfloor";
-/// The key of the rules by which derived entries were made.
+/// Key of the version of the rules that derived entries from nodes.
 pub(in crate::store) const DERIVED_KEY: &[u8] = b"mderived";
-/// The key of the newest sequence that is stored with all before it.
+/// Key of the newest sequence up to which everything is stored.
 pub(super) const COVERED_KEY: &[u8] = b"mcovered";
 
-/// Where the names of derived entries begin. No source has such keys, and none sorts between these and the ip entries.
-const NODE_IPS: &str = "cilium/cache/node-ips/v1/";
+/// Prefix of the names of derived entries. No source has such keys. They sort directly after the ip
+/// entries.
+const NODE_IPS_PREFIX: &str = "cilium/cache/node-ips/v1/";
 
 const RECORD_GOOD_VALUE: u8 = 1;
 const RECORD_REJECTION: u8 = 1 << 1;
@@ -56,31 +57,31 @@ const CONFIG_SLICES_GIVEN: u8 = 1 << 5;
 const CLUSTER_CONTACT: u8 = 1 << 6;
 const CLUSTER_NOTICES: u8 = 1 << 7;
 
-/// What a stored key stands for.
+/// A decoded key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store) enum StoredKey {
-    /// A mirrored entry.
+    /// An entry.
     Entry(EntryKey),
-    /// How far a scope is mirrored.
+    /// The cursor of a scope.
     Cursor(Scope),
-    /// What a cluster says about itself.
+    /// The record of a cluster.
     Cluster(ClusterName),
-    /// The highest sequence that may have been handed out.
+    /// The highest sequence that may have been used.
     Sequence,
-    /// What is left of a key that went at this sequence.
+    /// The tombstone with this sequence.
     Tombstone(Sequence),
-    /// The starts that positions may come from.
+    /// The epochs whose positions may be valid.
     Epochs,
-    /// The sequence below which tombstones are gone.
+    /// The sequence below which tombstones were dropped.
     Floor,
-    /// The newest sequence that is stored with all before it.
+    /// The newest sequence up to which everything is stored.
     Covered,
-    /// The rules by which derived entries were made.
+    /// The version of the rules that derived entries from nodes.
     Derived,
 }
 
-/// Reads a stored key; `None` for anything that version 1 does not write.
-pub(in crate::store) fn read_key(stored: &[u8]) -> Option<StoredKey> {
+/// Decodes a key. Returns `None` for a key that this version does not write.
+pub(in crate::store) fn decode_key(stored: &[u8]) -> Option<StoredKey> {
     match stored {
         SEQUENCE_KEY => return Some(StoredKey::Sequence),
         EPOCHS_KEY => return Some(StoredKey::Epochs),
@@ -90,38 +91,37 @@ pub(in crate::store) fn read_key(stored: &[u8]) -> Option<StoredKey> {
         _ => {}
     }
     let (tag, rest) = stored.split_first()?;
-    if *tag == TOMBSTONE {
+    if *tag == TOMBSTONE_TAG {
         return rest.try_into().ok().map(|bytes| StoredKey::Tombstone(Sequence(u64::from_be_bytes(bytes))));
     }
     let text = std::str::from_utf8(rest).ok()?;
     match *tag {
-        ENTRY => read_name(text).filter(|key| key.kind != Kind::Cluster).map(StoredKey::Entry),
-        CURSOR => read_scope(text).map(StoredKey::Cursor),
-        CLUSTER => ClusterName::parse(text).ok().map(StoredKey::Cluster),
+        ENTRY_TAG => decode_entry_name(text).filter(|key| key.kind != Kind::Cluster).map(StoredKey::Entry),
+        CURSOR_TAG => decode_scope(text).map(StoredKey::Cursor),
+        CLUSTER_TAG => ClusterName::parse(text).ok().map(StoredKey::Cluster),
         _ => None,
     }
 }
 
-fn read_scope(text: &str) -> Option<Scope> {
+fn decode_scope(text: &str) -> Option<Scope> {
     Kind::ALL.into_iter().find_map(|kind| {
         let cluster = text.strip_prefix(kind.base())?.strip_prefix('/')?;
         Some(Scope { cluster: ClusterName::parse(cluster).ok()?, kind })
     })
 }
 
-/// The stored key of an entry.
+/// Returns the stored key of an entry.
 pub(in crate::store) fn entry_key(key: &EntryKey) -> Vec<u8> {
-    tagged(ENTRY, &name(key))
+    tagged_key(ENTRY_TAG, &entry_name(key))
 }
 
-/// The name of a key: names sort as keys do.
-pub(in crate::store) fn name(key: &EntryKey) -> String {
-    if key.kind == Kind::NodeIp { format!("{NODE_IPS}{}/{}", key.cluster, key.name) } else { key.to_string() }
+/// Returns the name of a key. Names sort like keys.
+pub(in crate::store) fn entry_name(key: &EntryKey) -> String {
+    if key.kind == Kind::NodeIp { format!("{NODE_IPS_PREFIX}{}/{}", key.cluster, key.name) } else { key.to_string() }
 }
 
-/// Reads a name back.
-pub(super) fn read_name(text: &str) -> Option<EntryKey> {
-    let Some(below) = text.strip_prefix(NODE_IPS) else {
+pub(super) fn decode_entry_name(text: &str) -> Option<EntryKey> {
+    let Some(below) = text.strip_prefix(NODE_IPS_PREFIX) else {
         return EntryKey::from_cache_form(text).filter(|key| !matches!(key.kind, Kind::NodeIp | Kind::Problem));
     };
     let (cluster, name) = below.split_once('/')?;
@@ -129,71 +129,69 @@ pub(super) fn read_name(text: &str) -> Option<EntryKey> {
     Some(EntryKey::new(Kind::NodeIp, ClusterName::parse(cluster).ok()?, name))
 }
 
-/// Where the stored keys of a scope's entries begin, and a key above all of them.
+/// Returns the first stored key that the entries of a scope can have, and the end of the range.
 pub(in crate::store) fn scope_range(scope: &Scope) -> (Vec<u8>, Vec<u8>) {
-    let name = |end: char| tagged(ENTRY, &format!("cilium/cache/{}/{}{end}", scope.kind.base(), scope.cluster));
+    let name = |end: char| tagged_key(ENTRY_TAG, &format!("cilium/cache/{}/{}{end}", scope.kind.base(), scope.cluster));
     // '0' follows '/'
     (name('/'), name('0'))
 }
 
-/// Where the stored keys of a kind's entries begin, and a key above all of them.
+/// Returns the first stored key that the entries of a kind can have, and the end of the range.
 pub(in crate::store) fn kind_range(kind: Kind) -> (Vec<u8>, Vec<u8>) {
-    let base = if kind == Kind::NodeIp { NODE_IPS.trim_end_matches('/').to_owned() } else { format!("cilium/cache/{}", kind.base()) };
-    (tagged(ENTRY, &format!("{base}/")), tagged(ENTRY, &format!("{base}0")))
+    let base =
+        if kind == Kind::NodeIp { NODE_IPS_PREFIX.trim_end_matches('/').to_owned() } else { format!("cilium/cache/{}", kind.base()) };
+    (tagged_key(ENTRY_TAG, &format!("{base}/")), tagged_key(ENTRY_TAG, &format!("{base}0")))
 }
 
-/// The entry that a stored key is of.
-pub(in crate::store) fn entry_of(stored: &[u8]) -> Option<EntryKey> {
-    match read_key(stored) {
+/// Decodes the stored key of an entry.
+pub(in crate::store) fn decode_entry_key(stored: &[u8]) -> Option<EntryKey> {
+    match decode_key(stored) {
         Some(StoredKey::Entry(key)) => Some(key),
         Some(_) | None => None,
     }
 }
 
-/// The stored key of a scope's cursor.
+/// Returns the stored key of a cursor.
 pub(in crate::store) fn cursor_key(scope: &Scope) -> Vec<u8> {
-    tagged(CURSOR, &format!("{}/{}", scope.kind.base(), scope.cluster))
+    tagged_key(CURSOR_TAG, &format!("{}/{}", scope.kind.base(), scope.cluster))
 }
 
-/// The stored key of a cluster's record.
+/// Returns the stored key of a cluster's record.
 pub(in crate::store) fn cluster_key(cluster: &ClusterName) -> Vec<u8> {
-    tagged(CLUSTER, cluster.as_str())
+    tagged_key(CLUSTER_TAG, cluster.as_str())
 }
 
-/// The stored key of a tombstone: they sort by sequence.
+/// Returns the stored key of a tombstone. The keys sort by sequence.
 pub(super) fn tombstone_key(sequence: Sequence) -> Vec<u8> {
-    [&[TOMBSTONE][..], &sequence.0.to_be_bytes()].concat()
+    [&[TOMBSTONE_TAG][..], &sequence.0.to_be_bytes()].concat()
 }
 
-/// Writes a tombstone.
-pub(super) fn write_tombstone(tombstone: &Tombstone) -> Vec<u8> {
-    let mut out = vec![FORM];
+pub(super) fn encode_tombstone(tombstone: &Tombstone) -> Vec<u8> {
+    let mut out = vec![FORMAT_VERSION];
     out.push(match tombstone.reason {
         DeleteReason::Deleted => 0,
         DeleteReason::ClusterRemoved => 1,
     });
     out.extend_from_slice(&micros_since_1970(tombstone.time).to_le_bytes());
-    put_text(&mut out, name(&tombstone.key).as_bytes());
+    put_text(&mut out, entry_name(&tombstone.key).as_bytes());
     out
 }
 
-/// Reads a tombstone back.
-pub(in crate::store) fn read_tombstone(body: &[u8]) -> Result<Tombstone, Malformed> {
-    let mut reader = Reader::body(body, FORM)?;
+pub(in crate::store) fn decode_tombstone(body: &[u8]) -> Result<Tombstone, DecodeError> {
+    let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
     let reason = match reader.byte()? {
         0 => DeleteReason::Deleted,
         1 => DeleteReason::ClusterRemoved,
-        _ => return Err(Malformed::Field("reason")),
+        _ => return Err(DecodeError::Field("reason")),
     };
     let time = time_from_micros(reader.signed()?)?;
-    let key = read_name(reader.text("key")?).ok_or(Malformed::Field("key"))?;
+    let key = decode_entry_name(reader.text("key")?).ok_or(DecodeError::Field("key"))?;
     reader.finish()?;
     Ok(Tombstone { key, reason, time })
 }
 
-/// Writes the starts that positions may come from.
-pub(super) fn write_epochs(epochs: &[EpochSpan]) -> Vec<u8> {
-    let mut out = vec![FORM];
+pub(super) fn encode_epochs(epochs: &[EpochSpan]) -> Vec<u8> {
+    let mut out = vec![FORMAT_VERSION];
     put_varint(&mut out, epochs.len() as u64);
     for span in epochs {
         out.extend_from_slice(&span.epoch.0.to_le_bytes());
@@ -206,9 +204,8 @@ pub(super) fn write_epochs(epochs: &[EpochSpan]) -> Vec<u8> {
     out
 }
 
-/// Reads them back.
-pub(in crate::store) fn read_epochs(body: &[u8]) -> Result<Vec<EpochSpan>, Malformed> {
-    let mut reader = Reader::body(body, FORM)?;
+pub(in crate::store) fn decode_epochs(body: &[u8]) -> Result<Vec<EpochSpan>, DecodeError> {
+    let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
     let count = reader.varint()?;
     let mut epochs = Vec::new();
     for _ in 0..count {
@@ -221,16 +218,16 @@ pub(in crate::store) fn read_epochs(body: &[u8]) -> Result<Vec<EpochSpan>, Malfo
     Ok(epochs)
 }
 
-fn tagged(tag: u8, text: &str) -> Vec<u8> {
+fn tagged_key(tag: u8, text: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + text.len());
     key.push(tag);
     key.extend_from_slice(text.as_bytes());
     key
 }
 
-/// Writes what is stored of a record: all but its decoded object and its generation. Times keep microseconds.
-pub(in crate::store) fn write_record(record: &Record) -> Vec<u8> {
-    let mut out = vec![FORM];
+/// Encodes a record without its decoded object and its generation. Times have microseconds.
+pub(in crate::store) fn encode_record(record: &Record) -> Vec<u8> {
+    let mut out = vec![FORMAT_VERSION];
     out.push(
         bit(record.good_value.is_some(), RECORD_GOOD_VALUE)
             | bit(record.rejection.is_some(), RECORD_REJECTION)
@@ -253,9 +250,9 @@ pub(in crate::store) fn write_record(record: &Record) -> Vec<u8> {
     out
 }
 
-/// Reads a record back: without its object, in generation 0.
-pub(in crate::store) fn read_record(key: EntryKey, body: &[u8]) -> Result<Record, Malformed> {
-    let mut reader = Reader::body(body, FORM)?;
+/// Decodes a record, without its object and with generation 0.
+pub(in crate::store) fn decode_record(key: EntryKey, body: &[u8]) -> Result<Record, DecodeError> {
+    let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
     let flags = reader.flags(RECORD_GOOD_VALUE | RECORD_REJECTION | RECORD_HELD)?;
     let held = flags & RECORD_HELD != 0;
     let source = SourceStamp { mod_revision: Revision(reader.signed()?), lease: LeaseId(reader.signed()?), held };
@@ -264,19 +261,18 @@ pub(in crate::store) fn read_record(key: EntryKey, body: &[u8]) -> Result<Record
     let version = reader.varint()?;
     let value = Arc::from(reader.bytes()?);
     let good_value = if flags & RECORD_GOOD_VALUE != 0 { Some(Arc::from(reader.bytes()?)) } else { None };
-    let rejection = if flags & RECORD_REJECTION != 0 { Some(read_rejection(&mut reader)?) } else { None };
+    let rejection = if flags & RECORD_REJECTION != 0 { Some(decode_rejection(&mut reader)?) } else { None };
     reader.finish()?;
     Ok(Record { key, value, good_value, object: None, rejection, source, create_sequence, last_sequence, version, generation: 0 })
 }
 
-fn read_rejection(reader: &mut Reader<'_>) -> Result<Rejection, Malformed> {
+fn decode_rejection(reader: &mut ByteReader<'_>) -> Result<Rejection, DecodeError> {
     let reason = Arc::from(reader.text("rejection reason")?);
     Ok(Rejection { reason, first_seen: time_from_micros(reader.signed()?)?, last_seen: time_from_micros(reader.signed()?)? })
 }
 
-/// Writes a cursor.
-pub(in crate::store) fn write_cursor(cursor: &Cursor) -> Vec<u8> {
-    let mut out = vec![FORM];
+pub(in crate::store) fn encode_cursor(cursor: &Cursor) -> Vec<u8> {
+    let mut out = vec![FORMAT_VERSION];
     out.push(
         bit(cursor.cached, CURSOR_CACHED)
             | bit(cursor.last_put.is_some(), CURSOR_PUT)
@@ -301,34 +297,32 @@ pub(in crate::store) fn write_cursor(cursor: &Cursor) -> Vec<u8> {
     out
 }
 
-/// Reads a cursor back.
-pub(in crate::store) fn read_cursor(body: &[u8]) -> Result<Cursor, Malformed> {
-    let mut reader = Reader::body(body, FORM)?;
+pub(in crate::store) fn decode_cursor(body: &[u8]) -> Result<Cursor, DecodeError> {
+    let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
     let flags = reader.flags(CURSOR_CACHED | CURSOR_PUT | CURSOR_DELETE | CURSOR_CANARY)?;
     let etcd_cluster_id = EtcdClusterId(reader.fixed()?);
     let revision = Revision(reader.signed()?);
-    let last_put = if flags & CURSOR_PUT != 0 { Some(read_put_point(&mut reader)?) } else { None };
-    let last_delete = if flags & CURSOR_DELETE != 0 { Some(read_delete_point(&mut reader)?) } else { None };
-    let canary = if flags & CURSOR_CANARY != 0 { Some(read_sentinel(&mut reader)?) } else { None };
+    let last_put = if flags & CURSOR_PUT != 0 { Some(decode_put_point(&mut reader)?) } else { None };
+    let last_delete = if flags & CURSOR_DELETE != 0 { Some(decode_delete_point(&mut reader)?) } else { None };
+    let canary = if flags & CURSOR_CANARY != 0 { Some(decode_sentinel(&mut reader)?) } else { None };
     reader.finish()?;
     Ok(Cursor { etcd_cluster_id, revision, cached: flags & CURSOR_CACHED != 0, last_put, last_delete, canary })
 }
 
-fn read_put_point(reader: &mut Reader<'_>) -> Result<PutPoint, Malformed> {
+fn decode_put_point(reader: &mut ByteReader<'_>) -> Result<PutPoint, DecodeError> {
     Ok(PutPoint { revision: Revision(reader.signed()?), value_digest: reader.array()?, source_key: reader.bytes()?.to_vec() })
 }
 
-fn read_delete_point(reader: &mut Reader<'_>) -> Result<DeletePoint, Malformed> {
+fn decode_delete_point(reader: &mut ByteReader<'_>) -> Result<DeletePoint, DecodeError> {
     Ok(DeletePoint { revision: Revision(reader.signed()?), source_key: reader.bytes()?.to_vec() })
 }
 
-fn read_sentinel(reader: &mut Reader<'_>) -> Result<CanaryPoint, Malformed> {
+fn decode_sentinel(reader: &mut ByteReader<'_>) -> Result<CanaryPoint, DecodeError> {
     Ok(CanaryPoint { revision: Revision(reader.signed()?), value: reader.bytes()?.to_vec() })
 }
 
-/// Writes a cluster's record.
-pub(in crate::store) fn write_cluster(record: &ClusterRecord) -> Vec<u8> {
-    let mut out = vec![FORM];
+pub(in crate::store) fn encode_cluster(record: &ClusterRecord) -> Vec<u8> {
+    let mut out = vec![FORMAT_VERSION];
     let config_flags = record.config.as_ref().map_or(0, |config| {
         CONFIG_PRESENT
             | bit(config.synced_canaries, CONFIG_CANARIES)
@@ -360,20 +354,19 @@ pub(in crate::store) fn write_cluster(record: &ClusterRecord) -> Vec<u8> {
     out
 }
 
-/// Reads a cluster's record back.
-pub(in crate::store) fn read_cluster(body: &[u8]) -> Result<ClusterRecord, Malformed> {
-    let mut reader = Reader::body(body, FORM)?;
-    // every bit is a flag
+pub(in crate::store) fn decode_cluster(body: &[u8]) -> Result<ClusterRecord, DecodeError> {
+    let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
+    // all eight bits are flags
     let flags = reader.byte()?;
     let last_contact = if flags & CLUSTER_CONTACT != 0 { Some(time_from_micros(reader.signed()?)?) } else { None };
-    let config = if flags & CONFIG_PRESENT != 0 { Some(read_config(&mut reader, flags)?) } else { None };
+    let config = if flags & CONFIG_PRESENT != 0 { Some(decode_config(&mut reader, flags)?) } else { None };
     let count = if flags & CLUSTER_NOTICES != 0 { reader.varint()? } else { 0 };
-    let notices = (0..count).map(|_| read_notice(&mut reader)).collect::<Result<_, _>>()?;
+    let notices = (0..count).map(|_| decode_notice(&mut reader)).collect::<Result<_, _>>()?;
     reader.finish()?;
     Ok(ClusterRecord { config, last_contact, notices })
 }
 
-fn read_notice(reader: &mut Reader<'_>) -> Result<RawRecord, Malformed> {
+fn decode_notice(reader: &mut ByteReader<'_>) -> Result<RawRecord, DecodeError> {
     Ok(RawRecord {
         key: reader.text("key of a notice")?.into(),
         value: reader.bytes()?.into(),
@@ -383,9 +376,9 @@ fn read_notice(reader: &mut Reader<'_>) -> Result<RawRecord, Malformed> {
     })
 }
 
-fn read_config(reader: &mut Reader<'_>, flags: u8) -> Result<ClusterConfig, Malformed> {
-    let id = ClusterId(u32::try_from(reader.varint()?).map_err(|_| Malformed::Field("cluster id"))?);
-    let max_connected_clusters = u32::try_from(reader.varint()?).map_err(|_| Malformed::Field("max connected clusters"))?;
+fn decode_config(reader: &mut ByteReader<'_>, flags: u8) -> Result<ClusterConfig, DecodeError> {
+    let id = ClusterId(u32::try_from(reader.varint()?).map_err(|_| DecodeError::Field("cluster id"))?);
+    let max_connected_clusters = u32::try_from(reader.varint()?).map_err(|_| DecodeError::Field("max connected clusters"))?;
     let endpoint_slices_export_mode =
         if flags & CONFIG_SLICES_GIVEN != 0 { Some(reader.text("endpoint slices export mode")?.to_owned()) } else { None };
     Ok(ClusterConfig {
@@ -398,38 +391,36 @@ fn read_config(reader: &mut Reader<'_>, flags: u8) -> Result<ClusterConfig, Malf
     })
 }
 
-/// Writes one of the marks, a plain number.
-pub(super) fn write_number(number: u64) -> Vec<u8> {
-    let mut out = vec![FORM];
+/// Encodes a single number, such as a sequence.
+pub(super) fn encode_number(number: u64) -> Vec<u8> {
+    let mut out = vec![FORMAT_VERSION];
     out.extend_from_slice(&number.to_le_bytes());
     out
 }
 
-/// Reads one of the marks back.
-pub(in crate::store) fn read_number(body: &[u8]) -> Result<u64, Malformed> {
-    let mut reader = Reader::body(body, FORM)?;
+pub(in crate::store) fn decode_number(body: &[u8]) -> Result<u64, DecodeError> {
+    let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
     let number = reader.fixed()?;
     reader.finish()?;
     Ok(number)
 }
 
-/// Writes the number of the layout, sealed with its key.
-pub(in crate::store) fn write_format(format: u64) -> Vec<u8> {
-    let mut out = vec![FORM];
+/// Encodes the number of the layout, with its checksum.
+pub(in crate::store) fn encode_layout(format: u64) -> Vec<u8> {
+    let mut out = vec![FORMAT_VERSION];
     out.extend_from_slice(&format.to_le_bytes());
-    seal(FORMAT_KEY, out)
+    append_checksum(LAYOUT_KEY, out)
 }
 
-/// Reads it back.
-pub(in crate::store) fn read_format(stored: &[u8]) -> Result<u64, Malformed> {
-    read_number(unseal(FORMAT_KEY, stored)?)
+pub(in crate::store) fn decode_layout(stored: &[u8]) -> Result<u64, DecodeError> {
+    decode_number(verify_checksum(LAYOUT_KEY, stored)?)
 }
 
 const fn bit(set: bool, flag: u8) -> u8 {
     if set { flag } else { 0 }
 }
 
-/// Clamped at the ends of an `i64`, some 292,000 years away.
+/// Returns the microseconds since 1970, limited to an `i64` (292,000 years).
 fn micros_since_1970(time: SystemTime) -> i64 {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
@@ -437,8 +428,8 @@ fn micros_since_1970(time: SystemTime) -> i64 {
     }
 }
 
-fn time_from_micros(micros: i64) -> Result<SystemTime, Malformed> {
+fn time_from_micros(micros: i64) -> Result<SystemTime, DecodeError> {
     let distance = Duration::from_micros(micros.unsigned_abs());
     let time = if micros < 0 { SystemTime::UNIX_EPOCH.checked_sub(distance) } else { SystemTime::UNIX_EPOCH.checked_add(distance) };
-    time.ok_or(Malformed::Field("time"))
+    time.ok_or(DecodeError::Field("time"))
 }

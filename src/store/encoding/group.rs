@@ -1,51 +1,54 @@
-//! A group: changes that are stored together.
+//! A group: changes that are stored together, atomically.
 //!
-//! Owns: what a group holds and how two become one. Emits: the changes of stored keys. Deliberately lacks: when to store it (the writer knows).
+//! The committer fills groups, and the log numbers them. Groups that wait for the store are merged.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use super::change::{Key, Value};
 use super::codec;
+use super::stored_value::{KeyBytes, StoredValue};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 
-/// What groups do to stored keys; `None` deletes.
-pub(in crate::store) type Changes = BTreeMap<Key, Option<Value>>;
+/// Changes of stored keys; `None` deletes.
+pub(in crate::store) type KeyChanges = BTreeMap<KeyBytes, Option<StoredValue>>;
 
-/// Changes that become durable as one: entries and the cursors that claim them (docs/develop/invariants.md, 1). `None` deletes.
+/// Changes that become durable together: entries and the cursors that cover them
+/// (docs/develop/invariants.md, 1). `None` deletes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Group {
-    /// The number of the newest of the groups that it is made of, which the log gives; 0 where it has none yet.
+    /// Number from the log, the highest one if groups were merged. 0 if the log has not numbered it
+    /// yet.
     pub number: u64,
-    /// Entries by key.
+    /// Entries.
     pub records: BTreeMap<EntryKey, Option<Arc<Record>>>,
-    /// How far scopes are mirrored.
+    /// Cursors of scopes.
     pub cursors: BTreeMap<Scope, Option<Cursor>>,
-    /// What clusters say about themselves.
+    /// Records of clusters.
     pub clusters: BTreeMap<ClusterName, Option<ClusterRecord>>,
-    /// What is left of keys that went, by the sequence at which they did.
+    /// Tombstones, by the sequence of the delete.
     pub tombstones: BTreeMap<Sequence, Option<Tombstone>>,
-    /// The sequence below which tombstones are gone.
+    /// Sequence below which tombstones were dropped.
     pub floor: Option<Sequence>,
-    /// The starts that positions may come from, oldest first.
+    /// Epochs whose positions may be valid, oldest first.
     pub epochs: Option<Vec<EpochSpan>>,
-    /// The newest sequence that the group covers, with all before it.
+    /// Newest sequence up to which everything is in this group or earlier ones.
     pub covered: Option<Sequence>,
-    /// The rules by which all entries derived from nodes are made, with this group and those before.
+    /// Version of the rules by which all derived entries are made, including those of earlier
+    /// groups.
     pub derived: Option<u64>,
-    /// The new end of the reserved sequences: all up to and including this one may be handed out.
+    /// Highest reserved sequence. Sequences up to it may be used.
     pub sequence_reserved: Option<Sequence>,
 }
 
 impl Group {
-    /// Whether there is nothing to store.
+    /// Returns whether the group has no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many keys of the store it writes.
+    /// Returns the number of stored keys that the group changes.
     #[must_use]
     pub fn len(&self) -> usize {
         let marks = [self.sequence_reserved, self.floor, self.covered].iter().flatten().count();
@@ -53,7 +56,7 @@ impl Group {
         self.records.len() + self.cursors.len() + self.clusters.len() + self.tombstones.len() + marks
     }
 
-    /// Takes in a group from before this one. Where both change the same thing, this one stands.
+    /// Adds an older group. If both change the same key, the change of this group is kept.
     pub fn merge_older(&mut self, older: Self) {
         self.number = self.number.max(older.number);
         merge_missing(&mut self.records, older.records);
@@ -67,32 +70,32 @@ impl Group {
         self.sequence_reserved = self.sequence_reserved.max(older.sequence_reserved);
     }
 
-    /// What the group does to stored keys.
-    pub(in crate::store) fn changes(&self) -> Changes {
-        let item = |body: Vec<u8>| Value::Item(body.into());
-        let mut changes = Changes::new();
-        let records = self.records.iter().map(|(key, record)| (codec::entry_key(key), record.clone().map(Value::Record)));
+    /// Returns the changes of stored keys.
+    pub(in crate::store) fn changes(&self) -> KeyChanges {
+        let item = |body: Vec<u8>| StoredValue::Item(body.into());
+        let mut changes = KeyChanges::new();
+        let records = self.records.iter().map(|(key, record)| (codec::entry_key(key), record.clone().map(StoredValue::Record)));
         let cursors =
-            self.cursors.iter().map(|(scope, cursor)| (codec::cursor_key(scope), cursor.as_ref().map(codec::write_cursor).map(item)));
+            self.cursors.iter().map(|(scope, cursor)| (codec::cursor_key(scope), cursor.as_ref().map(codec::encode_cursor).map(item)));
         let clusters = self
             .clusters
             .iter()
-            .map(|(cluster, record)| (codec::cluster_key(cluster), record.as_ref().map(codec::write_cluster).map(item)));
+            .map(|(cluster, record)| (codec::cluster_key(cluster), record.as_ref().map(codec::encode_cluster).map(item)));
         let tombstones = self
             .tombstones
             .iter()
-            .map(|(sequence, tombstone)| (codec::tombstone_key(*sequence), tombstone.as_ref().map(codec::write_tombstone).map(item)));
+            .map(|(sequence, tombstone)| (codec::tombstone_key(*sequence), tombstone.as_ref().map(codec::encode_tombstone).map(item)));
         for (key, value) in records.chain(cursors).chain(clusters).chain(tombstones) {
             changes.insert(key.into(), value);
         }
         if let Some(epochs) = &self.epochs {
-            changes.insert(codec::EPOCHS_KEY.into(), Some(item(codec::write_epochs(epochs))));
+            changes.insert(codec::EPOCHS_KEY.into(), Some(item(codec::encode_epochs(epochs))));
         }
         let sequences = [(codec::SEQUENCE_KEY, self.sequence_reserved), (codec::FLOOR_KEY, self.floor), (codec::COVERED_KEY, self.covered)];
         let marks = sequences.map(|(key, sequence)| (key, sequence.map(|sequence| sequence.0)));
         for (key, number) in marks.into_iter().chain([(codec::DERIVED_KEY, self.derived)]) {
             if let Some(number) = number {
-                changes.insert(key.into(), Some(item(codec::write_number(number))));
+                changes.insert(key.into(), Some(item(codec::encode_number(number))));
             }
         }
         changes

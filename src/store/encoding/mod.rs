@@ -1,7 +1,7 @@
-//! Bytes on disk of keys, values and groups of changes, as docs/develop/store.md has them ("Keys and values").
+//! Encodings of keys, values and groups (docs/develop/store.md, "Keys and values").
 
-pub(super) mod bytes;
-pub(super) mod change;
+pub(super) mod block;
+pub(super) mod checksum;
 pub(super) mod codec;
 pub(super) mod group;
-pub(super) mod pairs;
+pub(super) mod stored_value;

@@ -1,57 +1,57 @@
-//! Slots: the few places that the store writes to, each holding one value or nothing, and all that it asks of an engine.
+//! Slots, each with one value, and the trait [`SlotStorage`] of an engine that stores them.
 //!
-//! Owns: the names of slots, the trait [`Slots`] that stands between the layout and the engine, so that another engine can take sled's
-//! place, and the size that a value may have. Deliberately lacks: what the values mean (`object`).
+//! The layout uses nothing else of an engine, so sled can be replaced.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::store::error::EngineError;
 
-/// No value is longer. sled writes a page above 131,052 bytes to a file that it never syncs (docs/develop/measurements.md §1.3, trap 2); the rest is
-/// for what sled's page and the priming of the slot add.
+/// Maximum length of a value, in bytes. sled writes a page above 131,052 bytes to a file that it
+/// never syncs (docs/develop/measurements.md §1.3, trap 2). The difference is for sled's page
+/// header and the priming of the tree.
 pub(in crate::store) const VALUE_BYTES_MAX: usize = 130_000;
 
-/// What a slot is for.
+/// Type of the object in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::store) enum SlotKind {
-    /// Part of the state: all that was stored in a range of keys, up to a group.
+    /// State of a range of keys, up to a group.
     Chunk,
-    /// Notes about the log.
-    Mark,
-    /// Part of the manifest: where the state is.
+    /// The group up to which all chunks contain everything, and the id of the log.
+    Checkpoint,
+    /// List of the chunks.
     Manifest,
 }
 
 impl SlotKind {
-    /// Every kind.
-    pub(in crate::store) const ALL: [Self; 3] = [Self::Chunk, Self::Mark, Self::Manifest];
+    /// All kinds.
+    pub(in crate::store) const ALL: [Self; 3] = [Self::Chunk, Self::Checkpoint, Self::Manifest];
 
-    /// The first letter of the slots' names.
+    /// Returns the first letter of the names of slots.
     const fn letter(self) -> char {
         match self {
             Self::Chunk => 'c',
-            Self::Mark => 'm',
+            Self::Checkpoint => 'm',
             Self::Manifest => 'x',
         }
     }
 }
 
-/// The name of a slot.
+/// Name of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::store) struct Slot {
-    /// What it is for.
+    /// Kind of the slot.
     pub(in crate::store) kind: SlotKind,
-    /// Its number among those of its kind.
+    /// Number among the slots of its kind.
     pub(in crate::store) number: u32,
 }
 
 impl Slot {
-    /// Reads the written form back; `None` for anything else.
+    /// Parses a name. Returns `None` for any other text.
     pub(in crate::store) fn parse(name: &str) -> Option<Self> {
         let kind = SlotKind::ALL.into_iter().find(|kind| name.starts_with(kind.letter()))?;
         let slot = Self { kind, number: name.get(1..)?.parse().ok()? };
-        // nothing else has the same meaning, such as c01
+        // rejects another spelling, such as c01
         (slot.to_string() == name).then_some(slot)
     }
 }
@@ -62,29 +62,32 @@ impl fmt::Display for Slot {
     }
 }
 
-/// An engine that keeps one value for each slot. All that the layout relies on: a write of a slot is there as a whole or not at all, writes of one slot
-/// are never there without those before them, and what was written before a [`Slots::sync`] that succeeded is there after a power
-/// cut. Nothing is relied on for the order of writes to different slots. After an error the engine must be opened anew.
-pub(in crate::store) trait Slots: Sync {
-    /// Every slot that was ever written, in any order.
-    fn slots(&self) -> Result<Vec<Slot>, EngineError>;
+/// An engine that stores one value for each slot.
+///
+/// The layout relies on three properties: a write of a slot is complete or absent; a write of a
+/// slot is never present without earlier writes of the same slot; everything that was written
+/// before a successful [`SlotStorage::sync`] survives a power cut. The order of writes of different
+/// slots does not matter. After an error the engine must be reopened.
+pub(in crate::store) trait SlotStorage: Sync {
+    /// Returns every slot that was ever written, in any order.
+    fn list_slots(&self) -> Result<Vec<Slot>, EngineError>;
 
-    /// A slot's value.
+    /// Returns the value of a slot.
     fn get(&self, slot: Slot) -> Result<Option<Vec<u8>>, EngineError>;
 
-    /// Replaces a slot's value, which is at most [`VALUE_BYTES_MAX`] long.
+    /// Replaces the value of a slot. It has at most [`VALUE_BYTES_MAX`] bytes.
     fn put(&self, slot: Slot, value: &[u8]) -> Result<(), EngineError>;
 
-    /// Empties a slot.
+    /// Deletes the value of a slot.
     fn delete(&self, slot: Slot) -> Result<(), EngineError>;
 
-    /// Makes everything written so far outlive a power cut.
+    /// Makes all writes survive a power cut.
     fn sync(&self) -> Result<(), EngineError>;
 }
 
-impl<S: Slots + Send> Slots for Arc<S> {
-    fn slots(&self) -> Result<Vec<Slot>, EngineError> {
-        S::slots(self)
+impl<S: SlotStorage + Send> SlotStorage for Arc<S> {
+    fn list_slots(&self) -> Result<Vec<Slot>, EngineError> {
+        S::list_slots(self)
     }
 
     fn get(&self, slot: Slot) -> Result<Option<Vec<u8>>, EngineError> {

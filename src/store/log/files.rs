@@ -1,6 +1,6 @@
-//! The files of the log, by number, and all that is asked of them.
+//! The files of the log, as the trait [`LogFiles`] and in the data directory.
 //!
-//! Owns: the directory `log` in the data directory. The trait stands between the log and the disk, so that tests can lose what was not synced.
+//! Tests implement the trait to lose unsynced bytes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,53 +16,54 @@ use crate::instruments::{LogLimiter, LogPermit};
 use crate::store::ENGINE_DIRECTORY;
 use crate::store::directory::foreign;
 
-/// The directory inside the data directory.
+/// Name of the log's directory in the data directory.
 pub(in crate::store) const LOG_DIRECTORY: &str = "log";
 
-/// File next to the engine's files that says up to which group the log is synced.
+/// File of the [`SyncedMark`], in the engine's directory.
 const SYNCED_FILE: &str = "synced";
 
-/// Files with this number or a higher one are not ours: at a file each millisecond a log reaches it in 31,000 years.
+/// Lowest number that a file of the log cannot have. With a file per millisecond a log reaches it
+/// in 31,000 years.
 const NUMBER_MAX: u64 = 1_000_000_000_000_000;
 
-/// What is in the log's directory, is not ours, and was logged lately.
+/// Recently logged foreign entries of the log's directory.
 static FOREIGN: LogLimiter = LogLimiter::new();
 
 /// Numbered files that are only appended to.
-pub(in crate::store) trait Files: Debug + Send + Sync {
-    /// The numbers of the files that there are, in order.
-    fn numbers(&self) -> io::Result<Vec<u64>>;
+pub(in crate::store) trait LogFiles: Debug + Send + Sync {
+    /// Returns the numbers of all files, ascending.
+    fn list_numbers(&self) -> io::Result<Vec<u64>>;
 
-    /// Reads all of a file.
+    /// Reads a whole file.
     fn read(&self, file: u64) -> io::Result<Vec<u8>>;
 
-    /// Makes an empty one.
+    /// Creates an empty file.
     fn create(&self, file: u64) -> io::Result<()>;
 
-    /// Writes behind what it has. After an error part of it may be there.
+    /// Appends to a file. After an error, a part of the bytes may be in the file.
     fn append(&self, file: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Takes off what is behind so many bytes.
-    fn cut(&self, file: u64, length: u64) -> io::Result<()>;
+    /// Truncates a file to this length.
+    fn truncate(&self, file: u64, length: u64) -> io::Result<()>;
 
     /// Removes a file.
     fn remove(&self, file: u64) -> io::Result<()>;
 
-    /// Makes what a file has outlive a power cut.
+    /// Makes the content of a file survive a power cut.
     fn sync(&self, file: u64) -> io::Result<()>;
 
-    /// Makes what files there are outlive a power cut.
+    /// Makes created and removed files survive a power cut.
     fn sync_directory(&self) -> io::Result<()>;
 
-    /// What is known to have been synced; `None` where that is not known.
-    fn synced(&self) -> Option<SyncedMark>;
+    /// Returns the last synced group. `None` if it is unknown.
+    fn read_synced_mark(&self) -> Option<SyncedMark>;
 
-    /// Notes what is synced. The note itself is not: after a power cut an older one may be there.
-    fn note_synced(&self, mark: SyncedMark) -> io::Result<()>;
+    /// Records the last synced group. The record is not synced: after a power cut it may be older.
+    fn write_synced_mark(&self, mark: SyncedMark) -> io::Result<()>;
 }
 
-/// Makes the first file from a number on whose name is not taken by anything. Returns its number.
-pub(super) fn create_next(files: &dyn Files, from: u64) -> io::Result<u64> {
+/// Creates the file with the first free number from `from` on. Returns the number.
+pub(super) fn create_next_file(files: &dyn LogFiles, from: u64) -> io::Result<u64> {
     // only a foreign file has such a number
     let mut number = if from < NUMBER_MAX { from } else { 1 };
     loop {
@@ -73,69 +74,68 @@ pub(super) fn create_next(files: &dyn Files, from: u64) -> io::Result<u64> {
     }
 }
 
-/// The number of a file of the log; `None` for the name of anything else, such as `09` or `+9`.
-fn number_of(name: &OsStr) -> Option<u64> {
+/// Returns the number of a log file. `None` for any other name, such as `09` or `+9`.
+fn parse_file_number(name: &OsStr) -> Option<u64> {
     let name = name.to_str()?;
     name.parse().ok().filter(|number: &u64| *number < NUMBER_MAX && number.to_string() == name)
 }
 
-/// What is known of a file.
+/// State of a log file.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store) struct LogFileInfo {
     pub(in crate::store) file: u64,
-    /// The group that it begins with, and the last one in it.
-    pub(in crate::store) first: u64,
-    pub(in crate::store) last: u64,
+    /// First and last group in the file.
+    pub(in crate::store) first_group: u64,
+    pub(in crate::store) last_group: u64,
     pub(in crate::store) bytes: u64,
-    /// How many of them are synced.
+    /// Length of the synced part.
     pub(super) synced_bytes: u64,
 }
 
 /// The files on the disk.
 #[derive(Debug)]
-pub(in crate::store) struct Directory {
+pub(in crate::store) struct LogDirectory {
     path: PathBuf,
-    /// Where the mark of what is synced is.
-    mark: PathBuf,
-    /// The files that are written.
-    open: Mutex<BTreeMap<u64, Arc<File>>>,
-    open_mark: Mutex<Option<File>>,
+    synced_mark_path: PathBuf,
+    /// Files that are open for writing.
+    open_files: Mutex<BTreeMap<u64, Arc<File>>>,
+    open_synced_mark: Mutex<Option<File>>,
 }
 
-impl Directory {
-    /// The log's files of a data directory.
-    pub(in crate::store) fn of(data_directory: &Path) -> Self {
-        Self::at(data_directory.join(LOG_DIRECTORY), data_directory.join(ENGINE_DIRECTORY).join(SYNCED_FILE))
+impl LogDirectory {
+    /// Returns the log files in a data directory.
+    pub(in crate::store) fn in_data_directory(data_directory: &Path) -> Self {
+        Self::new(data_directory.join(LOG_DIRECTORY), data_directory.join(ENGINE_DIRECTORY).join(SYNCED_FILE))
     }
 
-    fn at(path: PathBuf, mark: PathBuf) -> Self {
-        Self { path, mark, open: Mutex::default(), open_mark: Mutex::default() }
+    fn new(path: PathBuf, mark: PathBuf) -> Self {
+        Self { path, synced_mark_path: mark, open_files: Mutex::default(), open_synced_mark: Mutex::default() }
     }
 
-    fn place(&self, file: u64) -> PathBuf {
+    fn file_path(&self, file: u64) -> PathBuf {
         self.path.join(file.to_string())
     }
 
-    fn file(&self, number: u64, is_new: bool) -> io::Result<Arc<File>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+    fn open_file(&self, number: u64, is_new: bool) -> io::Result<Arc<File>> {
+        let mut open = self.open_files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = open.get(&number) {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(foreign::open_file(&self.place(number), File::options().append(true).create_new(is_new))?);
+        let file = Arc::new(foreign::open_file(&self.file_path(number), File::options().append(true).create_new(is_new))?);
         open.insert(number, Arc::clone(&file));
         Ok(file)
     }
 
-    fn close(&self, below: u64) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+    fn close_if_older(&self, below: u64) {
+        let mut open = self.open_files.lock().unwrap_or_else(PoisonError::into_inner);
         if open.last_key_value().is_some_and(|(newest, _)| *newest > below) {
             open.remove(&below);
         }
     }
 }
 
-impl Files for Directory {
-    fn numbers(&self) -> io::Result<Vec<u64>> {
+impl LogFiles for LogDirectory {
+    fn list_numbers(&self) -> io::Result<Vec<u64>> {
         let entries = match fs::read_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             outcome => outcome?,
@@ -143,7 +143,7 @@ impl Files for Directory {
         let mut numbers = Vec::new();
         for entry in entries {
             let entry = entry?;
-            match number_of(&entry.file_name()) {
+            match parse_file_number(&entry.file_name()) {
                 Some(number) if entry.file_type()?.is_file() => numbers.push(number),
                 Some(_) | None => {
                     if let Some(LogPermit { more }) = FOREIGN.permit("entry") {
@@ -158,36 +158,37 @@ impl Files for Directory {
 
     fn read(&self, file: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        foreign::open_file(&self.place(file), File::options().read(true))?.read_to_end(&mut bytes)?;
+        foreign::open_file(&self.file_path(file), File::options().read(true))?.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
     fn create(&self, file: u64) -> io::Result<()> {
         fs::create_dir_all(&self.path).map_err(|error| match error.kind() {
-            // this kind would mean that a file of this number exists, and that the next number may be free
+            // this kind would mean that a file of this number exists, and that the next number may
+            // be free
             io::ErrorKind::AlreadyExists => io::Error::new(io::ErrorKind::NotADirectory, format!("{} is a file", self.path.display())),
             _ => error,
         })?;
-        self.file(file, true).map(drop)
+        self.open_file(file, true).map(drop)
     }
 
     fn append(&self, file: u64, bytes: &[u8]) -> io::Result<()> {
-        (&*self.file(file, false)?).write_all(bytes)
+        (&*self.open_file(file, false)?).write_all(bytes)
     }
 
-    fn cut(&self, file: u64, length: u64) -> io::Result<()> {
-        self.file(file, false)?.set_len(length)
+    fn truncate(&self, file: u64, length: u64) -> io::Result<()> {
+        self.open_file(file, false)?.set_len(length)
     }
 
     fn remove(&self, file: u64) -> io::Result<()> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
-        fs::remove_file(self.place(file))
+        self.open_files.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
+        fs::remove_file(self.file_path(file))
     }
 
     fn sync(&self, file: u64) -> io::Result<()> {
-        self.file(file, false)?.sync_data()?;
-        // nothing is written to it any more where there is a newer one
-        self.close(file);
+        self.open_file(file, false)?.sync_data()?;
+        // only the newest file is written to
+        self.close_if_older(file);
         Ok(())
     }
 
@@ -196,23 +197,23 @@ impl Files for Directory {
         self.path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
     }
 
-    fn synced(&self) -> Option<SyncedMark> {
+    fn read_synced_mark(&self) -> Option<SyncedMark> {
         let mut bytes = Vec::new();
-        let file = foreign::open_file(&self.mark, File::options().read(true)).ok()?;
+        let file = foreign::open_file(&self.synced_mark_path, File::options().read(true)).ok()?;
         file.take(synced_mark::LENGTH as u64).read_to_end(&mut bytes).ok()?;
-        SyncedMark::read(&bytes).ok()
+        SyncedMark::decode(&bytes).ok()
     }
 
-    fn note_synced(&self, mark: SyncedMark) -> io::Result<()> {
-        let mut open = self.open_mark.lock().unwrap_or_else(PoisonError::into_inner);
+    fn write_synced_mark(&self, mark: SyncedMark) -> io::Result<()> {
+        let mut open = self.open_synced_mark.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*open {
-            return file.write_all_at(&mark.write(), 0);
+            return file.write_all_at(&mark.encode(), 0);
         }
-        // the first one of a process is there for sure, so that later ones need not be
-        let file = foreign::open_file(&self.mark, File::options().write(true).create(true).truncate(false))?;
-        file.write_all_at(&mark.write(), 0)?;
+        // the first write of a process is synced, so the file exists after a power cut
+        let file = foreign::open_file(&self.synced_mark_path, File::options().write(true).create(true).truncate(false))?;
+        file.write_all_at(&mark.encode(), 0)?;
         file.sync_all()?;
-        self.mark.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())?;
+        self.synced_mark_path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())?;
         *open = Some(file);
         Ok(())
     }
@@ -222,31 +223,31 @@ impl Files for Directory {
 mod tests {
     use super::*;
 
-    /// A device has nothing to sync, and says so (EINVAL, fdatasync(2)): a call that reaches it fails so.
+    /// `fdatasync` of a device fails with EINVAL (fdatasync(2)), which shows that it was called.
     #[test]
     fn a_file_is_synced_by_the_kernel() {
         let directory = tempfile::tempdir().unwrap();
-        let files = Directory::of(directory.path());
+        let files = LogDirectory::in_data_directory(directory.path());
         files.create(1).unwrap();
         files.sync(1).unwrap();
         let device = Arc::new(File::options().write(true).open("/dev/null").unwrap());
-        files.open.lock().unwrap().insert(1, device);
+        files.open_files.lock().unwrap().insert(1, device);
         assert_eq!(files.sync(1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// A directory of the kernel's own has nothing to sync either (EINVAL).
+    /// `fsync` of a directory of the kernel fails with EINVAL too.
     #[test]
-    fn a_directory_is_synced_with_the_one_that_it_is_in() {
-        let of = |path: &Path| Directory::at(path.into(), path.join(SYNCED_FILE));
+    fn a_directory_is_synced_with_its_parent() {
+        let of = |path: &Path| LogDirectory::new(path.into(), path.join(SYNCED_FILE));
         let directory = tempfile::tempdir().unwrap();
-        let files = Directory::of(directory.path());
+        let files = LogDirectory::in_data_directory(directory.path());
         files.create(1).unwrap();
         files.sync_directory().unwrap();
-        // the kernel's, by a link from an ordinary one
+        // a directory of the kernel, through a link in an ordinary directory
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/proc/self/task", &link).unwrap();
         assert_eq!(of(&link).sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        // an ordinary one, by a link from one of the kernel's
+        // an ordinary directory, through a link in a directory of the kernel
         assert_eq!(of(Path::new("/proc/self/cwd")).sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -1,40 +1,40 @@
-//! The synced mark: the file `synced` next to the engine's files. It says up to which group the log is on the disk.
+//! The synced mark: the file `synced`, which names the last synced group of the log.
 //!
-//! It is written behind each sync of the log and not synced itself, so it may be old after a power cut, but never names a group that is not on
-//! the disk. A log that ends before it has lost something. A store of an earlier version has none.
+//! It is written after each sync of the log and not synced itself. After a power cut it may be old,
+//! but it never names a group that is not on the disk. A log that ends before that group has lost
+//! something. Earlier versions wrote no such file.
 
-use crate::store::encoding::bytes::{Malformed, open, seal};
+use crate::store::encoding::checksum::{DecodeError, append_checksum, open_checked};
 
-/// The form of the mark.
-const FORM: u8 = 1;
+/// Format version of the file.
+const FORMAT_VERSION: u8 = 1;
 
-/// Stands in for a key where the checksum is made.
+/// Key of the checksum.
 const KEY: &[u8] = b"synced";
 
-/// Bytes of the mark.
+/// Length of the file, in bytes.
 pub(super) const LENGTH: usize = 21;
 
-/// Up to which group the log is on the disk at least.
+/// Last group of a log that is known to be synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) struct SyncedMark {
-    /// The id of the log.
+    /// Id of the log.
     pub(in crate::store) id: u64,
-    /// The last group that is synced.
+    /// Number of the group.
     pub(in crate::store) group: u64,
 }
 
 impl SyncedMark {
-    /// Its bytes; all marks have the same length, so that a new one covers the one before.
-    pub(in crate::store) fn write(self) -> Vec<u8> {
-        let mut out = vec![FORM];
+    /// Encodes the mark. All marks have the same length, so that a new one overwrites the old one.
+    pub(in crate::store) fn encode(self) -> Vec<u8> {
+        let mut out = vec![FORMAT_VERSION];
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.group.to_le_bytes());
-        seal(KEY, out)
+        append_checksum(KEY, out)
     }
 
-    /// Reads it back.
-    pub(in crate::store) fn read(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = open(KEY, bytes, FORM)?;
+    pub(in crate::store) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = open_checked(KEY, bytes, FORMAT_VERSION)?;
         let mark = Self { id: reader.fixed()?, group: reader.fixed()? };
         reader.finish()?;
         Ok(mark)
@@ -46,14 +46,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_read_back_and_one_with_another_bit_is_none() {
+    fn a_mark_reads_back_and_a_flipped_bit_is_an_error() {
         let mark = SyncedMark { id: u64::MAX, group: 7 };
-        let bytes = mark.write();
-        assert_eq!((bytes.len(), SyncedMark::read(&bytes)), (LENGTH, Ok(mark)));
+        let bytes = mark.encode();
+        assert_eq!((bytes.len(), SyncedMark::decode(&bytes)), (LENGTH, Ok(mark)));
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(SyncedMark::read(&damaged).is_err(), "bit {bit}");
+            assert!(SyncedMark::decode(&damaged).is_err(), "bit {bit}");
         }
     }
 }

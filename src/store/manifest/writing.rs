@@ -1,28 +1,28 @@
-//! When the manifest is written, and how much of it: all of it as a base, or what changed since.
+//! Writes the manifest: all entries as a base, or the changed ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{CHANGES_BYTES_MAX, CHANGES_COUNT_MAX, CHANGES_KEPT_BYTES, CHANGES_SHARE, Entry, Manifest};
-use crate::store::encoding::change::Key;
-use crate::store::engine::slots::{SlotKind, Slots};
+use super::{CHANGES_BYTES_MAX, CHANGES_COUNT_MAX, CHANGES_KEPT_BYTES, CHANGES_SHARE, Manifest, ManifestEntry};
+use crate::store::encoding::stored_value::KeyBytes;
+use crate::store::engine::slots::{SlotKind, SlotStorage};
 use crate::store::error::EngineError;
-use crate::store::objects::object::Head;
+use crate::store::objects::object::ObjectHead;
 use crate::store::objects::slot_allocator::SlotAllocator;
 use crate::store::objects::stored_range::StoredRange;
 
-impl Entry {
-    fn of(chunk: &StoredRange) -> Self {
+impl ManifestEntry {
+    fn new(chunk: &StoredRange) -> Self {
         Self { high: chunk.high.clone(), stamp: chunk.stamp, slots: chunk.slots.clone(), summary: chunk.summary.clone() }
     }
 }
 
 impl Manifest {
-    /// Notes where chunks are that were written since the last sync. To be called in front of each sync.
-    pub(in crate::store) fn write_to<S: Slots>(
+    /// Writes the chunks that changed since the last sync. Call it before each sync.
+    pub(in crate::store) fn write_to<S: SlotStorage>(
         &mut self,
         slot_allocator: &mut SlotAllocator<S>,
-        chunks: &BTreeMap<Key, StoredRange>,
+        chunks: &BTreeMap<KeyBytes, StoredRange>,
     ) -> Result<(), EngineError> {
         if !self.is_changed() {
             return Ok(());
@@ -34,63 +34,66 @@ impl Manifest {
         }
     }
 
-    fn write_base<S: Slots>(
+    fn write_base<S: SlotStorage>(
         &mut self,
         slot_allocator: &mut SlotAllocator<S>,
-        chunks: &BTreeMap<Key, StoredRange>,
+        chunks: &BTreeMap<KeyBytes, StoredRange>,
     ) -> Result<(), EngineError> {
         let before = std::mem::take(self);
-        let entries: Vec<(Key, Entry)> = chunks.iter().map(|(low, chunk)| (low.clone(), Entry::of(chunk))).collect();
-        let body = self.write(&entries);
+        let entries: Vec<(KeyBytes, ManifestEntry)> = chunks.iter().map(|(low, chunk)| (low.clone(), ManifestEntry::new(chunk))).collect();
+        let body = self.encode_entries(&entries);
         let stamp = slot_allocator.next_stamp();
-        let head = Head { stamp, first_group: stamp, count: entries.len() as u64, raw_bytes: body.len() as u64, ..Head::default() };
-        let slots = slot_allocator.write(SlotKind::Manifest, &head, &body)?;
-        let noted = Arc::new(entries.into_iter().collect());
-        *self = Self { base: Some(stamp), base_bytes: body.len(), slots, noted, ..Self::default() };
-        slot_allocator.soon.extend(before.slots);
+        let head =
+            ObjectHead { stamp, first_group: stamp, count: entries.len() as u64, raw_bytes: body.len() as u64, ..ObjectHead::default() };
+        let slots = slot_allocator.write_new(SlotKind::Manifest, &head, &body)?;
+        let entries = Arc::new(entries.into_iter().collect());
+        *self = Self { base: Some(stamp), base_bytes: body.len(), slots, entries, ..Self::default() };
+        slot_allocator.freed_after_sync.extend(before.slots);
         Ok(())
     }
 
-    fn write_changes<S: Slots>(
+    fn write_changes<S: SlotStorage>(
         &mut self,
         base: u64,
         slot_allocator: &mut SlotAllocator<S>,
-        chunks: &BTreeMap<Key, StoredRange>,
+        chunks: &BTreeMap<KeyBytes, StoredRange>,
     ) -> Result<(), EngineError> {
         let changed = std::mem::take(&mut self.changed);
-        if let Some((slot, before)) = self.open.take() {
+        if let Some((slot, before)) = self.open_object.take() {
             let lows = before.iter().map(|(low, _)| low).chain(&changed).cloned().collect();
             let (entries, body) = self.changes(&lows, chunks);
             if body.len() <= CHANGES_BYTES_MAX {
                 let head = changes_head(slot_allocator.next_stamp(), base, self.number, &entries, &body);
-                slot_allocator.put(&[slot], &head, &body)?;
-                self.open = Some((slot, entries));
+                slot_allocator.write_to(&[slot], &head, &body)?;
+                self.open_object = Some((slot, entries));
                 return Ok(());
             }
-            before.into_iter().for_each(|(low, entry)| self.note(low, entry));
+            before.into_iter().for_each(|(low, entry)| self.set_entry(low, entry));
         }
         let (entries, body) = self.changes(&changed, chunks);
         self.number += 1;
         self.changes_bytes += body.len().max(CHANGES_BYTES_MAX);
         let head = changes_head(slot_allocator.next_stamp(), base, self.number, &entries, &body);
-        let slots = slot_allocator.write(SlotKind::Manifest, &head, &body)?;
+        let slots = slot_allocator.write_new(SlotKind::Manifest, &head, &body)?;
         self.slots.extend(&slots);
         match slots.as_slice() {
-            [slot] if body.len() < CHANGES_BYTES_MAX => self.open = Some((*slot, entries)),
-            _ => entries.into_iter().for_each(|(low, entry)| self.note(low, entry)),
+            [slot] if body.len() < CHANGES_BYTES_MAX => self.open_object = Some((*slot, entries)),
+            _ => entries.into_iter().for_each(|(low, entry)| self.set_entry(low, entry)),
         }
         Ok(())
     }
 
-    /// What there is to note of chunks; of one that is gone, which is within others, nothing.
-    fn changes(&self, lows: &BTreeSet<Key>, chunks: &BTreeMap<Key, StoredRange>) -> (Vec<(Key, Entry)>, Vec<u8>) {
-        let entries: Vec<(Key, Entry)> = lows.iter().filter_map(|low| Some((low.clone(), Entry::of(chunks.get(low)?)))).collect();
-        let body = self.write(&entries);
+    /// Returns the entries of these chunks and their encoding. A chunk that no longer exists is
+    /// covered by the entry of another one.
+    fn changes(&self, lows: &BTreeSet<KeyBytes>, chunks: &BTreeMap<KeyBytes, StoredRange>) -> (Vec<(KeyBytes, ManifestEntry)>, Vec<u8>) {
+        let entries: Vec<(KeyBytes, ManifestEntry)> =
+            lows.iter().filter_map(|low| Some((low.clone(), ManifestEntry::new(chunks.get(low)?)))).collect();
+        let body = self.encode_entries(&entries);
         (entries, body)
     }
 }
 
-fn changes_head(stamp: u64, base: u64, number: u64, entries: &[(Key, Entry)], body: &[u8]) -> Head {
+fn changes_head(stamp: u64, base: u64, number: u64, entries: &[(KeyBytes, ManifestEntry)], body: &[u8]) -> ObjectHead {
     let (count, raw_bytes) = (entries.len() as u64, body.len() as u64);
-    Head { stamp, first_group: base, last_group: number, count, raw_bytes, ..Head::default() }
+    ObjectHead { stamp, first_group: base, last_group: number, count, raw_bytes, ..ObjectHead::default() }
 }

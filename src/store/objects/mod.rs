@@ -1,4 +1,4 @@
-//! Objects in slots: chunks of keys, their bodies and summaries, and the slots that are free.
+//! Objects in slots: packed chunks, their summaries, and the allocation of slots.
 
 pub(super) mod object;
 pub(super) mod packing;

@@ -1,79 +1,80 @@
-//! Objects: what slots hold, as docs/develop/store.md has them byte by byte ("Objects"). A chunk, the mark or a part of the manifest is one object,
-//! in as many slots as its length takes.
+//! Objects: the content of slots (docs/develop/store.md, "Objects"). A chunk, the checkpoint and
+//! each part of the manifest is one object, in one slot or several.
 //!
-//! Owns: the bytes around an object's body, among them two checksums, so that what it is about is known even if the body is damaged.
-//! Deliberately lacks: the bodies (`pairs`, `packing`), and which object counts (`slot_scan`).
+//! The head has a checksum of its own, so it can be read even if the body is damaged. `packing` has
+//! the bodies of chunks.
 
-use crate::store::encoding::bytes::{CHECKSUM_LENGTH, Malformed, Reader, put_text, put_varint, seal, unseal};
-use crate::store::engine::slots::{Slot, Slots, VALUE_BYTES_MAX};
+use crate::store::encoding::checksum::{ByteReader, CHECKSUM_LENGTH, DecodeError, append_checksum, put_text, put_varint, verify_checksum};
+use crate::store::engine::slots::{Slot, SlotStorage, VALUE_BYTES_MAX};
 use crate::store::error::EngineError;
 
-/// The form of everything in a slot.
-const FORM: u8 = 2;
+/// Format version of all objects.
+const FORMAT_VERSION: u8 = 2;
 
-/// The bytes of the checksum at the end and, generously, of the head's length and its numbers.
+/// Maximum length of the checksums, the head's length and the head's numbers, in bytes. Rounded up.
 const ENVELOPE_BYTES_MAX: usize = 128;
 
-/// A field of the head that has no meaning any more.
+/// Value of an unused field of the head.
 const UNUSED: u64 = 0;
 
-/// An object with more parts was never written: 40,000 slots are 5 GB.
+/// Maximum number of parts: 40,000 slots are 5 GB.
 const PARTS_MAX: u64 = 40_000;
 
-/// What an object is about.
+/// Head of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in crate::store) struct Head {
-    /// Its number: of two objects the one with the higher stamp was written later.
+pub(in crate::store) struct ObjectHead {
+    /// Number of the write. Of two objects, the one with the higher stamp is newer.
     pub(in crate::store) stamp: u64,
-    /// The first group that is in it. For a chunk the same as `last_group`.
+    /// First group in the object. For a chunk, the same as `last_group`.
     pub(in crate::store) first_group: u64,
-    /// The last group that is in it. Of a chunk: all groups up to this one are in it, as far as they touch its range.
+    /// Last group in the object. A chunk contains all groups up to it, as far as they are in its
+    /// range.
     pub(in crate::store) last_group: u64,
-    /// How many keys it has.
+    /// Number of keys.
     pub(in crate::store) count: u64,
-    /// The length of its keys and values before they were packed, in bytes.
+    /// Length of keys and values before compression, in bytes.
     pub(in crate::store) raw_bytes: u64,
-    /// Of a chunk: where its range of keys begins.
+    /// First key of a chunk's range.
     pub(in crate::store) low: Vec<u8>,
-    /// Of a chunk: where its range ends, before this key; `None` is the end of all keys.
+    /// End of a chunk's range; `None` for the last one.
     pub(in crate::store) high: Option<Vec<u8>>,
 }
 
-/// One slot's share of an object.
+/// Content of one slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::store) struct Part {
-    /// What the object is about.
-    pub(in crate::store) head: Head,
-    /// Which part this is, counting from 0.
+pub(in crate::store) struct ObjectPart {
+    /// Head of the object, the same in all parts.
+    pub(in crate::store) head: ObjectHead,
+    /// Index of the part.
     pub(in crate::store) number: u64,
-    /// How many there are.
+    /// Number of parts.
     pub(in crate::store) count: u64,
-    /// Its share of the body; `None` where it is damaged.
+    /// Part of the body; `None` if it is damaged.
     pub(in crate::store) body: Option<Vec<u8>>,
 }
 
-/// How long the body in one part may be.
-fn part_bytes_max(head: &Head) -> usize {
+/// Returns the maximum length of the body in one part.
+fn part_bytes_max(head: &ObjectHead) -> usize {
     let head_bytes = ENVELOPE_BYTES_MAX + head.low.len() + head.high.as_ref().map_or(0, Vec::len);
     VALUE_BYTES_MAX.saturating_sub(head_bytes).max(1)
 }
 
-/// How many slots an object takes.
-pub(in crate::store) fn part_count(head: &Head, body: &[u8]) -> usize {
+/// Returns the number of slots that an object needs.
+pub(in crate::store) fn part_count(head: &ObjectHead, body: &[u8]) -> usize {
     body.len().div_ceil(part_bytes_max(head)).max(1)
 }
 
-/// The values of an object's slots, of which there must be [`part_count`].
-pub(super) fn write_parts(head: &Head, body: &[u8], slots: &[Slot]) -> Vec<Vec<u8>> {
+/// Encodes the values of an object's slots. There must be [`part_count`] slots.
+pub(super) fn encode_parts(head: &ObjectHead, body: &[u8], slots: &[Slot]) -> Vec<Vec<u8>> {
     debug_assert_eq!(slots.len(), part_count(head, body), "each part has a slot");
     let length_max = part_bytes_max(head);
     let share = |number: usize| &body[(number * length_max).min(body.len())..((number + 1) * length_max).min(body.len())];
-    slots.iter().enumerate().map(|(number, slot)| write_part(head, number, slots.len(), share(number), *slot)).collect()
+    slots.iter().enumerate().map(|(number, slot)| encode_part(head, number, slots.len(), share(number), *slot)).collect()
 }
 
-fn write_part(head: &Head, number: usize, count: usize, body: &[u8], slot: Slot) -> Vec<u8> {
+fn encode_part(head: &ObjectHead, number: usize, count: usize, body: &[u8], slot: Slot) -> Vec<u8> {
     let name = slot.to_string();
-    let mut out = vec![FORM];
+    let mut out = vec![FORMAT_VERSION];
     put_varint(&mut out, head.stamp);
     put_varint(&mut out, number as u64);
     put_varint(&mut out, count as u64);
@@ -88,38 +89,38 @@ fn write_part(head: &Head, number: usize, count: usize, body: &[u8], slot: Slot)
         put_text(&mut out, high);
     }
     let mut value = Vec::new();
-    put_text(&mut value, &seal(name.as_bytes(), out));
+    put_text(&mut value, &append_checksum(name.as_bytes(), out));
     value.extend_from_slice(body);
-    seal(name.as_bytes(), value)
+    append_checksum(name.as_bytes(), value)
 }
 
-/// Reads a slot's value. An error where not even its head can be read.
-pub(in crate::store) fn read_part(slot: Slot, mut value: Vec<u8>) -> Result<Part, Malformed> {
+/// Decodes the value of a slot. Fails if the head cannot be read.
+pub(in crate::store) fn decode_part(slot: Slot, mut value: Vec<u8>) -> Result<ObjectPart, DecodeError> {
     let name = slot.to_string();
-    let mut outer = Reader::over(&value);
+    let mut outer = ByteReader::new(&value);
     let sealed_head = outer.bytes()?;
-    let (head, number, count) = read_head(unseal(name.as_bytes(), sealed_head)?)?;
+    let (head, number, count) = decode_head(verify_checksum(name.as_bytes(), sealed_head)?)?;
     let start = value.len() - outer.rest().len();
     let end = value.len().saturating_sub(CHECKSUM_LENGTH);
-    let whole = start <= end && unseal(name.as_bytes(), &value).is_ok();
+    let whole = start <= end && verify_checksum(name.as_bytes(), &value).is_ok();
     let body = whole.then(|| {
-        // moved within what was read: a start reads tens of megabytes
+        // moved inside the buffer, because a start reads tens of megabytes
         value.truncate(end);
         value.drain(..start);
         value
     });
-    Ok(Part { head, number, count, body })
+    Ok(ObjectPart { head, number, count, body })
 }
 
-/// Reads the object that is in some slots, if it is whole and the one that is meant.
-pub(in crate::store) fn read<S: Slots>(
+/// Reads the object in these slots. Fails unless it is complete and accepted by `is_meant`.
+pub(in crate::store) fn read<S: SlotStorage>(
     engine: &S,
     slots: &[Slot],
-    is_meant: impl Fn(&Head) -> bool,
-) -> Result<(Head, Vec<u8>), EngineError> {
-    let (mut head, mut whole) = (Head::default(), Vec::new());
+    is_meant: impl Fn(&ObjectHead) -> bool,
+) -> Result<(ObjectHead, Vec<u8>), EngineError> {
+    let (mut head, mut whole) = (ObjectHead::default(), Vec::new());
     for (number, slot) in slots.iter().enumerate() {
-        let part = read_part(*slot, engine.get(*slot)?.unwrap_or_default()).map_err(|error| damaged(slots, &error))?;
+        let part = decode_part(*slot, engine.get(*slot)?.unwrap_or_default()).map_err(|error| damaged(slots, &error))?;
         let follows = number == 0 || part.head.stamp == head.stamp;
         let is_next = (part.number, part.count) == (number as u64, slots.len() as u64);
         let share = part.body.filter(|_| follows && is_next && is_meant(&part.head));
@@ -134,21 +135,21 @@ pub(in crate::store) fn read<S: Slots>(
     Ok((head, whole))
 }
 
-/// What is in slots cannot be read.
+/// Returns an error with the names of the slots.
 pub(in crate::store) fn damaged(slots: &[Slot], reason: &dyn std::fmt::Display) -> EngineError {
     let names: Vec<String> = slots.iter().map(ToString::to_string).collect();
     EngineError::Damaged(format!("slot {}: {reason}", names.join(", ")))
 }
 
-fn read_head(bytes: &[u8]) -> Result<(Head, u64, u64), Malformed> {
-    let mut reader = Reader::body(bytes, FORM)?;
+fn decode_head(bytes: &[u8]) -> Result<(ObjectHead, u64, u64), DecodeError> {
+    let mut reader = ByteReader::with_version(bytes, FORMAT_VERSION)?;
     let stamp = reader.varint()?;
     let (number, count) = (reader.varint()?, reader.varint()?);
     if number >= count || count > PARTS_MAX {
-        return Err(Malformed::Field("parts"));
+        return Err(DecodeError::Field("parts"));
     }
     let (first_group, last_group, _unused) = (reader.varint()?, reader.varint()?, reader.varint()?);
-    let mut head = Head {
+    let mut head = ObjectHead {
         stamp,
         first_group,
         last_group,

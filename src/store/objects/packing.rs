@@ -1,120 +1,121 @@
-//! What a chunk's body holds: all keys of a range with their values, packed.
+//! The bodies of chunks: all keys of a range with their values.
 //!
-//! Owns: how many keys a chunk has, and the two sorts of bodies. Entries: chunks of [`crate::pack`], as a rule one, each compressed, as `bytes`.
-//! Everything else, which is little and small: `pairs`. Nothing at all has an empty body. Deliberately lacks: where bodies are
-//! stored (`object`, `chunk_store`).
+//! A body of entries consists of packed chunks of [`crate::pack`], usually one, each compressed. A
+//! body of other keys is a block. A range without keys has an empty body.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::pending::Pending;
-use super::summary::Summary;
+use super::pending::PendingChanges;
+use super::summary::ChunkSummary;
 use crate::model::{EntryKey, Record};
 use crate::pack::{self, Chunk, common_length};
-use crate::store::encoding::bytes::{Malformed, Reader, put_text};
-use crate::store::encoding::change::{Key, Value};
+use crate::store::encoding::block::{BlockWriter, compress, decode_block, decompress};
+use crate::store::encoding::checksum::{ByteReader, DecodeError, put_text};
 use crate::store::encoding::codec;
-use crate::store::encoding::pairs::{PairsWriter, compress, decompress, read_pairs};
+use crate::store::encoding::stored_value::{KeyBytes, StoredValue};
 
-/// A chunk of small things has at most so many keys: tombstones, which can be a million, are some 45 bytes each and compress to a third.
+/// Maximum number of keys in a chunk without entries. There may be a million tombstones of about 45
+/// bytes, which compress to a third.
 const ITEM_COUNT_MAX: usize = 4_096;
 
-/// The most bytes of keys and values of such a chunk, so that it stays in one slot when compressed to a third.
+/// Maximum bytes of keys and values in such a chunk. It fits in one slot if it compresses to a
+/// third.
 const ITEM_RAW_BYTES_MAX: u64 = 384 << 10;
 
-/// A chunk of fewer keys is joined with its neighbour, a quarter of what [`crate::pack`] aims at,
-pub(in crate::store) const COUNT_MIN: u64 = 256;
+/// Number of keys below which a chunk is joined with its neighbour: a quarter of the number that
+/// [`crate::pack`] aims at.
+pub(in crate::store) const KEYS_MIN: u64 = 256;
 
-/// unless they and their values are longer than this before compression: 1,024 packed entries are some 40 kB, in bytes.
+/// Bytes before compression above which such a chunk is not joined. 1,024 packed entries are about
+/// 40 kB.
 pub(in crate::store) const RAW_BYTES_MIN: u64 = 32 << 10;
 
-/// Where one chunk ends and the next begins is told by as much of a key as it takes; if that is more than this, they are kept as one, so
-/// that the heads of objects stay small, in bytes.
+/// Maximum length of the key between two chunks, in bytes. If the shortest possible one is longer,
+/// the chunks are stored as one, so that the heads of objects stay small.
 const SEPARATOR_BYTES_MAX: usize = 8 << 10;
 
-/// The ranges that a new store begins with, by where they begin: what sorts below entries, the entries, and what sorts above. No chunk
-/// ever spans two of them.
-pub(in crate::store) const RANGES: [&[u8]; 3] = [b"", &[codec::ENTRY], &[codec::ENTRY + 1]];
+/// Lows of the ranges of a new store: keys below the entries, the entries, and keys above them. No
+/// chunk covers more than one of them.
+pub(in crate::store) const RANGES: [&[u8]; 3] = [b"", &[codec::ENTRY_TAG], &[codec::ENTRY_TAG + 1]];
 
-/// Keys and values in a range, in key order.
+/// Keys and values of a range.
 #[derive(Debug)]
-pub(in crate::store) enum Content {
-    /// Entries, as they are packed, and what changed since.
+pub(in crate::store) enum RangeContent {
+    /// Packed entries and newer changes.
     Entries {
-        /// In key order.
+        /// Sorted by key.
         chunks: Vec<Chunk>,
-        /// Each counts more than those before it.
+        /// Newer entries. Each chunk overrides the previous ones.
         newer: Vec<Chunk>,
-        /// Counts more than all of them; `None` is gone.
+        /// Newest changes; `None` deletes.
         changed: BTreeMap<EntryKey, Option<Arc<Record>>>,
     },
-    /// Anything else.
-    Items(BTreeMap<Key, Arc<[u8]>>),
+    /// Other keys.
+    Items(BTreeMap<KeyBytes, Arc<[u8]>>),
 }
 
-/// What a chunk holds, packed: one object to be written.
+/// A chunk that is ready to be written.
 #[derive(Debug)]
-pub(in crate::store) struct Packed {
-    /// The lowest of the keys; empty if there is none.
+pub(in crate::store) struct PackedChunk {
+    /// First key; empty if there is none.
     pub(in crate::store) lowest: Vec<u8>,
-    /// The highest of them.
+    /// Last key.
     pub(in crate::store) highest: Vec<u8>,
-    /// How many there are.
+    /// Number of keys.
     pub(in crate::store) count: u64,
-    /// The length of keys and values, packed where they are entries, before compression, in bytes.
+    /// Length of keys and values, or of packed entries, before compression, in bytes.
     pub(in crate::store) raw_bytes: u64,
-    /// The body to store.
     pub(in crate::store) body: Vec<u8>,
-    /// What is in it, in short.
-    pub(in crate::store) summary: Summary,
+    pub(in crate::store) summary: ChunkSummary,
 }
 
-/// Which of [`RANGES`] a key is in.
-pub(in crate::store) fn family(key: &[u8]) -> usize {
+/// Returns the index in [`RANGES`] of the range that contains a key.
+pub(in crate::store) fn range_index(key: &[u8]) -> usize {
     RANGES.iter().rposition(|low| *low <= key).unwrap_or_default()
 }
 
 pub(in crate::store) fn holds_entries(low: &[u8]) -> bool {
-    low.first() == Some(&codec::ENTRY)
+    low.first() == Some(&codec::ENTRY_TAG)
 }
 
-/// Reads a changed value of the log back.
-pub(in crate::store) fn read_value(key: &[u8], body: &[u8]) -> Result<Value, Malformed> {
+/// Decodes a value from the log.
+pub(in crate::store) fn decode_value(key: &[u8], body: &[u8]) -> Result<StoredValue, DecodeError> {
     if !holds_entries(key) {
-        return Ok(Value::Item(body.into()));
+        return Ok(StoredValue::Item(body.into()));
     }
-    codec::read_record(entry_key(key)?, body).map(|record| Value::Record(Arc::new(record)))
+    codec::decode_record(entry_key(key)?, body).map(|record| StoredValue::Record(Arc::new(record)))
 }
 
-fn entry_key(key: &[u8]) -> Result<EntryKey, Malformed> {
-    codec::entry_of(key).ok_or(Malformed::Field("key"))
+fn entry_key(key: &[u8]) -> Result<EntryKey, DecodeError> {
+    codec::decode_entry_key(key).ok_or(DecodeError::Field("key"))
 }
 
-/// The body of a range that holds nothing.
-pub(in crate::store) fn empty() -> Vec<Packed> {
-    vec![Packed { lowest: Vec::new(), highest: Vec::new(), count: 0, raw_bytes: 0, body: Vec::new(), summary: Summary::empty() }]
+/// Returns the only chunk of a range without keys.
+pub(in crate::store) fn empty_chunks() -> Vec<PackedChunk> {
+    vec![PackedChunk { lowest: Vec::new(), highest: Vec::new(), count: 0, raw_bytes: 0, body: Vec::new(), summary: ChunkSummary::empty() }]
 }
 
-impl Content {
-    /// Entries, as they are packed.
+impl RangeContent {
+    /// Returns the content of packed chunks without changes.
     pub(in crate::store) const fn entries(chunks: Vec<Chunk>) -> Self {
         Self::Entries { chunks, newer: Vec::new(), changed: BTreeMap::new() }
     }
 
-    /// Reads the body of a range that begins at `low`.
-    pub(in crate::store) fn read(low: &[u8], body: &[u8]) -> Result<Self, Malformed> {
+    /// Decodes the body of a range that begins at `low`.
+    pub(in crate::store) fn decode(low: &[u8], body: &[u8]) -> Result<Self, DecodeError> {
         if holds_entries(low) {
-            return Ok(Self::entries(read_chunks(body)?));
+            return Ok(Self::entries(decode_chunks(body)?));
         }
         if body.is_empty() {
             return Ok(Self::Items(BTreeMap::new()));
         }
-        let pairs = read_pairs(body)?;
-        let items = pairs.iter().map(|(key, value)| Ok((key.into(), value.ok_or(Malformed::Field("value"))?.into())));
+        let pairs = decode_block(body)?;
+        let items = pairs.iter().map(|(key, value)| Ok((key.into(), value.ok_or(DecodeError::Field("value"))?.into())));
         items.collect::<Result<_, _>>().map(Self::Items)
     }
 
-    /// How many keys there are, about.
+    /// Returns the number of keys. Too high if several changes have the same key.
     pub(in crate::store) fn len(&self) -> usize {
         match self {
             Self::Entries { chunks, newer, changed } => chunks.iter().chain(newer).map(Chunk::len).sum::<usize>() + changed.len(),
@@ -122,29 +123,31 @@ impl Content {
         }
     }
 
-    /// Adds what changed.
-    pub(in crate::store) fn apply(&mut self, pending: Pending) -> Result<(), Malformed> {
+    /// Applies newer changes.
+    pub(in crate::store) fn apply(&mut self, pending: PendingChanges) -> Result<(), DecodeError> {
         let (packed, changes) = pending.into_parts();
         match self {
             Self::Entries { newer, .. } => newer.extend(packed),
             Self::Items(_) if packed.is_empty() => {}
-            Self::Items(_) => return Err(Malformed::Field("value")),
+            Self::Items(_) => return Err(DecodeError::Field("value")),
         }
         for (key, value) in changes {
             match (&mut *self, value) {
-                (Self::Items(items), Some(Value::Item(body))) => drop(items.insert(key, body)),
+                (Self::Items(items), Some(StoredValue::Item(body))) => drop(items.insert(key, body)),
                 (Self::Items(items), None) => drop(items.remove(&key)),
-                (Self::Entries { changed, .. }, Some(Value::Record(record))) => drop(changed.insert(record.key.clone(), Some(record))),
+                (Self::Entries { changed, .. }, Some(StoredValue::Record(record))) => {
+                    drop(changed.insert(record.key.clone(), Some(record)))
+                }
                 (Self::Entries { changed, .. }, None) => drop(changed.insert(entry_key(&key)?, None)),
-                (Self::Items(_), Some(Value::Record(_))) | (Self::Entries { .. }, Some(Value::Item(_))) => {
-                    return Err(Malformed::Field("value"));
+                (Self::Items(_), Some(StoredValue::Record(_))) | (Self::Entries { .. }, Some(StoredValue::Item(_))) => {
+                    return Err(DecodeError::Field("value"));
                 }
             }
         }
         Ok(())
     }
 
-    /// Adds the content of the range that follows.
+    /// Appends the content of the next range.
     pub(in crate::store) fn append(&mut self, above: Self) {
         match (self, above) {
             (Self::Entries { chunks, newer, changed }, Self::Entries { chunks: more, newer: newer_more, changed: mut changed_more }) => {
@@ -159,7 +162,7 @@ impl Content {
         }
     }
 
-    /// Keeps only some keys.
+    /// Removes the keys for which `keep` is false.
     pub(in crate::store) fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
         match self {
             Self::Entries { chunks, newer, changed } => {
@@ -171,51 +174,51 @@ impl Content {
         }
     }
 
-    /// Packs it, in at least one piece.
-    pub(in crate::store) fn pack(&self) -> Vec<Packed> {
-        let pieces = match self {
+    /// Packs the content into at least one chunk.
+    pub(in crate::store) fn pack(&self) -> Vec<PackedChunk> {
+        let packed = match self {
             Self::Entries { chunks, newer, changed } => pack_chunks(&pack::fold(chunks, newer, changed)),
             Self::Items(items) => pack_items(items),
         };
-        if pieces.is_empty() { empty() } else { pieces }
+        if packed.is_empty() { empty_chunks() } else { packed }
     }
 }
 
-/// The chunks in a body.
-pub(in crate::store) fn read_chunks(body: &[u8]) -> Result<Vec<Chunk>, Malformed> {
-    let mut reader = Reader::over(body);
+/// Decodes the packed chunks in a body.
+pub(in crate::store) fn decode_chunks(body: &[u8]) -> Result<Vec<Chunk>, DecodeError> {
+    let mut reader = ByteReader::new(body);
     let mut chunks = Vec::new();
     while !reader.is_empty() {
         let bytes = decompress(reader.bytes()?)?;
-        chunks.push(Chunk::from_stored(bytes).map_err(|_| Malformed::Field("chunk"))?);
+        chunks.push(Chunk::from_stored(bytes).map_err(|_| DecodeError::Field("chunk"))?);
     }
     Ok(chunks)
 }
 
-/// The summary of the body of a range that begins at `low`.
-pub(in crate::store) fn summary_of(low: &[u8], body: &[u8]) -> Summary {
+/// Returns the summary of the body of a range that begins at `low`.
+pub(in crate::store) fn summarize(low: &[u8], body: &[u8]) -> ChunkSummary {
     if !holds_entries(low) {
-        return Summary::empty();
+        return ChunkSummary::empty();
     }
-    read_chunks(body).map_or_else(|_| Summary::unknown(), |chunks| Summary::of(&chunks))
+    decode_chunks(body).map_or_else(|_| ChunkSummary::unknown(), |chunks| ChunkSummary::from_chunks(&chunks))
 }
 
-fn pack_chunks(chunks: &[Chunk]) -> Vec<Packed> {
-    let (mut pieces, mut first): (Vec<Packed>, usize) = (Vec::new(), 0);
+fn pack_chunks(chunks: &[Chunk]) -> Vec<PackedChunk> {
+    let (mut packed, mut first): (Vec<PackedChunk>, usize) = (Vec::new(), 0);
     for (at, chunk) in chunks.iter().enumerate() {
         let mut body = Vec::new();
         put_text(&mut body, &compress(chunk.stored()));
-        let piece = Packed {
+        let piece = PackedChunk {
             lowest: codec::entry_key(&chunk.first_key()),
             highest: codec::entry_key(&chunk.last_key()),
             count: chunk.len() as u64,
             raw_bytes: chunk.stored().len() as u64,
             body,
-            summary: Summary::of(std::slice::from_ref(chunk)),
+            summary: ChunkSummary::from_chunks(std::slice::from_ref(chunk)),
         };
-        match pieces.last_mut() {
+        match packed.last_mut() {
             Some(before) if common_length(&before.highest, &piece.lowest) > SEPARATOR_BYTES_MAX => {
-                before.summary = Summary::of(&chunks[first..=at]);
+                before.summary = ChunkSummary::from_chunks(&chunks[first..=at]);
                 before.highest = piece.highest;
                 before.count += piece.count;
                 before.raw_bytes += piece.raw_bytes;
@@ -223,19 +226,19 @@ fn pack_chunks(chunks: &[Chunk]) -> Vec<Packed> {
             }
             Some(_) | None => {
                 first = at;
-                pieces.push(piece);
+                packed.push(piece);
             }
         }
     }
-    pieces
+    packed
 }
 
-fn pack_items(items: &BTreeMap<Key, Arc<[u8]>>) -> Vec<Packed> {
-    let (mut pieces, mut piece) = (Vec::new(), ItemsWriter::default());
+fn pack_items(items: &BTreeMap<KeyBytes, Arc<[u8]>>) -> Vec<PackedChunk> {
+    let (mut packed, mut piece) = (Vec::new(), ItemsWriter::default());
     for (key, body) in items {
         let length = (key.len() + body.len()) as u64;
         if piece.count >= ITEM_COUNT_MAX || (piece.count > 0 && piece.raw_bytes + length > ITEM_RAW_BYTES_MAX) {
-            pieces.push(std::mem::take(&mut piece).finish());
+            packed.push(std::mem::take(&mut piece).finish());
         }
         piece.writer.add(key, Some(body));
         piece.lowest.get_or_insert_with(|| key.to_vec());
@@ -244,14 +247,14 @@ fn pack_items(items: &BTreeMap<Key, Arc<[u8]>>) -> Vec<Packed> {
         piece.raw_bytes += length;
     }
     if piece.count > 0 {
-        pieces.push(piece.finish());
+        packed.push(piece.finish());
     }
-    pieces
+    packed
 }
 
 #[derive(Default)]
 struct ItemsWriter {
-    writer: PairsWriter,
+    writer: BlockWriter,
     lowest: Option<Vec<u8>>,
     highest: Vec<u8>,
     count: usize,
@@ -259,17 +262,25 @@ struct ItemsWriter {
 }
 
 impl ItemsWriter {
-    fn finish(self) -> Packed {
+    fn finish(self) -> PackedChunk {
         let (lowest, count) = (self.lowest.unwrap_or_default(), self.count as u64);
-        Packed { lowest, highest: self.highest, count, raw_bytes: self.raw_bytes, body: self.writer.finish(), summary: Summary::empty() }
+        PackedChunk {
+            lowest,
+            highest: self.highest,
+            count,
+            raw_bytes: self.raw_bytes,
+            body: self.writer.finish(),
+            summary: ChunkSummary::empty(),
+        }
     }
 }
 
-/// Where the ranges of pieces begin: the first where the whole begins, the others at the shortest key above the piece before.
-pub(in crate::store) fn separators(low: &Key, packed: &[Packed]) -> Vec<Key> {
-    let between = |pair: &[Packed]| {
+/// Returns the lows of packed chunks: `low`, then for each further chunk the shortest key above the
+/// previous one.
+pub(in crate::store) fn separators(low: &KeyBytes, packed: &[PackedChunk]) -> Vec<KeyBytes> {
+    let between = |pair: &[PackedChunk]| {
         let above = &pair[1].lowest;
-        Key::from(&above[..=common_length(&pair[0].highest, above).min(above.len() - 1)])
+        KeyBytes::from(&above[..=common_length(&pair[0].highest, above).min(above.len() - 1)])
     };
     std::iter::once(low.clone()).chain(packed.windows(2).map(between)).collect()
 }

@@ -1,28 +1,27 @@
-//! One range of keys, as an open store knows it.
+//! A range of keys of an open store.
 
-use super::pending::Pending;
-use super::summary::Summary;
-use crate::store::encoding::change::Key;
+use super::pending::PendingChanges;
+use super::summary::ChunkSummary;
+use crate::store::encoding::stored_value::KeyBytes;
 use crate::store::engine::slots::Slot;
 
-/// One range of keys.
+/// A range of keys: its chunk, and its pending changes.
 #[derive(Debug)]
 pub(in crate::store) struct StoredRange {
-    /// Where the range ends, before this key; `None` is the end of all keys.
-    pub(in crate::store) high: Option<Key>,
-    /// Where it is stored.
+    /// End of the range; `None` for the last one.
+    pub(in crate::store) high: Option<KeyBytes>,
+    /// Slots of the chunk.
     pub(in crate::store) slots: Vec<Slot>,
     pub(in crate::store) stamp: u64,
-    /// The last group that is in it.
-    pub(in crate::store) folded: u64,
-    /// How many keys are in it.
+    /// Last group in the chunk.
+    pub(in crate::store) folded_group: u64,
+    /// Number of keys in the chunk.
     pub(in crate::store) count: u64,
-    /// How long these and their values are, in bytes.
+    /// Length of keys and values in the chunk, in bytes.
     pub(in crate::store) raw_bytes: u64,
-    /// What is in it, in short, without what the log has.
-    pub(in crate::store) summary: Summary,
-    /// What the log has for it.
-    pub(in crate::store) pending: Pending,
-    /// The first group that is not in it.
+    /// Summary of the chunk without its pending changes.
+    pub(in crate::store) summary: ChunkSummary,
+    pub(in crate::store) pending: PendingChanges,
+    /// First group that the chunk does not contain.
     pub(in crate::store) dirty_since: Option<u64>,
 }

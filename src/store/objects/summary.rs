@@ -1,14 +1,17 @@
-//! What a chunk of entries holds, in few bytes: enough to know which chunks a lookup has to read.
+//! Summary of a chunk of entries, which shows whether a lookup must read the chunk.
 //!
-//! Owns: the bytes, and what may be asked. An answer "no" is certain; a "yes" is wrong once in some 300 times. Deliberately lacks: where
-//! chunks are (`manifest`).
+//! A "no" is certain; a "yes" is wrong once in about 300 times. `manifest` stores the summaries.
 //!
-//! Bytes: flags (1 rows of unknown meaning, 2 prefixes, 4 identities, 8 addresses of nodes) · `varint` count · so many `varint` ranks of
-//! prefixes (length × 4 · 2 for hosts · 1 for IPv6), ascending · `varint` count · so many `text` clusters, ascending · filter. The filter is a
-//! Bloom filter of so many bits as its bytes have; an element sets the bits `(low + i × high) mod bits` for i from 0 to 7, where low and high
-//! are the halves of its hash, high made odd. The hash of an element begins with its tag (1 prefix, 2 identity, 3 address of a node) and takes
-//! in numbers, each by `mix(hash xor number)`: of a prefix the rank and the two halves of the address, low first, of an identity itself, of an
-//! address 0 or 1 for IPv6 and the two halves. `mix` is splitmix64.
+//! Bytes: flags (1 rows of unknown meaning, 2 prefixes, 4 identities, 8 addresses of nodes) ·
+//! `varint` count · that many `varint` ranks of prefixes (length × 4, + 2 for hosts, + 1 for IPv6),
+//! ascending · `varint` count · that many `text` clusters, ascending · filter.
+//!
+//! The filter is a Bloom filter with as many bits as its bytes have. An element sets the bits `(low
+//! + i × high) mod bits` for i from 0 to 7, where low and high are the halves of its hash, and high
+//! is made odd. The hash begins with the tag of the element (1 prefix, 2 identity, 3 address of a
+//! node) and adds numbers with `mix(hash xor number)`: for a prefix its rank and the two halves of
+//! its address, low first; for an identity its number; for an address 0 or 1 for IPv6 and its two
+//! halves. `mix` is splitmix64.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,13 +20,14 @@ use ::bytes::Bytes;
 use ipnet::IpNet;
 
 use crate::model::{ClusterName, ObjectPrefix, RecordQuery};
-use crate::pack::{Chunk, Meaning};
-use crate::store::encoding::bytes::{Malformed, Reader, put_text, put_varint};
+use crate::pack::{Chunk, IndexedFields};
+use crate::store::encoding::checksum::{ByteReader, DecodeError, put_text, put_varint};
 
-/// Bits for each element: with [`PROBES`] one in some 300 of other elements passes, three chunks in a million keys.
+/// Bits of the filter for each element. With [`PROBES`], one in about 300 other elements passes:
+/// three chunks in a million keys.
 const BITS_PER_ELEMENT: usize = 12;
 
-/// Bits that an element sets: the best number for that many bits is `12 × ln 2`.
+/// Number of bits that an element sets. The best number for [`BITS_PER_ELEMENT`] is `12 × ln 2`.
 const PROBES: u64 = 8;
 
 const UNKNOWN: u8 = 1;
@@ -31,58 +35,58 @@ const PREFIXES: u8 = 1 << 1;
 const IDENTITIES: u8 = 1 << 2;
 const NODES: u8 = 1 << 3;
 
-/// A chunk's summary; one that was read shares what it was read from with the others there.
+/// An encoded summary. Summaries that were read together share one buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::store) struct Summary(Bytes);
+pub(in crate::store) struct ChunkSummary(Bytes);
 
-/// A summary taken apart.
-struct Parts<'a> {
+/// A decoded summary.
+struct SummaryFields<'a> {
     flags: u8,
     ranks: Vec<u64>,
     clusters: Vec<&'a str>,
     filter: &'a [u8],
 }
 
-impl Summary {
-    /// Of a range that holds no entries.
+impl ChunkSummary {
+    /// Returns the summary of a range without entries.
     pub(in crate::store) fn empty() -> Self {
-        Self::of(&[])
+        Self::from_chunks(&[])
     }
 
-    /// Of chunks that make one body.
-    pub(in crate::store) fn of(chunks: &[Chunk]) -> Self {
+    /// Summarizes the packed chunks of one body.
+    pub(in crate::store) fn from_chunks(chunks: &[Chunk]) -> Self {
         let (mut flags, mut ranks, mut clusters, mut hashes) = (0, BTreeSet::new(), BTreeSet::new(), Vec::new());
         for chunk in chunks {
             clusters.extend(chunk.clusters().map(|(_, cluster)| cluster.as_str()));
             for row in 0..chunk.len() {
                 match chunk.meaning(row) {
-                    Meaning::Unknown => flags |= UNKNOWN,
-                    Meaning::Nothing | Meaning::Service(_) => {}
-                    Meaning::Ip { prefix, .. } => {
+                    IndexedFields::Unknown => flags |= UNKNOWN,
+                    IndexedFields::Nothing | IndexedFields::Service(_) => {}
+                    IndexedFields::Ip { prefix, .. } => {
                         flags |= PREFIXES;
                         ranks.insert(rank(prefix));
                         hashes.push(prefix_hash(prefix));
                     }
-                    Meaning::Identity(id) => {
+                    IndexedFields::Identity(id) => {
                         flags |= IDENTITIES;
                         hashes.push(identity_hash(id));
                     }
-                    Meaning::Node { addresses } => {
+                    IndexedFields::Node { addresses } => {
                         flags |= NODES;
                         hashes.extend(addresses.into_iter().map(node_hash));
                     }
                 }
             }
         }
-        Self::write(flags, &ranks, &clusters, &hashes)
+        Self::encode(flags, &ranks, &clusters, &hashes)
     }
 
-    /// Of entries that cannot be read: it may hold anything.
+    /// Returns the summary of entries that cannot be read, which matches everything.
     pub(in crate::store) fn unknown() -> Self {
-        Self::write(UNKNOWN, &BTreeSet::new(), &BTreeSet::new(), &[])
+        Self::encode(UNKNOWN, &BTreeSet::new(), &BTreeSet::new(), &[])
     }
 
-    fn write(flags: u8, ranks: &BTreeSet<u64>, clusters: &BTreeSet<&str>, hashes: &[u64]) -> Self {
+    fn encode(flags: u8, ranks: &BTreeSet<u64>, clusters: &BTreeSet<&str>, hashes: &[u64]) -> Self {
         let mut out = Vec::new();
         out.push(flags);
         put_varint(&mut out, ranks.len() as u64);
@@ -98,31 +102,32 @@ impl Summary {
         Self(out.into())
     }
 
-    /// Takes one that was stored, and checks it.
-    pub(in crate::store) fn read(bytes: Bytes) -> Result<Self, Malformed> {
-        parts(&bytes)?;
+    /// Checks and returns a stored summary.
+    pub(in crate::store) fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
+        decode_fields(&bytes)?;
         Ok(Self(bytes))
     }
 
-    /// The bytes to store.
+    /// Returns the encoded summary.
     pub(in crate::store) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The clusters that had entries in the chunk when this was made.
+    /// Returns the clusters that have entries in the chunk.
     pub(in crate::store) fn clusters(&self) -> Vec<ClusterName> {
-        let clusters = parts(&self.0).map(|parts| parts.clusters).unwrap_or_default();
+        let clusters = decode_fields(&self.0).map(|parts| parts.clusters).unwrap_or_default();
         clusters.into_iter().filter_map(|text| ClusterName::parse(text).ok()).collect()
     }
 
-    /// Whether the chunk may hold what answers any of these. Keys are not asked: where one belongs its range says.
-    pub(in crate::store) fn may_hold(&self, questions: &[RecordQuery]) -> bool {
-        parts(&self.0).map_or(true, |parts| questions.iter().any(|question| parts.may_hold(question)))
+    /// Returns whether the chunk may answer one of the questions. Always false for a key, because
+    /// the chunk's range decides.
+    pub(in crate::store) fn may_match(&self, questions: &[RecordQuery]) -> bool {
+        decode_fields(&self.0).map_or(true, |parts| questions.iter().any(|question| parts.may_match(question)))
     }
 }
 
-impl Parts<'_> {
-    fn may_hold(&self, question: &RecordQuery) -> bool {
+impl SummaryFields<'_> {
+    fn may_match(&self, question: &RecordQuery) -> bool {
         let is_set = |bit: usize| self.filter.get(bit / 8).is_some_and(|byte| byte & 1 << (bit % 8) != 0);
         let has = |flag: u8, hash: u64| self.flags & flag != 0 && bits(hash, self.filter.len()).all(is_set);
         let has_prefix = |prefix| has(PREFIXES, prefix_hash(prefix));
@@ -137,8 +142,8 @@ impl Parts<'_> {
     }
 }
 
-fn parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
-    let mut reader = Reader::over(bytes);
+fn decode_fields(bytes: &[u8]) -> Result<SummaryFields<'_>, DecodeError> {
+    let mut reader = ByteReader::new(bytes);
     let flags = reader.flags(UNKNOWN | PREFIXES | IDENTITIES | NODES)?;
     let mut ranks = Vec::new();
     for _ in 0..reader.varint()? {
@@ -148,21 +153,21 @@ fn parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
     for _ in 0..reader.varint()? {
         clusters.push(reader.text("cluster")?);
     }
-    Ok(Parts { flags, ranks, clusters, filter: reader.rest() })
+    Ok(SummaryFields { flags, ranks, clusters, filter: reader.rest() })
 }
 
-/// The bits of an element in a filter of so many bytes; none in an empty one, which nobody asks.
+/// Returns the bits of an element in a filter of this length. An empty filter has none.
 fn bits(hash: u64, filter_bytes: usize) -> impl Iterator<Item = usize> {
     let (low, high) = (hash & 0xffff_ffff, hash >> 32 | 1);
     (0..PROBES).filter_map(move |probe| usize::try_from((low + probe * high).checked_rem(filter_bytes as u64 * 8)?).ok())
 }
 
-/// A prefix length, whether it is of hosts, and the family, as one number.
+/// Combines the length, the host flag and the address family of a prefix into one number.
 fn rank(prefix: ObjectPrefix) -> u64 {
     u64::from(prefix.net.prefix_len()) << 2 | u64::from(prefix.host) << 1 | u64::from(prefix.net.addr().is_ipv6())
 }
 
-/// The prefix of a rank that covers an address, if it is of the same family.
+/// Returns the prefix with this rank that covers an address. `None` for the other address family.
 fn covering(ip: IpAddr, rank: u64) -> Option<ObjectPrefix> {
     if (rank & 1 == 1) != ip.is_ipv6() {
         return None;
@@ -196,7 +201,7 @@ fn hash(tag: u64, numbers: &[u64]) -> u64 {
     numbers.iter().fold(mix(tag), |hash, number| mix(hash ^ number))
 }
 
-/// splitmix64.
+/// The splitmix64 function.
 fn mix(seed: u64) -> u64 {
     let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,62 +1,63 @@
-//! Reading everything back, and dropping what cannot be read together with the cursors that claim it.
+//! Loads the contents of the store, and drops what cannot be read together with the cursors that
+//! cover it.
 //!
-//! Owns: what damage costs (docs/develop/invariants.md, 7 and 8): itself, and the cursors of the scopes that it may concern, so that a resync brings it
-//! again. Deliberately lacks: noticing damage to slots (`slot_scan`) or to the engine's files (`recovery`), and decoding an entry's bytes
-//! (the caller does).
+//! Damage costs itself and the cursors of the scopes that it may affect
+//! (docs/develop/invariants.md, 7 and 8), so that a resync restores the entries. `slot_scan` finds
+//! damaged slots, `recovery` damaged files. The caller decodes the values of entries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::losses::losses;
+use super::losses::describe_losses;
 use super::slot_scan::DamageReport;
 use crate::instruments::{LogLimiter, LogPermit};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 use crate::pack::Chunk;
-use crate::store::chunks::chunk_store::{Body, ChunkStore};
-use crate::store::encoding::bytes::Malformed;
-use crate::store::encoding::change::Key;
+use crate::store::chunks::chunk_store::{ChunkBody, ChunkStore};
+use crate::store::encoding::checksum::DecodeError;
 use crate::store::encoding::codec::{self, StoredKey};
-use crate::store::encoding::group::Changes;
-use crate::store::engine::slots::Slots;
+use crate::store::encoding::group::KeyChanges;
+use crate::store::encoding::stored_value::KeyBytes;
+use crate::store::engine::slots::SlotStorage;
 use crate::store::error::EngineError;
-use crate::store::log::files::Files;
-use crate::store::log::run::Run;
-use crate::store::objects::packing::Content;
+use crate::store::log::files::LogFiles;
+use crate::store::log::recovered_log::RecoveredLog;
+use crate::store::objects::packing::RangeContent;
 
-/// What was dropped and logged lately: of a damaged store it may be everything.
+/// Recently logged drops. In a damaged store everything may be dropped.
 static DROPPED: LogLimiter = LogLimiter::new();
 
 /// Everything that is stored.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Loaded {
-    /// Most entries, in key order.
+pub struct StoreContents {
+    /// Most entries, sorted by key.
     pub chunks: Vec<Chunk>,
-    /// The others, which are newer where a chunk has the key too; `None`: the key is gone. Without their objects and in generation 0: the caller
-    /// decodes.
+    /// Changes that override `chunks`; `None` is a deleted key. Records have no decoded objects and
+    /// generation 0.
     pub changed: BTreeMap<EntryKey, Option<Arc<Record>>>,
-    /// How far scopes are mirrored. None for a scope that lost a record.
+    /// Cursors, except those of scopes that lost a record.
     pub cursors: Vec<(Scope, Cursor)>,
-    /// What clusters said about themselves.
+    /// Records of clusters.
     pub clusters: Vec<(ClusterName, ClusterRecord)>,
-    /// What is left of keys that went, in order of sequence.
+    /// Tombstones, sorted by sequence.
     pub tombstones: Vec<(Sequence, Tombstone)>,
-    /// The sequence below which tombstones are gone.
+    /// Sequence below which tombstones were dropped.
     pub floor: Sequence,
-    /// The starts that positions may come from, oldest first. None where anything was damaged: what is missing might have been
-    /// announced (docs/develop/invariants.md, 6).
+    /// Epochs whose positions may be valid, oldest first. Empty after any damage, because a missing
+    /// change may have been announced (docs/develop/invariants.md, 6).
     pub epochs: Vec<EpochSpan>,
-    /// The newest sequence that is stored with all before it.
+    /// Newest sequence up to which everything is stored.
     pub covered: Sequence,
-    /// The rules by which the entries derived from nodes were made; none where there are none, or where anything was damaged.
+    /// Version of the rules by which entries were derived from nodes. `None` after any damage.
     pub derived: Option<u64>,
-    /// No sequence up to and including this one may be handed out again.
+    /// Highest sequence that may have been used.
     pub sequence_reserved: Sequence,
-    /// How many slots and values could not be read and were dropped.
+    /// Number of slots and values that could not be read and were dropped.
     pub damaged_count: u64,
 }
 
-impl Loaded {
-    /// The entry of a key.
+impl StoreContents {
+    /// Returns the entry with a key.
     #[cfg(test)]
     #[must_use]
     pub fn record(&self, key: &EntryKey) -> Option<Arc<Record>> {
@@ -67,7 +68,7 @@ impl Loaded {
         self.chunks.get(at)?.get(key).map(Arc::new)
     }
 
-    /// All entries in key order, unpacked.
+    /// Returns all entries, sorted by key.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         let packed = self.chunks.iter().flat_map(Chunk::records).filter(|record| !self.changed.contains_key(&record.key));
@@ -76,7 +77,7 @@ impl Loaded {
         records
     }
 
-    /// How many mirrored entries there are.
+    /// Returns the number of mirrored entries.
     #[must_use]
     pub fn record_count(&self) -> u64 {
         let mirrored = |chunk: &Chunk| -> usize {
@@ -95,88 +96,92 @@ impl Loaded {
     }
 }
 
-/// What a scan found, good and bad.
+/// Contents and repairs, while they are collected.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Scan {
-    pub(in crate::store) loaded: Loaded,
-    repairs: Changes,
+pub(in crate::store) struct ContentScan {
+    pub(in crate::store) loaded: StoreContents,
+    repairs: KeyChanges,
     suspect_everywhere: bool,
 }
 
-/// Reads everything; removes what cannot be read, and the cursors that may claim it, also from the disk. Says what is lost, too. What the log is to
-/// go on from is cleaned, or begun anew where something was removed.
-pub(in crate::store) fn load_and_repair<S: Slots>(
+/// Loads everything. Removes what cannot be read, and the cursors that may cover it, also from the
+/// disk. Returns the losses, human-readable, and the log, which is new if something was removed.
+pub(in crate::store) fn load_and_repair<S: SlotStorage>(
     chunk_store: &mut ChunkStore<S>,
-    mut found: DamageReport,
-    mut run: Run,
-    files: &dyn Files,
-) -> Result<(Loaded, Vec<String>, Run), EngineError> {
-    let (loaded, losses, repairs) = judge(chunk_store, &mut found)?;
-    if repairs.is_empty() && found.is_whole() {
-        run.clean(files).map_err(EngineError::Log)?;
+    mut damage: DamageReport,
+    mut recovered_log: RecoveredLog,
+    files: &dyn LogFiles,
+) -> Result<(StoreContents, Vec<String>, RecoveredLog), EngineError> {
+    let (loaded, losses, repairs) = load_trusted(chunk_store, &mut damage)?;
+    if repairs.is_empty() && damage.is_whole() {
+        recovered_log.truncate_and_sync(files).map_err(EngineError::Log)?;
     } else {
-        // until the end nobody believes the cursors
-        chunk_store.adopt(0)?;
-        run = begin_log(chunk_store, &repairs, files)?;
+        // until the repair is complete, a start trusts no cursor
+        chunk_store.set_log_id(0)?;
+        recovered_log = create_log(chunk_store, &repairs, files)?;
     }
-    Ok((loaded, losses, run))
+    Ok((loaded, losses, recovered_log))
 }
 
-/// Reads everything, without what cannot be read and what may be ahead of it. Says in words what is lost, and what must be removed.
-pub(super) fn judge<S: Slots>(
+/// Loads everything that can be trusted. Returns the losses, human-readable, and the keys to
+/// remove.
+pub(super) fn load_trusted<S: SlotStorage>(
     chunk_store: &ChunkStore<S>,
-    found: &mut DamageReport,
-) -> Result<(Loaded, Vec<String>, Changes), EngineError> {
-    let mut scan = read(chunk_store, std::mem::take(&mut found.bodies))?;
-    let losses = losses(found, scan.loaded.damaged_count);
-    scan.suspect_everywhere |= found.suspect_everywhere || !found.doubts.is_empty();
-    scan.loaded.damaged_count += found.damaged_count;
-    scan.drop_suspect_cursors(&found.lost);
-    scan.drop_suspect_epochs(!found.lost.is_empty());
+    damage: &mut DamageReport,
+) -> Result<(StoreContents, Vec<String>, KeyChanges), EngineError> {
+    let mut scan = load_contents(chunk_store, std::mem::take(&mut damage.bodies))?;
+    let losses = describe_losses(damage, scan.loaded.damaged_count);
+    scan.suspect_everywhere |= damage.suspect_everywhere || !damage.doubts.is_empty();
+    scan.loaded.damaged_count += damage.damaged_count;
+    scan.drop_suspect_cursors(&damage.lost);
+    scan.drop_suspect_epochs(!damage.lost.is_empty());
     Ok((scan.loaded, losses, scan.repairs))
 }
 
-/// Folds everything that was found, and some repairs, and begins a log behind that in place of all that there is.
-pub(in crate::store) fn begin_log<S: Slots>(
+/// Folds everything and the repairs, and creates an empty log that replaces all log files.
+pub(in crate::store) fn create_log<S: SlotStorage>(
     chunk_store: &mut ChunkStore<S>,
-    repairs: &Changes,
-    files: &dyn Files,
-) -> Result<Run, EngineError> {
+    repairs: &KeyChanges,
+    files: &dyn LogFiles,
+) -> Result<RecoveredLog, EngineError> {
     if !repairs.is_empty() {
-        chunk_store.take_in(chunk_store.group_number() + 1, repairs);
+        chunk_store.add_changes(chunk_store.group_number() + 1, repairs);
     }
     chunk_store.fold_all()?;
-    // 0 is none
+    // 0 means that a repair is not complete
     let id = rand::random_range(1..=u64::MAX);
-    let mut run = Run::begin(id, chunk_store.group_number() + 1, files).map_err(EngineError::Log)?;
-    chunk_store.adopt(id)?;
-    run.clean(files).map_err(EngineError::Log)?;
-    Ok(run)
+    let mut recovered_log = RecoveredLog::create(id, chunk_store.group_number() + 1, files).map_err(EngineError::Log)?;
+    chunk_store.set_log_id(id)?;
+    recovered_log.truncate_and_sync(files).map_err(EngineError::Log)?;
+    Ok(recovered_log)
 }
 
-/// Reads everything; `bodies` are those of chunks that were read already.
-pub(in crate::store) fn read<S: Slots>(chunk_store: &ChunkStore<S>, bodies: BTreeMap<Key, Body>) -> Result<Scan, EngineError> {
-    let mut scan = Scan::default();
+/// Reads all content. `bodies` are chunks that were read before.
+pub(in crate::store) fn load_contents<S: SlotStorage>(
+    chunk_store: &ChunkStore<S>,
+    bodies: BTreeMap<KeyBytes, ChunkBody>,
+) -> Result<ContentScan, EngineError> {
+    let mut scan = ContentScan::default();
     for content in chunk_store.contents(bodies)? {
         match content {
-            Content::Entries { chunks, newer, changed } => scan.take_entries(chunks, &newer, changed),
-            Content::Items(items) => items.into_iter().for_each(|(key, body)| scan.take(&key, &body)),
+            RangeContent::Entries { chunks, newer, changed } => scan.add_entries(chunks, &newer, changed),
+            RangeContent::Items(items) => items.into_iter().for_each(|(key, body)| scan.add_item(&key, &body)),
         }
     }
     Ok(scan)
 }
 
-impl Scan {
-    /// Takes a stored key and what it holds.
-    pub(in crate::store) fn take(&mut self, key: &Key, body: &[u8]) {
-        let Some(stored_key) = codec::read_key(key) else {
+impl ContentScan {
+    /// Adds a key and its value.
+    pub(in crate::store) fn add_item(&mut self, key: &KeyBytes, body: &[u8]) {
+        let Some(stored_key) = codec::decode_key(key) else {
             if let Some(LogPermit { more }) = DROPPED.permit("key") {
                 tracing::warn!(key = %key.escape_ascii(), more, "dropped a stored key that this version does not write");
             }
             self.suspect_everywhere = true;
             return self.drop_damaged(key);
         };
-        if let Err(error) = self.read(&stored_key, body) {
+        if let Err(error) = self.decode_item(&stored_key, body) {
             if let Some(LogPermit { more }) = DROPPED.permit("value") {
                 tracing::warn!(key = %key.escape_ascii(), %error, more, "dropped a stored value that cannot be read");
             }
@@ -184,28 +189,28 @@ impl Scan {
         }
     }
 
-    fn read(&mut self, stored_key: &StoredKey, body: &[u8]) -> Result<(), Malformed> {
+    fn decode_item(&mut self, stored_key: &StoredKey, body: &[u8]) -> Result<(), DecodeError> {
         match stored_key {
-            // those are elsewhere
-            StoredKey::Entry(_) => return Err(Malformed::Field("key")),
-            StoredKey::Cursor(scope) => self.loaded.cursors.push((scope.clone(), codec::read_cursor(body)?)),
-            StoredKey::Cluster(cluster) => self.loaded.clusters.push((cluster.clone(), codec::read_cluster(body)?)),
-            StoredKey::Sequence => self.reserve(Sequence(codec::read_number(body)?)),
-            StoredKey::Tombstone(sequence) => self.loaded.tombstones.push((*sequence, codec::read_tombstone(body)?)),
-            StoredKey::Epochs => self.loaded.epochs = codec::read_epochs(body)?,
-            StoredKey::Floor => self.loaded.floor = Sequence(codec::read_number(body)?),
-            StoredKey::Covered => self.loaded.covered = Sequence(codec::read_number(body)?),
-            StoredKey::Derived => self.loaded.derived = Some(codec::read_number(body)?),
+            // entries are in other chunks
+            StoredKey::Entry(_) => return Err(DecodeError::Field("key")),
+            StoredKey::Cursor(scope) => self.loaded.cursors.push((scope.clone(), codec::decode_cursor(body)?)),
+            StoredKey::Cluster(cluster) => self.loaded.clusters.push((cluster.clone(), codec::decode_cluster(body)?)),
+            StoredKey::Sequence => self.reserve(Sequence(codec::decode_number(body)?)),
+            StoredKey::Tombstone(sequence) => self.loaded.tombstones.push((*sequence, codec::decode_tombstone(body)?)),
+            StoredKey::Epochs => self.loaded.epochs = codec::decode_epochs(body)?,
+            StoredKey::Floor => self.loaded.floor = Sequence(codec::decode_number(body)?),
+            StoredKey::Covered => self.loaded.covered = Sequence(codec::decode_number(body)?),
+            StoredKey::Derived => self.loaded.derived = Some(codec::decode_number(body)?),
         }
         Ok(())
     }
 
-    fn take_entries(&mut self, chunks: Vec<Chunk>, newer: &[Chunk], changed: BTreeMap<EntryKey, Option<Arc<Record>>>) {
+    fn add_entries(&mut self, chunks: Vec<Chunk>, newer: &[Chunk], changed: BTreeMap<EntryKey, Option<Arc<Record>>>) {
         let mut changed = changed;
         for record in newer.iter().rev().flat_map(Chunk::records) {
             changed.entry(record.key.clone()).or_insert_with(|| Some(record.into()));
         }
-        // the records' own sequences count too, should the mark be lost
+        // the sequence metadata may be lost, so the sequences of the records count too
         let packed = chunks.iter().map(Chunk::max_sequence);
         let newest = changed.values().flatten().map(|record| record.last_sequence).chain(packed).max();
         self.reserve(newest.unwrap_or_default());
@@ -213,7 +218,7 @@ impl Scan {
         self.loaded.changed.extend(changed);
     }
 
-    /// Whether all that was taken could be read.
+    /// Returns whether everything could be read.
     pub(in crate::store) fn is_whole(&self) -> bool {
         !self.suspect_everywhere && self.loaded.damaged_count == 0
     }
@@ -222,12 +227,13 @@ impl Scan {
         self.loaded.sequence_reserved = self.loaded.sequence_reserved.max(sequence);
     }
 
-    fn drop_damaged(&mut self, key: &Key) {
+    fn drop_damaged(&mut self, key: &KeyBytes) {
         self.loaded.damaged_count += 1;
         self.repairs.insert(key.clone(), None);
     }
 
-    /// After any damage nothing can be vouched for that was announced before, nor that each node has what is derived from it.
+    /// Drops the epochs and the version of the derivation rules after any damage. Announced changes
+    /// and derived entries may be missing.
     fn drop_suspect_epochs(&mut self, lost: bool) {
         if self.suspect_everywhere || lost || self.loaded.damaged_count > 0 {
             self.loaded.epochs.clear();
@@ -237,11 +243,11 @@ impl Scan {
         }
     }
 
-    fn drop_suspect_cursors(&mut self, lost: &[(Key, Option<Key>)]) {
+    fn drop_suspect_cursors(&mut self, lost: &[(KeyBytes, Option<KeyBytes>)]) {
         let Self { loaded, suspect_everywhere, repairs, .. } = self;
         loaded.cursors.retain(|(scope, _)| {
             let (low, high) = codec::scope_range(scope);
-            let concerns = |(from, to): &(Key, Option<Key>)| **from < *high && to.as_ref().is_none_or(|to| **to > *low);
+            let concerns = |(from, to): &(KeyBytes, Option<KeyBytes>)| **from < *high && to.as_ref().is_none_or(|to| **to > *low);
             let suspect = *suspect_everywhere || lost.iter().any(concerns);
             if suspect {
                 repairs.insert(codec::cursor_key(scope).into(), None);

@@ -1,8 +1,9 @@
-//! What a start can say before it has read everything: a lookup reads just the chunks that may matter to it.
+//! Lookups during a start, before everything is read. A lookup reads only the chunks that may
+//! contain the answer.
 //!
-//! Owns: which chunks those are, and that they are what the manifest says. Emits: parts of what [`crate::store::Store::load`] gives later,
-//! complete for what was asked, or nothing. Deliberately lacks: what entries mean (the caller decodes), and damage: where anything is not as it
-//! should be, the reading has to wait for `slot_scan`, which knows what to do.
+//! It finds the chunks with the manifest, and applies the newer changes of the log. If anything is
+//! damaged or differs from the manifest, there is no answer, and the lookup must wait for
+//! `slot_scan`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -12,52 +13,53 @@ use std::thread;
 use ipnet::IpNet;
 use memchr::memmem;
 
-use super::load::{Loaded, Scan};
-use super::slot_scan::Early;
+use super::load::{ContentScan, StoreContents};
+use super::slot_scan::EarlyIndex;
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record, RecordQuery};
 use crate::pack::Chunk;
-use crate::store::encoding::change::Key;
+use crate::store::encoding::block::KeyValuePair;
 use crate::store::encoding::codec;
-use crate::store::encoding::pairs::Pair;
+use crate::store::encoding::stored_value::KeyBytes;
 use crate::store::engine::Engine;
-use crate::store::engine::slots::Slots;
-use crate::store::manifest::Entry;
+use crate::store::engine::slots::SlotStorage;
+use crate::store::manifest::ManifestEntry;
 use crate::store::objects::object;
-use crate::store::objects::packing::{self, Content};
-use crate::store::objects::pending::Pending;
+use crate::store::objects::packing::{self, RangeContent};
+use crate::store::objects::pending::PendingChanges;
 
-/// What was asked for, and some other entries. As in [`Loaded`].
+/// Entries that may answer a question, and some others. The fields are those of [`StoreContents`].
 #[derive(Debug, Default)]
 pub struct EarlyEntries {
-    /// Entries, in key order.
+    /// Entries, sorted by key.
     pub chunks: Vec<Chunk>,
-    /// Newer ones; `None` is gone.
+    /// Changes that override `chunks`; `None` is a deleted key.
     pub changed: BTreeMap<EntryKey, Option<Arc<Record>>>,
 }
 
-/// A store of which only the beginning was read.
+/// A store whose log, manifest and metadata were read.
 #[derive(Debug)]
 pub struct PartialStore {
-    /// Not held open: where opening the store fails after all, it must be closed at once.
+    /// Weak, because the engine must close at once if opening the store fails.
     engine: Weak<Engine>,
-    early: Early,
-    /// Everything but entries and tombstones.
-    pub known: Loaded,
-    /// The clusters that may have entries.
+    early: EarlyIndex,
+    /// Contents without entries and tombstones.
+    pub metadata: StoreContents,
+    /// Clusters that may have entries.
     pub clusters: BTreeSet<ClusterName>,
 }
 
 impl PartialStore {
-    /// `None` where not even the beginning is whole.
-    pub(in crate::store) fn new(engine: &Arc<Engine>, early: Early) -> Option<Self> {
-        let (known, clusters) = thread::scope(|scope| {
+    /// Returns `None` if the metadata is damaged.
+    pub(in crate::store) fn new(engine: &Arc<Engine>, early: EarlyIndex) -> Option<Self> {
+        let (metadata, clusters) = thread::scope(|scope| {
             let clusters = scope.spawn(|| early.clusters());
-            (early.known(&**engine), clusters.join().ok())
+            (early.read_metadata(&**engine), clusters.join().ok())
         });
-        Some(Self { engine: Arc::downgrade(engine), known: known?, clusters: clusters?, early })
+        Some(Self { engine: Arc::downgrade(engine), metadata: metadata?, clusters: clusters?, early })
     }
 
-    /// Reads what questions ask for. `None` where that cannot be done; then everything has to be read.
+    /// Reads the entries that may answer the questions. Returns `None` if something is damaged;
+    /// everything must then be read first.
     #[must_use]
     pub fn read(&self, questions: &[RecordQuery]) -> Option<EarlyEntries> {
         let engine = self.engine.upgrade()?;
@@ -65,37 +67,37 @@ impl PartialStore {
     }
 }
 
-impl Early {
-    /// The cursors, clusters and marks.
-    fn known<S: Slots>(&self, slots: &S) -> Option<Loaded> {
-        let mut scan = Scan::default();
-        for (low, entry) in self.entries.iter().filter(|(low, _)| !packing::holds_entries(low) && ***low < [codec::TOMBSTONE][..]) {
-            let Content::Items(items) = self.content(slots, low, entry)? else { return None };
-            items.iter().filter(|(key, _)| key.first() != Some(&codec::TOMBSTONE)).for_each(|(key, body)| scan.take(key, body));
+impl EarlyIndex {
+    /// Reads the cursors, clusters and metadata.
+    fn read_metadata<S: SlotStorage>(&self, storage: &S) -> Option<StoreContents> {
+        let mut scan = ContentScan::default();
+        for (low, entry) in self.entries.iter().filter(|(low, _)| !packing::holds_entries(low) && ***low < [codec::TOMBSTONE_TAG][..]) {
+            let RangeContent::Items(items) = self.read_range(storage, low, entry)? else { return None };
+            items.iter().filter(|(key, _)| key.first() != Some(&codec::TOMBSTONE_TAG)).for_each(|(key, body)| scan.add_item(key, body));
         }
         scan.is_whole().then_some(scan.loaded)
     }
 
     pub(in crate::store) fn clusters(&self) -> BTreeSet<ClusterName> {
         let mut clusters: BTreeSet<ClusterName> = self.entries.values().flat_map(|entry| entry.summary.clusters()).collect();
-        // a hundred thousand keys, and a thousand of what they begin with
+        // there are a hundred thousand keys, but only a thousand prefixes
         let head = |key: &[u8]| memchr::memrchr(b'/', key).map_or(key.len(), |end| end + 1);
-        let put = self.put_within(&[codec::ENTRY], &[codec::ENTRY + 1]);
+        let put = self.puts_within(&[codec::ENTRY_TAG], &[codec::ENTRY_TAG + 1]);
         let keys: HashMap<&[u8], &[u8]> = put.map(|(key, _)| (&key[..head(key)], key)).collect();
-        clusters.extend(keys.into_values().filter_map(codec::entry_of).map(|key| key.cluster));
+        clusters.extend(keys.into_values().filter_map(codec::decode_entry_key).map(|key| key.cluster));
         clusters
     }
 
-    /// Reads what questions ask for.
-    pub(in crate::store) fn read<S: Slots>(&self, slots: &S, questions: &[RecordQuery]) -> Option<EarlyEntries> {
-        let mut keys: Vec<Vec<u8>> = questions.iter().flat_map(|question| self.keys(question)).collect();
+    /// Reads the entries that may answer the questions.
+    pub(in crate::store) fn read<S: SlotStorage>(&self, storage: &S, questions: &[RecordQuery]) -> Option<EarlyEntries> {
+        let mut keys: Vec<Vec<u8>> = questions.iter().flat_map(|question| self.keys_in_log(question)).collect();
         keys.sort_unstable();
         let mut found = EarlyEntries::default();
         for (low, entry) in self.entries.iter().filter(|(low, _)| packing::holds_entries(low)) {
             let first = keys.partition_point(|key| key[..] < **low);
             let has_key = keys.get(first).is_some_and(|key| entry.high.as_ref().is_none_or(|high| key[..] < **high));
-            if has_key || entry.summary.may_hold(questions) {
-                let Content::Entries { chunks, changed, .. } = self.content(slots, low, entry)? else { return None };
+            if has_key || entry.summary.may_match(questions) {
+                let RangeContent::Entries { chunks, changed, .. } = self.read_range(storage, low, entry)? else { return None };
                 found.chunks.extend(chunks);
                 found.changed.extend(changed);
             }
@@ -103,74 +105,83 @@ impl Early {
         Some(found)
     }
 
-    /// What a range holds: its chunk, if it is the one that was noted or a newer one in its place, and what the log has above it.
-    fn content<S: Slots>(&self, slots: &S, low: &Key, entry: &Entry) -> Option<Content> {
+    /// Returns the content of a range: its chunk, if it is the listed one or a newer one, with the
+    /// newer changes of the log. `None` if it cannot be read.
+    fn read_range<S: SlotStorage>(&self, storage: &S, low: &KeyBytes, entry: &ManifestEntry) -> Option<RangeContent> {
         let high = entry.high.as_deref();
-        let is_noted = |head: &object::Head| *head.low == **low && head.high.as_deref() == high && head.stamp >= entry.stamp;
-        let (head, body) = object::read(slots, &entry.slots, is_noted).ok()?;
-        let mut pending = Pending::default();
-        for (key, value) in self.log.iter().filter(|run| run.last > head.last_group).flat_map(|run| run.pairs.within(low, high)) {
-            pending.insert(key.into(), value.map(|body| packing::read_value(key, body)).transpose().ok()?);
+        let is_listed_or_newer =
+            |head: &object::ObjectHead| *head.low == **low && head.high.as_deref() == high && head.stamp >= entry.stamp;
+        let (head, body) = object::read(storage, &entry.slots, is_listed_or_newer).ok()?;
+        let mut pending = PendingChanges::default();
+        for (key, value) in
+            self.batches.iter().filter(|batch| batch.last_group > head.last_group).flat_map(|batch| batch.block.within(low, high))
+        {
+            pending.insert(key.into(), value.map(|body| packing::decode_value(key, body)).transpose().ok()?);
         }
-        let mut content = Content::read(low, &body).ok()?;
+        let mut content = RangeContent::decode(low, &body).ok()?;
         content.apply(pending).ok()?;
         Some(content)
     }
 
-    /// The keys whose chunks a question needs, whatever their summaries say: these are older than the log.
-    fn keys(&self, question: &RecordQuery) -> Vec<Vec<u8>> {
+    /// Returns the keys in the log that may answer a question. Summaries do not include them.
+    fn keys_in_log(&self, question: &RecordQuery) -> Vec<Vec<u8>> {
         const NETWORKS: &[Kind] = &[Kind::Ip, Kind::NodeIp];
-        // what may be asked for, and whether a key and value of these kinds may be it: false is certain
-        let (kinds, may_answer): (&[Kind], Test<'_>) = match question {
+        // the kinds that may answer, and a filter for their keys and values; "no" is certain
+        let (kinds, may_answer): (&[Kind], KeyFilter<'_>) = match question {
             RecordQuery::Key(key) => return vec![codec::entry_key(key)],
             RecordQuery::Covering(ip) => (NETWORKS, is_of_net(IpNet::from(*ip), move |net| net.contains(ip))),
             RecordQuery::Network(net) => (NETWORKS, is_of_net(*net, move |own| own == net)),
             RecordQuery::Identity(id) => {
                 let digits = id.to_string().into_bytes();
-                // zeros may lead
+                // there may be leading zeros
                 let leads = |rest: &[u8]| rest.iter().rfind(|byte| **byte != b'0') == Some(&b'/');
                 (&[Kind::Identity], Box::new(move |key, _| key.strip_suffix(&*digits).is_some_and(leads)))
             }
-            // there is one text of an address, unless it is escaped, or written as `::ffff:10.1.2.3` is in many ways
+            // an IPv4 address has one spelling, unless it is escaped or written as IPv6
+            // (`::ffff:10.1.2.3`)
             RecordQuery::NodeAt(IpAddr::V4(ip)) => {
                 let texts = [ip.to_string().as_bytes(), b"\\", b"f:", b"F:"].map(|text| memmem::Finder::new(text).into_owned());
                 (&[Kind::Node], Box::new(move |_, value| texts.iter().any(|text| text.find(value).is_some())))
             }
-            // written in many ways
+            // an IPv6 address has many spellings
             RecordQuery::NodeAt(IpAddr::V6(_)) => (&[Kind::Node], Box::new(|_, _| true)),
         };
         let mut keys = Vec::new();
         for (low, high) in kinds.iter().map(|kind| codec::kind_range(*kind)) {
-            let changes = self.put_within(&low, &high).filter(|(key, value)| may_answer(key, value.unwrap_or_default()));
+            let changes = self.puts_within(&low, &high).filter(|(key, value)| may_answer(key, value.unwrap_or_default()));
             keys.extend(changes.map(|(key, _)| key.to_vec()));
         }
         keys
     }
 
-    /// What was put there, oldest first: of a key perhaps several times, and perhaps it is gone again.
-    fn put_within<'a>(&'a self, low: &[u8], high: &[u8]) -> impl Iterator<Item = Pair<'a>> + use<'a> {
-        let runs: Vec<_> = self.log.iter().map(|run| run.pairs.within(low, Some(high))).collect();
-        runs.into_iter().flatten().filter(|(_, value)| value.is_some())
+    /// Returns the puts in a range, oldest first. A key may occur several times, and may have been
+    /// deleted later.
+    fn puts_within<'a>(&'a self, low: &[u8], high: &[u8]) -> impl Iterator<Item = KeyValuePair<'a>> + use<'a> {
+        let batches: Vec<_> = self.batches.iter().map(|batch| batch.block.within(low, Some(high))).collect();
+        batches.into_iter().flatten().filter(|(_, value)| value.is_some())
     }
 }
 
-/// Says of a key and value whether they pass.
-type Test<'a> = Box<dyn Fn(&[u8], &[u8]) -> bool + 'a>;
+/// Decides from a key and a value whether an entry may answer a question.
+type KeyFilter<'a> = Box<dyn Fn(&[u8], &[u8]) -> bool + 'a>;
 
-/// Whether a key is of an ip entry, announced or derived from a node, whose network passes: names of usable entries are what their prefixes
-/// are written as (`wire::ip`). The log has a hundred thousand keys, and next to none of them is meant: taking each apart took a fifth of the time
-/// until a killed process answers again, so the ends of keys are looked at before.
-fn is_of_net<'a>(asked: IpNet, passes: impl Fn(&IpNet) -> bool + 'a) -> Test<'a> {
-    // one of IPv6 may be written in many ways
+/// Returns a filter for keys of ip entries, announced or derived, whose network passes. The name of
+/// a usable entry is its prefix as text (`wire::ip`).
+///
+/// The log has a hundred thousand keys, and almost none matches. Parsing each of them took a fifth
+/// of the time until a killed process answers again, so the end of the key is compared first.
+fn is_of_net<'a>(asked: IpNet, passes: impl Fn(&IpNet) -> bool + 'a) -> KeyFilter<'a> {
+    // an IPv6 address has many spellings
     let host = asked.addr().is_ipv4().then(|| asked.addr().to_string().into_bytes());
     Box::new(move |key, _| {
-        // an entry of IPv4 is a host, whose key ends with its address, or a CIDR, with a length of one or two digits behind the last slash
+        // the key of an IPv4 host ends with its address; that of a CIDR has one or two digits after
+        // the last slash
         let may_be = host.as_ref().is_none_or(|host| key.ends_with(host) || key[key.len().saturating_sub(3)..].contains(&b'/'));
         may_be && net_of(key).is_some_and(|net| passes(&net))
     })
 }
 
-/// What an ip entry is for: what stands behind the cluster in `ecilium/cache/ip/v1/<cluster>/<name>`, and behind the last mark in
+/// Returns the network of an ip entry: the name in `ecilium/cache/ip/v1/<cluster>/<name>`, or in
 /// `ecilium/cache/node-ips/v1/<cluster>/<node>#<name>`.
 fn net_of(key: &[u8]) -> Option<IpNet> {
     let name = key.splitn(6, |byte| *byte == b'/').nth(5)?.rsplit(|byte| *byte == b'#').next()?;

@@ -4,24 +4,24 @@
 //! and a store of the layout before it to `migrations/`.
 
 use crate::store::engine::Engine;
-use crate::store::engine::format::write_number;
-use crate::store::engine::slots::Slots as _;
+use crate::store::engine::layout::write_layout;
+use crate::store::engine::slots::SlotStorage as _;
 use crate::store::error::EngineError;
 
-/// The number of an older layout, and the step that brings its store to the next one. A start that
-/// was broken off runs the step again, so it must be able to begin with what it did before.
+/// Number of an older layout, and the step from it to the next one. A step that was interrupted is
+/// run again.
 pub(in crate::store) type Upgrade = (u64, fn(&Engine) -> Result<(), EngineError>);
 
-/// The steps from each older layout that this version can read.
+/// Steps from the older layouts that this version can read.
 pub(super) const UPGRADES: &[Upgrade] = &[];
 
-/// Brings a store to the next layout. Returns false if there is no step from its layout.
+/// Upgrades a store to the next layout. Returns false if there is no step from its layout.
 pub(in crate::store) fn upgrade_from(layout: u64, engine: &Engine, upgrades: &[Upgrade]) -> Result<bool, EngineError> {
     let Some((_, step)) = upgrades.iter().find(|(from, _)| *from == layout) else { return Ok(false) };
     tracing::info!("upgrading the store from layout {layout} to {}", layout + 1);
     step(engine)?;
-    // the number changes last: until it is synced, a start begins the step anew
+    // the number changes last: until it is synced, a start runs the step again
     engine.sync()?;
-    write_number(engine, layout + 1)?;
+    write_layout(engine, layout + 1)?;
     Ok(true)
 }

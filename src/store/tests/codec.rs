@@ -1,29 +1,29 @@
-//! The codec: everything reads back whole, and nothing else reads at all.
+//! Encoded values decode to the same values, and other bytes are errors.
 
 use std::time::{Duration, SystemTime};
 
 use super::{cluster, cluster_record, cursor, key, record, scope};
 use crate::model::{ClusterRecord, EntryKey, Kind, RawRecord, Rejection, Sequence};
-use crate::store::encoding::bytes::{Malformed, open, put_varint, seal};
+use crate::store::encoding::checksum::{DecodeError, append_checksum, open_checked, put_varint};
 use crate::store::encoding::codec::{self, StoredKey};
 
 #[test]
 fn keys_read_back() {
     for kind in Kind::ALL {
         let entry = key(kind, "paris-1", "a/b:c/24");
-        assert_eq!(codec::read_key(&codec::entry_key(&entry)), Some(StoredKey::Entry(entry)));
+        assert_eq!(codec::decode_key(&codec::entry_key(&entry)), Some(StoredKey::Entry(entry)));
         let scope = scope(kind, "paris-1");
-        assert_eq!(codec::read_key(&codec::cursor_key(&scope)), Some(StoredKey::Cursor(scope)));
+        assert_eq!(codec::decode_key(&codec::cursor_key(&scope)), Some(StoredKey::Cursor(scope)));
     }
     let derived = key(Kind::NodeIp, "paris-1", "a#fd00::1");
     assert_eq!(codec::entry_key(&derived), b"ecilium/cache/node-ips/v1/paris-1/a#fd00::1");
-    assert_eq!(codec::read_key(&codec::entry_key(&derived)), Some(StoredKey::Entry(derived)));
-    assert_eq!(codec::read_key(b"mderived"), Some(StoredKey::Derived));
-    assert_eq!(codec::read_key(&codec::cluster_key(&cluster("paris"))), Some(StoredKey::Cluster(cluster("paris"))));
-    assert_eq!(codec::read_key(codec::SEQUENCE_KEY), Some(StoredKey::Sequence));
+    assert_eq!(codec::decode_key(&codec::entry_key(&derived)), Some(StoredKey::Entry(derived)));
+    assert_eq!(codec::decode_key(b"mderived"), Some(StoredKey::Derived));
+    assert_eq!(codec::decode_key(&codec::cluster_key(&cluster("paris"))), Some(StoredKey::Cluster(cluster("paris"))));
+    assert_eq!(codec::decode_key(codec::SEQUENCE_KEY), Some(StoredKey::Sequence));
 }
 
-/// The ranges of chunks are of stored keys, what is in them in the order of keys.
+/// Chunks are ranges of stored keys, but their content is sorted by key.
 #[test]
 fn stored_keys_sort_as_keys_do() {
     let names =
@@ -36,7 +36,7 @@ fn stored_keys_sort_as_keys_do() {
 }
 
 #[test]
-fn other_keys_are_nothing() {
+fn other_keys_do_not_decode() {
     let keys: [&[u8]; 12] = [
         b"ecilium/cache/nodes/v1/paris/a#10.0.0.1",
         b"ecilium/cache/node-ips/v1/paris/a",
@@ -52,7 +52,7 @@ fn other_keys_are_nothing() {
         b"e\xff\xfe",
     ];
     for key in keys {
-        assert_eq!(codec::read_key(key), None, "{}", key.escape_ascii());
+        assert_eq!(codec::decode_key(key), None, "{}", key.escape_ascii());
     }
 }
 
@@ -61,7 +61,7 @@ fn records_read_back_whole() {
     for seed in 0..8 {
         for value_length in [0, 1, 127, 128, 1_600_000] {
             let record = record(key(Kind::Node, "paris", "a"), seed, value_length);
-            assert_eq!(read_record(&write_record(&record)), Ok(record));
+            assert_eq!(decode_record(&encode_record(&record)), Ok(record));
         }
     }
 }
@@ -78,40 +78,40 @@ fn extreme_numbers_and_times_read_back() {
         last_seen: SystemTime::UNIX_EPOCH + Duration::from_micros(i64::MAX.unsigned_abs()),
     };
     record.rejection = Some(rejection);
-    assert_eq!(read_record(&write_record(&record)), Ok(record));
+    assert_eq!(decode_record(&encode_record(&record)), Ok(record));
 }
 
 #[test]
 fn cursors_and_clusters_read_back_whole() {
     for revision in 0..210 {
         let cursor = cursor(revision);
-        assert_eq!(codec::read_cursor(&codec::write_cursor(&cursor)), Ok(cursor));
+        assert_eq!(codec::decode_cursor(&codec::encode_cursor(&cursor)), Ok(cursor));
     }
     for seed in 0..30 {
         let record = cluster_record(seed);
-        assert_eq!(codec::read_cluster(&codec::write_cluster(&record)), Ok(record));
+        assert_eq!(codec::decode_cluster(&codec::encode_cluster(&record)), Ok(record));
     }
 }
 
 #[test]
 fn a_truncated_value_is_an_error() {
-    let stored = write_record(&record(key(Kind::Node, "paris", "a"), 1, 200));
+    let stored = encode_record(&record(key(Kind::Node, "paris", "a"), 1, 200));
     for length in 0..stored.len() {
-        assert!(read_record(&stored[..length]).is_err(), "{length} bytes");
+        assert!(decode_record(&stored[..length]).is_err(), "{length} bytes");
     }
 }
 
 #[test]
-fn bytes_behind_the_last_field_are_an_error() {
-    let mut stored = write_record(&record(key(Kind::Node, "paris", "a"), 1, 200));
+fn bytes_after_the_last_field_are_an_error() {
+    let mut stored = encode_record(&record(key(Kind::Node, "paris", "a"), 1, 200));
     stored.push(0);
-    assert_eq!(read_record(&stored), Err(Malformed::Field("end")));
+    assert_eq!(decode_record(&stored), Err(DecodeError::Field("end")));
 }
 
 #[test]
-fn unknown_forms_and_flags_are_errors() {
-    assert_eq!(codec::read_cluster(&[2]), Err(Malformed::UnknownForm(2)));
-    assert_eq!(codec::read_cursor(&[1, 128]), Err(Malformed::Field("flags")));
+fn unknown_versions_and_flags_are_errors() {
+    assert_eq!(codec::decode_cluster(&[2]), Err(DecodeError::UnknownVersion(2)));
+    assert_eq!(codec::decode_cursor(&[1, 128]), Err(DecodeError::Field("flags")));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn notices_read_back_with_their_cluster() {
     };
     for count in [1, 7] {
         let record = ClusterRecord { notices: (0..count).map(notice).collect(), ..cluster_record(7) };
-        assert_eq!(codec::read_cluster(&codec::write_cluster(&record)), Ok(record));
+        assert_eq!(codec::decode_cluster(&codec::encode_cluster(&record)), Ok(record));
     }
 }
 
@@ -134,20 +134,20 @@ fn varints_read_back_and_overlong_ones_are_errors() {
     for number in [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
         let mut value = vec![1];
         put_varint(&mut value, number);
-        let stored = seal(b"k", value);
-        assert_eq!(open(b"k", &stored, 1).and_then(|mut reader| reader.varint()), Ok(number));
+        let stored = append_checksum(b"k", value);
+        assert_eq!(open_checked(b"k", &stored, 1).and_then(|mut reader| reader.varint()), Ok(number));
     }
     for bytes in [&[0xff; 11][..], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02][..]] {
-        let stored = seal(b"k", [&[1], bytes].concat());
-        assert_eq!(open(b"k", &stored, 1).and_then(|mut reader| reader.varint()), Err(Malformed::Field("varint")));
+        let stored = append_checksum(b"k", [&[1], bytes].concat());
+        assert_eq!(open_checked(b"k", &stored, 1).and_then(|mut reader| reader.varint()), Err(DecodeError::Field("varint")));
     }
 }
 
-fn write_record(record: &crate::model::Record) -> Vec<u8> {
-    codec::write_record(record)
+fn encode_record(record: &crate::model::Record) -> Vec<u8> {
+    codec::encode_record(record)
 }
 
-fn read_record(body: &[u8]) -> Result<crate::model::Record, Malformed> {
+fn decode_record(body: &[u8]) -> Result<crate::model::Record, DecodeError> {
     let entry: EntryKey = key(Kind::Node, "paris", "a");
-    codec::read_record(entry, body)
+    codec::decode_record(entry, body)
 }

@@ -1,23 +1,23 @@
-//! Stores of every version, kept under `migrations/`, still read back as what they held.
+//! The stores in `migrations/` still read back.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::faults::damage::copy_directory;
-use super::{Loaded, cluster, cluster_record, cursor, key, load, open, record, scope, tombstone};
+use super::{UnpackedContents, cluster, cluster_record, cursor, key, load, open, record, scope, tombstone};
 use crate::model::{Epoch, EpochSpan, Kind, Sequence};
 use crate::store::Group;
 
-/// Set to write the fixture of the present version anew, which only a new version may need.
+/// If set, the fixture of the current layout is written again. Only a new layout needs this.
 const WRITE_FIXTURE: &str = "MESHKEEP_TEST_WRITE_STORE_FIXTURE";
 
 fn fixture(layout: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(layout)
 }
 
-/// A data directory with a copy of the store that a version wrote, and what it had beside.
-pub(super) fn copied(layout: &str) -> tempfile::TempDir {
+/// Returns a data directory with a copy of a fixture.
+pub(super) fn copy_fixture(layout: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for part in ["store", "log"] {
         copy_directory(&fixture(layout).join(part), &directory.path().join(part));
@@ -25,11 +25,11 @@ pub(super) fn copied(layout: &str) -> tempfile::TempDir {
     directory
 }
 
-/// The kinds that version 1 began with.
+/// Kinds that layout 1 had.
 const KINDS: [Kind; 4] = [Kind::Identity, Kind::Ip, Kind::Node, Kind::Service];
 
-/// What the fixture stores: each of these kinds, every optional field present and absent.
-pub(super) fn held() -> Loaded {
+/// Returns the content of the fixture: each kind, and each optional field present and absent.
+pub(super) fn fixture_contents() -> UnpackedContents {
     let mut records = Vec::new();
     for kind in KINDS {
         for seed in 1..5_u64 {
@@ -38,7 +38,7 @@ pub(super) fn held() -> Loaded {
         }
     }
     let cursors = KINDS.into_iter().zip([4, 105, 210, 211]).map(|(kind, revision)| (scope(kind, "paris"), cursor(revision)));
-    Loaded {
+    UnpackedContents {
         records,
         cursors: cursors.collect(),
         clusters: vec![(cluster("oslo"), cluster_record(5)), (cluster("paris"), cluster_record(7)), (cluster("rome"), cluster_record(6))],
@@ -49,7 +49,7 @@ pub(super) fn held() -> Loaded {
             EpochSpan { epoch: Epoch(u64::MAX), began: Sequence(500), vouched: None },
         ],
         covered: Sequence(701),
-        // from before there was anything derived
+        // the fixture is older than derived entries
         derived: None,
         sequence_reserved: Sequence(1000),
         damaged_count: 0,
@@ -57,24 +57,24 @@ pub(super) fn held() -> Loaded {
 }
 
 fn write_fixture() {
-    let held = held();
+    let fixture_contents = fixture_contents();
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     let group = Group {
         number: 0,
-        records: held.records.into_iter().map(|record| (record.key.clone(), Some(Arc::new(record)))).collect(),
-        cursors: held.cursors.into_iter().map(|(scope, cursor)| (scope, Some(cursor))).collect(),
-        clusters: held.clusters.into_iter().map(|(name, record)| (name, Some(record))).collect::<BTreeMap<_, _>>(),
-        tombstones: held.tombstones.into_iter().map(|(sequence, tombstone)| (sequence, Some(tombstone))).collect(),
-        floor: Some(held.floor),
-        epochs: Some(held.epochs),
-        covered: Some(held.covered),
-        derived: held.derived,
-        sequence_reserved: Some(held.sequence_reserved),
+        records: fixture_contents.records.into_iter().map(|record| (record.key.clone(), Some(Arc::new(record)))).collect(),
+        cursors: fixture_contents.cursors.into_iter().map(|(scope, cursor)| (scope, Some(cursor))).collect(),
+        clusters: fixture_contents.clusters.into_iter().map(|(name, record)| (name, Some(record))).collect::<BTreeMap<_, _>>(),
+        tombstones: fixture_contents.tombstones.into_iter().map(|(sequence, tombstone)| (sequence, Some(tombstone))).collect(),
+        floor: Some(fixture_contents.floor),
+        epochs: Some(fixture_contents.epochs),
+        covered: Some(fixture_contents.covered),
+        derived: fixture_contents.derived,
+        sequence_reserved: Some(fixture_contents.sequence_reserved),
     };
     store.apply(&group).unwrap();
-    // not closed, which would give the file the length of whole segments
-    assert!(store.settle(std::time::Duration::from_secs(60)).unwrap());
+    // not closed, because that would extend the file to whole segments
+    assert!(store.fold_within(std::time::Duration::from_secs(60)).unwrap());
     drop(store);
     for part in ["store", "log"] {
         copy_directory(&directory.path().join(part), &fixture("0003-one-log").join(part));
@@ -86,9 +86,9 @@ fn a_store_of_layout_3_reads_back_whole() {
     if std::env::var_os(WRITE_FIXTURE).is_some() {
         write_fixture();
     }
-    let directory = copied("0003-one-log");
+    let directory = copy_fixture("0003-one-log");
     let (store, opened) = open(directory.path());
     assert_eq!((opened.set_aside, opened.created, opened.losses), (None, false, Vec::new()));
     drop(store);
-    assert_eq!(load(directory.path()), held());
+    assert_eq!(load(directory.path()), fixture_contents());
 }

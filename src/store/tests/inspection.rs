@@ -1,20 +1,12 @@
-//! Looking at a store that no process uses: what is found, and that nothing is changed by it.
+//! An inspection finds the content and the damage of a store and changes nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::faults::damage::{copy_directory, flip_last_byte_of, group};
-use super::{Loaded, load, open};
+use super::faults::damage::{copy_directory, flip_last_byte_of, group, stored};
+use super::{UnpackedContents, load, open};
 use crate::store::{StoreError, inspect};
-
-fn stored() -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    let (store, _) = open(directory.path());
-    store.apply(&group()).unwrap();
-    store.close().unwrap();
-    directory
-}
 
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
@@ -26,21 +18,21 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn a_whole_store_is_read_in_full_and_nothing_of_it_is_changed() {
+fn an_inspection_reads_everything_and_changes_nothing() {
     let directory = stored();
     let before = files(&directory.path().join("store"));
     let inspection = inspect(directory.path(), &|_| ()).unwrap();
     assert_eq!((inspection.layout, inspection.group_number, inspection.findings.as_slice()), (3, 1, &[][..]));
-    let entries = inspection.shares.iter().find(|share| share.name == "chunks of entries").unwrap();
+    let entries = inspection.usage.iter().find(|usage| usage.name == "chunks of entries").unwrap();
     assert_eq!(entries.keys, 400);
-    let stored: u64 = inspection.shares.iter().map(|share| share.stored_bytes).sum();
+    let stored: u64 = inspection.usage.iter().map(|usage| usage.stored_bytes).sum();
     assert!(stored > 0 && stored <= inspection.disk_bytes, "{stored} of {} B", inspection.disk_bytes);
     assert!(files(&directory.path().join("store")) == before, "the files are as they were");
-    assert_eq!(Loaded::from(inspection.loaded), load(directory.path()));
+    assert_eq!(UnpackedContents::from(inspection.loaded), load(directory.path()));
 }
 
 #[test]
-fn damage_is_found_and_left_as_it_is() {
+fn an_inspection_reports_damage_and_does_not_repair_it() {
     let directory = stored();
     flip_last_byte_of(directory.path(), b"e");
     let before = files(&directory.path().join("store"));
@@ -55,9 +47,9 @@ fn damage_is_found_and_left_as_it_is() {
     assert!(files(&directory.path().join("store")) == before, "the files are as they were");
 }
 
-/// The engine takes a log whose end is gone for a shorter one; ours knows better.
+/// sled does not notice that the end of its log is lost; our log does.
 #[test]
-fn a_store_that_went_back_is_found() {
+fn a_store_that_went_back_is_reported() {
     let directory = stored();
     let older = tempfile::tempdir().unwrap();
     copy_directory(&directory.path().join("store"), &older.path().join("store"));
@@ -72,7 +64,7 @@ fn a_store_that_went_back_is_found() {
 }
 
 #[test]
-fn a_store_that_cannot_be_looked_at_says_why() {
+fn an_inspection_that_fails_names_the_reason() {
     let directory = stored();
     let store = open(directory.path()).0;
     assert!(matches!(inspect(directory.path(), &|_| ()), Err(StoreError::Locked { .. })));

@@ -1,4 +1,4 @@
-//! One process at a time, and a clear word to the others.
+//! One process at a time uses a data directory, and the error names it.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ fn a_second_opening_waits_and_then_names_the_holder() {
 }
 
 #[test]
-fn an_opening_that_waits_gets_in_when_the_holder_leaves() {
+fn a_waiting_opening_succeeds_when_the_holder_leaves() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     std::thread::scope(|threads| {
@@ -41,14 +41,15 @@ fn the_lock_is_free_after_close_and_after_drop() {
     assert!(!opened.created);
 }
 
-/// A process that is just being started shares every open file of ours until it runs its own program; here a second handle does.
+/// A child process that is just being started shares all open files until it runs its own program.
+/// A second handle stands for it here.
 #[test]
 fn the_lock_is_free_although_a_starting_child_still_shares_its_file() {
     let directory = tempfile::tempdir().unwrap();
-    let lock = DirectoryLock::take(directory.path(), Duration::ZERO).unwrap();
+    let lock = DirectoryLock::acquire(directory.path(), Duration::ZERO).unwrap();
     let _shared = lock.file.try_clone().unwrap();
     drop(lock);
-    DirectoryLock::take(directory.path(), Duration::ZERO).unwrap();
+    DirectoryLock::acquire(directory.path(), Duration::ZERO).unwrap();
 }
 
 #[test]
@@ -62,9 +63,9 @@ fn a_directory_that_cannot_be_made_is_named_with_the_reason() {
     assert_eq!(error.to_string(), format!("the data directory {} cannot be written: {cause}", named.display()));
 }
 
-/// `/proc` takes no files, also of root.
+/// Even root cannot create files in `/proc`.
 #[test]
-fn a_directory_that_takes_no_files_is_named_with_the_reason() {
+fn an_unwritable_directory_is_named_with_the_reason() {
     let error = Store::open(std::path::Path::new("/proc/self/task"), Duration::ZERO).unwrap_err();
     assert!(matches!(error, StoreError::NotWritable { .. }), "{error}");
 }

@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use super::log::{ID, append, begin, changes, damage, found, merged, state};
-use super::memory::Disk;
-use crate::store::encoding::change::{Key, Value};
-use crate::store::encoding::group::Changes;
-use crate::store::log::Log;
-use crate::store::log::frames::read_all;
-use crate::store::log::run::Run;
+use super::log::{ID, append, changes, create_log, damage_messages, merged, read_back, state_after};
+use super::power_cuts::FakeDisk;
+use crate::store::encoding::group::KeyChanges;
+use crate::store::encoding::stored_value::{KeyBytes, StoredValue};
+use crate::store::log::WriteAheadLog;
+use crate::store::log::frames::read_log;
+use crate::store::log::recovered_log::RecoveredLog;
 
-/// A group of so many bytes.
-fn large(number: u64, length: usize) -> Changes {
+/// Returns a group of this length.
+fn large(number: u64, length: usize) -> KeyChanges {
     let mut noise = vec![0; length];
     rand::Rng::fill(&mut <rand::rngs::StdRng as rand::SeedableRng>::seed_from_u64(number), &mut noise[..]);
-    [(Key::from(format!("z{number}").into_bytes()), Some(Value::Item(noise.into())))].into()
+    [(KeyBytes::from(format!("z{number}").into_bytes()), Some(StoredValue::Item(noise.into())))].into()
 }
 
 #[test]
-fn a_full_file_is_followed_by_another_and_goes_once_the_chunks_have_passed_it() {
-    let disk = Disk::default();
-    let log = begin(Arc::new(disk.clone()), 1);
+fn a_full_file_is_followed_by_another_and_removed_once_it_is_folded() {
+    let disk = FakeDisk::default();
+    let log = create_log(Arc::new(disk.clone()), 1);
     let (mut number, mut firsts) = (0, Vec::new());
     while disk.log().len() < 3 {
         let files = disk.log().len();
@@ -31,73 +31,73 @@ fn a_full_file_is_followed_by_another_and_goes_once_the_chunks_have_passed_it() 
         }
     }
     assert_eq!(found_last(&disk), number, "nothing is missing over the files");
-    log.cut(firsts[1] - 1);
+    log.remove_folded_files(firsts[1] - 1);
     assert_eq!(disk.log().len(), 3, "the next file is not synced yet");
-    log.persist(number, &Changes::new()).unwrap();
-    log.cut(firsts[1] - 2);
+    log.persist(number, &KeyChanges::new()).unwrap();
+    log.remove_folded_files(firsts[1] - 2);
     assert_eq!(disk.log().len(), 2, "all but its last group is in the chunks");
-    log.cut(firsts[1] - 1);
+    log.remove_folded_files(firsts[1] - 1);
     assert_eq!(disk.log().len(), 1);
-    let run = Run::of(ID, 0, read_all(&disk).unwrap());
-    assert_eq!((run.first, run.last), (firsts[1], number));
+    let recovered = RecoveredLog::from_contents(ID, 0, read_log(&disk).unwrap());
+    assert_eq!((recovered.first_group, recovered.last_group), (firsts[1], number));
 }
 
-fn found_last(disk: &Disk) -> u64 {
-    Run::of(ID, 0, read_all(disk).unwrap()).last
+fn found_last(disk: &FakeDisk) -> u64 {
+    RecoveredLog::from_contents(ID, 0, read_log(disk).unwrap()).last_group
 }
 
-/// Where all is folded nothing of it is read at the next start.
+/// The next start reads nothing from a log whose groups are all folded.
 #[test]
-fn a_log_that_is_folded_is_begun_anew() {
-    let disk = Disk::default();
-    let log = begin(Arc::new(disk.clone()), 1);
+fn a_folded_log_is_rotated() {
+    let disk = FakeDisk::default();
+    let log = create_log(Arc::new(disk.clone()), 1);
     append(&log, 1..=4);
     log.persist(4, &merged(1..=4)).unwrap();
-    log.cut(3);
-    log.trim().unwrap();
-    assert_eq!(found(&disk).0, 1, "one is not in the chunks");
-    log.cut(4);
-    log.trim().unwrap();
-    let run = Run::of(ID, 0, read_all(&disk).unwrap());
-    assert_eq!((run.first, run.last, run.folded, disk.log().len()), (5, 4, 4, 1));
+    log.remove_folded_files(3);
+    log.rotate_if_folded().unwrap();
+    assert_eq!(read_back(&disk).0, 1, "one is not in the chunks");
+    log.remove_folded_files(4);
+    log.rotate_if_folded().unwrap();
+    let recovered = RecoveredLog::from_contents(ID, 0, read_log(&disk).unwrap());
+    assert_eq!((recovered.first_group, recovered.last_group, recovered.folded_group, disk.log().len()), (5, 4, 4, 1));
     append(&log, 5..=5);
-    assert_eq!(found(&disk).1, 5);
+    assert_eq!(read_back(&disk).1, 5);
 }
 
-/// 256 MiB of the engine's taking nothing; then nothing is written until it does.
+/// At 256 MiB nothing more is written until groups are folded.
 #[test]
-fn a_log_that_nobody_takes_ends_at_its_bound_and_goes_on_after_it() {
-    let disk = Disk::default();
-    let log = begin(Arc::new(disk.clone()), 1);
+fn a_log_stops_at_its_limit_until_groups_are_folded() {
+    let disk = FakeDisk::default();
+    let log = create_log(Arc::new(disk.clone()), 1);
     let mut number = 0;
     while !log.is_full() {
         number += 1;
         log.append_changes(&large(number, 16 << 20));
         assert!(number < 20, "no bound");
     }
-    log.persist(number, &Changes::new()).unwrap();
+    log.persist(number, &KeyChanges::new()).unwrap();
     log.append_changes(&changes(number + 1));
     assert!(log.is_failing());
     assert!(log.persist(number + 1, &changes(number + 1)).is_err());
     assert_eq!(found_last(&disk), number);
-    log.cut(number);
+    log.remove_folded_files(number);
     assert!(!log.is_full());
     log.persist(number + 1, &changes(number + 1)).unwrap();
     assert_eq!(found_last(&disk), number + 1);
 }
 
-/// A frame of many parts counts as a whole or not at all, but for parts that are damaged.
+/// A frame in several parts is used only if it is complete, except for damaged parts.
 #[test]
-fn a_large_frame_is_written_in_parts_and_counts_only_whole() {
-    let disk = Disk::default();
-    let log = begin(Arc::new(disk.clone()), 1);
-    let many: Changes = (0..40).flat_map(|number| large(number, 8_000)).collect();
+fn a_frame_in_parts_is_used_only_if_complete() {
+    let disk = FakeDisk::default();
+    let log = create_log(Arc::new(disk.clone()), 1);
+    let many: KeyChanges = (0..40).flat_map(|number| large(number, 8_000)).collect();
     let before = disk.log().pop_last().unwrap().1.len();
     assert_eq!(log.append_changes(&many), 1);
     let (file, whole) = disk.log().pop_last().unwrap();
-    let pairs = |disk: &Disk| {
-        let run = Run::of(ID, 0, read_all(disk).unwrap());
-        run.changes(0, 1).unwrap().0.iter().map(|run| run.pairs.iter().count()).sum::<usize>()
+    let pairs = |disk: &FakeDisk| {
+        let recovered = RecoveredLog::from_contents(ID, 0, read_log(disk).unwrap());
+        recovered.decode_batches(0, 1).unwrap().0.iter().map(|batch| batch.block.iter().count()).sum::<usize>()
     };
     assert_eq!(pairs(&disk), 40);
     for length in (before..whole.len()).step_by(997) {
@@ -113,15 +113,15 @@ fn a_large_frame_is_written_in_parts_and_counts_only_whole() {
         disk.change_log(file, |_| Some(damaged));
         let kept = pairs(&disk);
         assert!((25..40).contains(&kept), "{kept} of 40 are kept at {at}");
-        assert_eq!(damage(&disk), ["its log is damaged, and changes of group 1 are lost"]);
+        assert_eq!(damage_messages(&disk), ["its log is damaged, and changes of group 1 are lost"]);
     }
 }
 
-/// Behind a gap nothing counts, and nothing of it is there when the next start has begun.
+/// Frames after a gap are not used, and the next start removes them.
 #[test]
-fn files_behind_a_gap_are_removed() {
-    let disk = Disk::default();
-    let log = begin(Arc::new(disk.clone()), 1);
+fn files_after_a_gap_are_removed() {
+    let disk = FakeDisk::default();
+    let log = create_log(Arc::new(disk.clone()), 1);
     append(&log, 1..=2);
     log.begin_epoch(crate::model::Epoch(8));
     append(&log, 3..=4);
@@ -132,31 +132,31 @@ fn files_behind_a_gap_are_removed() {
         bytes.truncate(bytes.len() - 1);
         Some(bytes)
     });
-    let mut run = Run::of(ID, 0, read_all(&disk).unwrap());
-    assert_eq!(run.last, 3);
-    run.clean(&disk).unwrap();
+    let mut recovered = RecoveredLog::from_contents(ID, 0, read_log(&disk).unwrap());
+    assert_eq!(recovered.last_group, 3);
+    recovered.truncate_and_sync(&disk).unwrap();
     assert_eq!(disk.log().len(), 3);
-    let next = Log::closed(Arc::new(disk.clone()));
-    next.open(&run);
+    let next = WriteAheadLog::new_closed(Arc::new(disk.clone()));
+    next.open(&recovered);
     append(&next, 4..=4);
-    assert_eq!(found(&disk), (1, 4, state(4)));
+    assert_eq!(read_back(&disk), (1, 4, state_after(4)));
 }
 
-/// The file system need not forget them in order.
+/// A file system may restore removed files in any order.
 #[test]
-fn a_file_that_is_there_again_after_a_power_cut_is_no_gap() {
-    let disk = Disk::default();
-    let log = begin(Arc::new(disk.clone()), 1);
+fn a_file_that_a_power_cut_restored_is_no_gap() {
+    let disk = FakeDisk::default();
+    let log = create_log(Arc::new(disk.clone()), 1);
     for epoch in 1..=3 {
         log.begin_epoch(crate::model::Epoch(epoch));
         append(&log, 2 * epoch - 1..=2 * epoch);
     }
     let middle = *disk.log().keys().nth(2).unwrap();
     disk.change_log(middle, |_| None);
-    let run = |folded| Run::of(ID, folded, read_all(&disk).unwrap());
-    assert_eq!((run(4).first, run(4).last), (5, 6));
-    assert_eq!((run(3).first, run(3).last), (1, 2), "group 4 is in no chunk for sure");
-    let mut cleaned = run(4);
-    cleaned.clean(&disk).unwrap();
+    let recover = |folded_group| RecoveredLog::from_contents(ID, folded_group, read_log(&disk).unwrap());
+    assert_eq!((recover(4).first_group, recover(4).last_group), (5, 6));
+    assert_eq!((recover(3).first_group, recover(3).last_group), (1, 2), "group 4 is in no chunk for sure");
+    let mut cleaned = recover(4);
+    cleaned.truncate_and_sync(&disk).unwrap();
     assert_eq!(disk.log().len(), 1);
 }

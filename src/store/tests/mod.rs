@@ -1,24 +1,24 @@
-//! What the store promises, checked against a plain map, against damage and against processes that are killed.
+//! Tests of the store against a plain map, damage, power cuts and killed processes.
 
 mod codec;
-mod double;
+mod fake_disk;
 mod faults;
 mod fixture;
 mod inspection;
 mod lock;
 mod log;
 mod log_files;
-mod memory;
 mod model;
-mod order;
 mod partial_store;
+mod power_cuts;
+mod sync_order;
 mod upgrade;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Opened, Store};
+use super::{OpenReport, Store};
 use crate::model::{
     CanaryPoint, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, EpochSpan,
     EtcdClusterId, Kind, LeaseId, PutPoint, Record, Rejection, Revision, Scope, Sequence, SourceStamp, Tombstone,
@@ -36,7 +36,7 @@ fn key(kind: Kind, cluster_name: &str, name: &str) -> EntryKey {
     EntryKey::new(kind, cluster(cluster_name), name)
 }
 
-/// A record whose every field depends on `seed`; every other one is rejected.
+/// Returns a record whose fields all depend on `seed`. Every other one is rejected.
 fn record(key: EntryKey, seed: u64, value_length: usize) -> Record {
     let byte = u8::try_from(seed % 251).unwrap();
     let time = SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_000 + seed);
@@ -92,13 +92,13 @@ fn cluster_record(seed: u32) -> ClusterRecord {
     }
 }
 
-fn open(directory: &Path) -> (Store, Opened) {
+fn open(directory: &Path) -> (Store, OpenReport) {
     Store::open(directory, Duration::ZERO).unwrap()
 }
 
-/// What was loaded, with all entries unpacked, to be compared.
+/// The contents of a store with unpacked entries, for comparisons.
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Loaded {
+struct UnpackedContents {
     records: Vec<Record>,
     cursors: Vec<(Scope, Cursor)>,
     clusters: Vec<(ClusterName, ClusterRecord)>,
@@ -111,20 +111,22 @@ struct Loaded {
     damaged_count: u64,
 }
 
-impl From<super::Loaded> for Loaded {
-    fn from(loaded: super::Loaded) -> Self {
+impl From<super::StoreContents> for UnpackedContents {
+    fn from(loaded: super::StoreContents) -> Self {
         let records = loaded.records();
         assert_eq!(loaded.record_count(), records.iter().filter(|record| record.key.kind.is_mirrored()).count() as u64);
         assert!(records.iter().all(|record| loaded.record(&record.key).as_deref() == Some(record)));
-        let super::Loaded { cursors, clusters, tombstones, floor, epochs, covered, derived, sequence_reserved, damaged_count, .. } = loaded;
+        let super::StoreContents {
+            cursors, clusters, tombstones, floor, epochs, covered, derived, sequence_reserved, damaged_count, ..
+        } = loaded;
         Self { records, cursors, clusters, tombstones, floor, epochs, covered, derived, sequence_reserved, damaged_count }
     }
 }
 
-fn read(store: &Store) -> Loaded {
+fn read(store: &Store) -> UnpackedContents {
     store.load().unwrap().into()
 }
 
-fn load(directory: &Path) -> Loaded {
+fn load(directory: &Path) -> UnpackedContents {
     read(&open(directory).0)
 }

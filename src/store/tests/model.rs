@@ -6,15 +6,15 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Loaded, cluster, cluster_record, cursor, key, load, open, read, record, scope, tombstone};
+use super::{UnpackedContents, cluster, cluster_record, cursor, key, load, open, read, record, scope, tombstone};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Epoch, EpochSpan, Kind, Record, Scope, Sequence, Tombstone};
 use crate::store::Group;
 
 const CLUSTERS: [&str; 3] = ["eu", "eu-west", "paris"];
 
-/// What the store must hold.
+/// Expected content of the store.
 #[derive(Clone, Default)]
-pub(super) struct Model {
+pub(super) struct StoreModel {
     records: BTreeMap<EntryKey, Record>,
     cursors: BTreeMap<Scope, Cursor>,
     clusters: BTreeMap<ClusterName, ClusterRecord>,
@@ -24,14 +24,14 @@ pub(super) struct Model {
     covered: Sequence,
     derived: Option<u64>,
     reserved: Sequence,
-    /// Deletes do not give sequences back within a life; across restarts only what is stored counts.
+    /// Last used sequence. Deletes do not free sequences.
     sequence: u64,
-    /// Whether more keys go than come.
+    /// True if more keys are deleted than added.
     pub(super) shrinking: bool,
 }
 
-impl Model {
-    pub(super) fn take(&mut self, group: &Group) {
+impl StoreModel {
+    pub(super) fn apply(&mut self, group: &Group) {
         replace(&mut self.records, group.records.iter().map(|(key, record)| (key, record.as_deref())));
         replace(&mut self.cursors, group.cursors.iter().map(|(key, cursor)| (key, cursor.as_ref())));
         replace(&mut self.clusters, group.clusters.iter().map(|(key, record)| (key, record.as_ref())));
@@ -43,10 +43,10 @@ impl Model {
         self.reserved = self.reserved.max(group.sequence_reserved.unwrap_or_default());
     }
 
-    pub(super) fn loaded(&self) -> Loaded {
+    pub(super) fn loaded(&self) -> UnpackedContents {
         let mut cursors: Vec<_> = self.cursors.clone().into_iter().collect();
         cursors.sort_by_key(|(scope, _)| format!("{}/{}", scope.kind.base(), scope.cluster));
-        Loaded {
+        UnpackedContents {
             records: self.records.values().cloned().collect(),
             cursors,
             clusters: self.clusters.clone().into_iter().collect(),
@@ -70,7 +70,7 @@ fn replace<'a, K: Ord + Clone + 'a, V: Clone + 'a>(map: &mut BTreeMap<K, V>, cha
     }
 }
 
-pub(super) fn random_group(random: &mut StdRng, model: &mut Model, width: u32) -> Group {
+pub(super) fn random_group(random: &mut StdRng, model: &mut StoreModel, width: u32) -> Group {
     let mut group = Group::default();
     for _ in 0..random.random_range(0..width * 3) {
         let kind = Kind::STORED[random.random_range(0..Kind::STORED.len())];
@@ -85,7 +85,7 @@ pub(super) fn random_group(random: &mut StdRng, model: &mut Model, width: u32) -
             random.random_ratio(if model.shrinking { 1 } else { 3 }, 4).then(|| Arc::new(record(key.clone(), model.sequence, length)));
         group.records.insert(key, put);
     }
-    // a list brings many new keys of a scope
+    // like a list, which adds many keys of one scope
     if random.random_ratio(1, 3) {
         let (kind, cluster) = (Kind::STORED[random.random_range(0..3)], CLUSTERS[random.random_range(0..3)]);
         let first = random.random_range(10..50);
@@ -122,7 +122,7 @@ pub(super) fn random_group(random: &mut StdRng, model: &mut Model, width: u32) -
 }
 
 #[test]
-fn what_is_loaded_is_what_random_groups_left() {
+fn random_groups_are_loaded_as_written() {
     for sequence in 0..60 {
         let seed = rand::rng().random();
         println!("sequence {sequence}: seed {seed}");
@@ -132,14 +132,14 @@ fn what_is_loaded_is_what_random_groups_left() {
 
 fn run(random: &mut StdRng) {
     let directory = tempfile::tempdir().unwrap();
-    let mut model = Model::default();
+    let mut model = StoreModel::default();
     let mut store = Some(open(directory.path()).0);
     for _ in 0..8 {
         let mut group = random_group(random, &mut model, 6);
-        model.take(&group);
+        model.apply(&group);
         if random.random_ratio(1, 4) {
             let mut newer = random_group(random, &mut model, 6);
-            model.take(&newer);
+            model.apply(&newer);
             newer.merge_older(group);
             group = newer;
         }
@@ -165,7 +165,7 @@ fn run(random: &mut StdRng) {
 }
 
 #[test]
-fn the_newer_group_stands_where_both_change_the_same() {
+fn the_newer_group_overrides_the_older_one() {
     let (a, b) = (key(Kind::Node, "eu", "a"), key(Kind::Node, "eu", "b"));
     let newer_record = Arc::new(record(a.clone(), 2, 1));
     let older_record = Arc::new(record(b.clone(), 1, 1));

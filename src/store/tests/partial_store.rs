@@ -1,4 +1,4 @@
-//! What is answered before everything is read is what everything says, whatever moment the store was left at.
+//! Early answers are the same as later ones, whenever the store was interrupted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -12,30 +12,30 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::faults::damage::{chunk_at, copy_directory, flip_last_byte_of, group};
-use super::memory::{Disk, Rig, reopen};
-use super::{Loaded, key, open, read, record};
+use super::power_cuts::{FakeDisk, TestStore, reopen};
+use super::{UnpackedContents, key, open, read, record};
 use crate::model::{ClusterId, EntryKey, Kind, MaxConnectedClusters, Object, Record, RecordQuery, Sequence};
 use crate::store::engine::Engine;
-use crate::store::engine::slots::{Slot, SlotKind, Slots};
-use crate::store::log::frames::read_all;
+use crate::store::engine::slots::{Slot, SlotKind, SlotStorage};
+use crate::store::log::frames::read_log;
 use crate::store::recovery::partial_store::EarlyEntries;
-use crate::store::recovery::slot_scan::{Early, SlotScan};
+use crate::store::recovery::slot_scan::{EarlyIndex, SlotScan};
 use crate::store::{Group, PartialStore, Store};
 use crate::wire::{self, Context};
 
 const CLUSTERS: [&str; 3] = ["eu", "eu-west", "paris"];
 
-type Records = BTreeMap<EntryKey, Arc<Record>>;
+type RecordMap = BTreeMap<EntryKey, Arc<Record>>;
 
-/// A usable record, or one in ten that never was.
+/// Returns a usable record, or for one seed in ten a record that was never usable.
 fn known(key: EntryKey, seed: u64, value: &str) -> Arc<Record> {
     let context = Context { cluster: &key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
-    // nearly any bytes are labels
+    // almost any bytes are valid labels
     let usable = key.kind == Kind::Identity || !seed.is_multiple_of(10);
     let value = if usable { value } else { "?" };
     let object = wire::decode(&key, value.as_bytes(), &context);
     assert_eq!(object.is_ok(), usable, "{key}: {object:?}");
-    // an even one is not rejected, an odd one without a good value is
+    // an even seed is not rejected, this odd one has no good value
     let base = record(key, if usable { seed * 2 } else { seed * 4 + 3 }, 0);
     Arc::new(Record { value: value.as_bytes().into(), object: object.ok().map(Arc::new), last_sequence: Sequence(seed), ..base })
 }
@@ -52,27 +52,27 @@ fn random_entry(random: &mut StdRng, seed: u64, width: u32) -> Arc<Record> {
         }
         3 => {
             if a % 3 == 0 {
-                let value = format!(r#"{{"IP":"10.0.{b}.0","Mask":"////AA==","HostIP":"","ID":2,"Key":0}}"#);
+                let value = format!(r#"{{"IP":"10.0.{b}.0","Mask":"////AA==","HostIP":"","ID":2,"KeyBytes":0}}"#);
                 return known(key(Kind::NodeIp, cluster, &format!("n{a}#10.0.{b}.0/24")), seed, &value);
             }
             let ip = format!("10.0.{b}.{a}");
-            known(key(Kind::NodeIp, cluster, &format!("n{b}#{ip}")), seed, &format!(r#"{{"IP":"{ip}","HostIP":"","ID":6,"Key":0}}"#))
+            known(key(Kind::NodeIp, cluster, &format!("n{b}#{ip}")), seed, &format!(r#"{{"IP":"{ip}","HostIP":"","ID":6,"KeyBytes":0}}"#))
         }
         4 => {
             let (name, mask) = [("10.0.0.0/8", "/wAAAA=="), ("10.0.0.0/24", "////AA=="), ("10.0.1.7/24", "////AA==")][b];
             let ip = name.split('/').next().unwrap();
-            known(key(Kind::Ip, cluster, name), seed, &format!(r#"{{"IP":"{ip}","Mask":"{mask}","HostIP":"","ID":{a},"Key":0}}"#))
+            known(key(Kind::Ip, cluster, name), seed, &format!(r#"{{"IP":"{ip}","Mask":"{mask}","HostIP":"","ID":{a},"KeyBytes":0}}"#))
         }
         more => {
             let ip: IpAddr = if more == 5 { format!("fd00::{b}:{a}") } else { format!("10.0.{b}.{a}") }.parse().unwrap();
             let ip = ip.to_string();
-            let value = format!(r#"{{"IP":"{ip}","Mask":null,"HostIP":"172.16.{b}.{a}","ID":{a},"Key":0}}"#);
+            let value = format!(r#"{{"IP":"{ip}","Mask":null,"HostIP":"172.16.{b}.{a}","ID":{a},"KeyBytes":0}}"#);
             known(key(Kind::Ip, cluster, &ip), seed, &value)
         }
     }
 }
 
-fn random_group(random: &mut StdRng, records: &mut Records, sequence: &mut u64, width: u32) -> Group {
+fn random_group(random: &mut StdRng, records: &mut RecordMap, sequence: &mut u64, width: u32) -> Group {
     let mut group = Group::default();
     for _ in 0..random.random_range(1..width * 2) {
         *sequence += 1;
@@ -90,7 +90,7 @@ fn random_group(random: &mut StdRng, records: &mut Records, sequence: &mut u64, 
     group
 }
 
-/// Whether a record is what is wanted.
+/// Returns whether a record answers a question.
 fn is(record: &Record, wanted: &RecordQuery) -> bool {
     let prefix = match record.object.as_deref() {
         Some(Object::Ip(entry)) => Some(entry.prefix),
@@ -121,8 +121,8 @@ fn everything(width: u32) -> Vec<RecordQuery> {
     wanted
 }
 
-/// The records in what was found that are wanted, with their versions.
-fn picked(found: &EarlyEntries, records: &Records, wanted: &RecordQuery) -> BTreeMap<EntryKey, Sequence> {
+/// Returns the records that answer a question, with their sequences.
+fn picked(found: &EarlyEntries, records: &RecordMap, wanted: &RecordQuery) -> BTreeMap<EntryKey, Sequence> {
     let packed = found.chunks.iter().flat_map(|chunk| chunk.records().collect::<Vec<_>>());
     let packed = packed.filter(|record| !found.changed.contains_key(&record.key));
     let all = packed.chain(found.changed.values().flatten().map(|record| Record::clone(record)));
@@ -133,10 +133,10 @@ fn picked(found: &EarlyEntries, records: &Records, wanted: &RecordQuery) -> BTre
         .collect()
 }
 
-fn check<S: Slots>(early: &Early, slots: &S, records: &Records, width: u32) -> usize {
+fn check<S: SlotStorage>(early: &EarlyIndex, slots: &S, records: &RecordMap, width: u32) -> usize {
     let mut answered_count = 0;
     for wanted in everything(width) {
-        // where a chunk is not what was noted, it is of a write that did not end: then there is no answer
+        // there is no answer if an interrupted write has replaced a chunk
         let Some(found) = early.read(slots, std::slice::from_ref(&wanted)) else { continue };
         answered_count += 1;
         let expected = records.values().filter(|record| is(record, &wanted));
@@ -148,47 +148,47 @@ fn check<S: Slots>(early: &Early, slots: &S, records: &Records, width: u32) -> u
     answered_count
 }
 
-/// Opens a store as a start does, and lets it know what its records mean.
-fn reopen_known(disk: &Disk, records: &Records, newer: &Records) -> Rig {
-    let mut rig = reopen(disk);
+/// Opens a store like a start and adds the decoded records.
+fn reopen_known(disk: &FakeDisk, records: &RecordMap, newer: &RecordMap) -> TestStore {
+    let mut store = reopen(disk);
     for known in [records, newer] {
-        rig.chunk_store.know(&known.values().cloned().collect::<Vec<_>>());
+        store.chunk_store.add_decoded(&known.values().cloned().collect::<Vec<_>>());
     }
-    rig
+    store
 }
 
-/// Returns how often there were answers after a power cut, and how often there were none.
+/// Returns the number of answered and of asked questions after power cuts.
 fn run(random: &mut StdRng) -> (usize, usize) {
     let (mut answered_count, mut asked_count) = (0, 0);
-    let disk = Disk::default();
-    let mut rig = Rig::begin(&disk);
+    let disk = FakeDisk::default();
+    let mut store = TestStore::begin(&disk);
     let width = if random.random_ratio(1, 10) { 200 } else { 6 };
-    let (mut records, mut sequence, mut acknowledged) = (Records::new(), 0, false);
+    let (mut records, mut sequence, mut acknowledged) = (RecordMap::new(), 0, false);
     for _ in 0..random.random_range(1..25) {
         if random.random_ratio(1, 3) {
             disk.break_after(Some(random.random_range(0..40)));
         }
         let mut newer = records.clone();
         let group = random_group(random, &mut newer, &mut sequence, width);
-        let outcome = rig.work(random).and_then(|()| {
-            rig.commit(&group)?;
+        let outcome = store.work(random).and_then(|()| {
+            store.commit(&group)?;
             records.clone_from(&newer);
             acknowledged = true;
-            rig.work(random)
+            store.work(random)
         });
         if outcome.is_ok() && !random.random_ratio(1, 6) {
             disk.break_after(None);
             continue;
         }
-        drop(rig);
+        drop(store);
         disk.cut_power(random);
-        let mut reading = SlotScan::begin(disk.clone()).unwrap();
-        reading.take_log(read_all(&disk).unwrap(), u64::MAX).unwrap();
-        let early = reading.early();
-        // all that it relies on is there from the first group on
+        let mut scan = SlotScan::start(disk.clone()).unwrap();
+        scan.add_log(read_log(&disk).unwrap(), u64::MAX).unwrap();
+        let early = scan.early_index();
+        // everything that early lookups need is there from the first group on
         assert!(early.is_some() || !acknowledged, "no manifest");
-        rig = reopen_known(&disk, &records, &newer);
-        let loaded = crate::store::recovery::load::read(&rig.chunk_store, BTreeMap::new()).unwrap().loaded;
+        store = reopen_known(&disk, &records, &newer);
+        let loaded = crate::store::recovery::load::load_contents(&store.chunk_store, BTreeMap::new()).unwrap().loaded;
         let found: Vec<Sequence> = loaded.records().iter().map(|record| record.last_sequence).collect();
         if !found.iter().copied().eq(records.values().map(|record| record.last_sequence)) {
             records = newer;
@@ -203,13 +203,13 @@ fn run(random: &mut StdRng) -> (usize, usize) {
 }
 
 #[test]
-fn what_is_answered_early_after_any_power_cut_is_what_everything_says() {
+fn early_answers_after_any_power_cut_equal_later_ones() {
     if let Some(seed) = std::env::var("MESHKEEP_TEST_STORE_SEED").ok().and_then(|seed| seed.parse().ok()) {
         run(&mut StdRng::seed_from_u64(seed));
         return;
     }
     let (mut answered_count, mut asked_count) = (0, 0);
-    for sequence in 0..super::memory::sequence_count() / 10 {
+    for sequence in 0..super::power_cuts::sequence_count() / 10 {
         let seed = rand::rng().random();
         println!("sequence {sequence}: seed {seed}");
         let (answered, asked) = run(&mut StdRng::seed_from_u64(seed));
@@ -220,36 +220,37 @@ fn what_is_answered_early_after_any_power_cut_is_what_everything_says() {
     assert!(answered_count > asked_count / 2, "{answered_count} of {asked_count}");
 }
 
-/// Opens a store, and what it offers of itself before everything is read: if anything, then how many chunks have a key, if it can say.
-fn offered(directory: &Path) -> (Option<Option<usize>>, Loaded) {
+/// Opens a store. Returns the number of chunks that an early lookup of a key reads, if there is a
+/// partial store and an answer.
+fn offered(directory: &Path) -> (Option<Option<usize>>, UnpackedContents) {
     let mut found = None;
     let mut offer = |partial: Option<PartialStore>| {
         let wanted = RecordQuery::Key(key(Kind::Node, "paris", "000"));
         found = partial.map(|partial| partial.read(&[wanted]).map(|found| found.chunks.len()));
     };
-    let (store, opened) = Store::open_offering(directory, Duration::ZERO, &mut offer).unwrap();
+    let (store, opened) = Store::open_with_early_lookups(directory, Duration::ZERO, &mut offer).unwrap();
     assert_eq!(opened.set_aside, None);
     let loaded = read(&store);
     store.apply(&Group { sequence_reserved: Some(loaded.sequence_reserved.next()), ..Group::default() }).unwrap();
     store.close().unwrap();
-    (found, Loaded { sequence_reserved: Sequence(0), ..loaded })
+    (found, UnpackedContents { sequence_reserved: Sequence(0), ..loaded })
 }
 
 fn manifest_slots(engine: &Engine) -> Vec<Slot> {
-    let slots = engine.slots().unwrap().into_iter().filter(|slot| slot.kind == SlotKind::Manifest);
+    let slots = engine.list_slots().unwrap().into_iter().filter(|slot| slot.kind == SlotKind::Manifest);
     slots.filter(|slot| engine.get(*slot).unwrap().is_some()).collect()
 }
 
-/// It costs the early answers of one start, and nothing else.
+/// A start without a manifest has no early answers; everything else works.
 #[test]
-fn a_damaged_or_missing_manifest_is_made_anew() {
+fn a_damaged_or_missing_manifest_is_written_again() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     store.apply(&group()).unwrap();
     store.close().unwrap();
     let (found, whole) = offered(directory.path());
     assert_eq!(found, Some(Some(1)));
-    // the last bytes, the head, and all of it
+    // flips a bit of the body or of the head, or deletes the object
     for damage in 0..3 {
         let engine = Engine::open(&directory.path().join("store")).unwrap();
         let slots = manifest_slots(&engine);
@@ -267,7 +268,7 @@ fn a_damaged_or_missing_manifest_is_made_anew() {
     }
 }
 
-/// What a damaged chunk had is not said to be missing.
+/// A damaged chunk must not look like a missing key.
 #[test]
 fn a_damaged_chunk_gives_no_early_answer() {
     let directory = tempfile::tempdir().unwrap();
@@ -278,9 +279,9 @@ fn a_damaged_chunk_gives_no_early_answer() {
     assert_eq!(offered(directory.path()).0, Some(None));
 }
 
-/// As on a disk that lost a write: the manifest knows of a newer chunk than the one in its slot.
+/// After a lost write, the slot has an older chunk than the manifest lists.
 #[test]
-fn an_older_chunk_than_the_noted_one_gives_no_early_answer() {
+fn an_older_chunk_than_the_listed_one_gives_no_early_answer() {
     let directory = tempfile::tempdir().unwrap();
     let add = |group: &Group| {
         let (store, _) = open(directory.path());
@@ -306,7 +307,7 @@ fn an_older_chunk_than_the_noted_one_gives_no_early_answer() {
     assert_eq!(offered(directory.path()).0, Some(None));
 }
 
-/// Nothing is vouched for then, so everything has to be looked at first.
+/// Nothing can be trusted before everything is read.
 #[test]
 fn a_suspect_or_older_store_gives_no_early_answer() {
     let directory = tempfile::tempdir().unwrap();
@@ -316,7 +317,7 @@ fn a_suspect_or_older_store_gives_no_early_answer() {
     let older = tempfile::tempdir().unwrap();
     copy_directory(&directory.path().join("store"), older.path());
     let (store, _) = open(directory.path());
-    store.inner().chunk_store.as_mut().unwrap().adopt(0).unwrap();
+    store.inner().chunk_store.as_mut().unwrap().set_log_id(0).unwrap();
     drop(store);
     assert_eq!(offered(directory.path()).0, None);
     std::fs::remove_dir_all(directory.path().join("store")).unwrap();
@@ -324,15 +325,15 @@ fn a_suspect_or_older_store_gives_no_early_answer() {
     assert_eq!(offered(directory.path()).0, None);
 }
 
-/// The names of sled's snapshots, which say how much of its log they know.
+/// Returns the names of sled's snapshots, which change with the snapshot.
 fn snapshots(directory: &Path) -> Vec<OsString> {
     let files = std::fs::read_dir(directory.join("store")).unwrap().map(|file| file.unwrap().file_name());
     files.filter(|name| name.as_encoded_bytes().starts_with(b"snap.")).collect()
 }
 
-/// Where it has nothing to note, it writes nothing and makes nothing durable.
+/// Opening writes nothing if the last stop has written a snapshot.
 #[test]
-fn the_engine_has_nothing_to_note_when_it_opens_after_a_clean_stop() {
+fn opening_after_a_clean_stop_writes_no_snapshot() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     store.apply(&group()).unwrap();

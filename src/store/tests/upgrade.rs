@@ -1,25 +1,25 @@
-//! Upgrades from older layouts: each step is run once, and again if it was broken off.
+//! Upgrades from older layouts: each step is run once, and again if it was interrupted.
 
 use std::fs;
 use std::path::Path;
 
-use super::fixture::{copied, held};
-use super::{Loaded, load, open, read};
+use super::fixture::{copy_fixture, fixture_contents};
+use super::{UnpackedContents, load, open, read};
 use crate::store::encoding::codec;
 use crate::store::engine::Engine;
-use crate::store::engine::format::{FORMAT, read_mark, write_number};
-use crate::store::engine::slots::Slots as _;
+use crate::store::engine::layout::{LAYOUT, read_layout, write_layout};
+use crate::store::engine::slots::SlotStorage as _;
 use crate::store::error::EngineError;
 use crate::store::inspect;
 use crate::store::recovery::upgrade::{Upgrade, upgrade_from};
 
-const OLDER: u64 = FORMAT - 1;
+const OLDER: u64 = LAYOUT - 1;
 
-/// A store of today's layout with the number of the layout before it.
+/// Returns a store of the current layout with the number of the previous one.
 fn older() -> tempfile::TempDir {
-    let directory = copied("0003-one-log");
+    let directory = copy_fixture("0003-one-log");
     let engine = Engine::open(&directory.path().join("store")).unwrap();
-    write_number(&engine, OLDER).unwrap();
+    write_layout(&engine, OLDER).unwrap();
     drop(engine);
     fs::write(directory.path().join("store/format"), format!("meshkeep store format {OLDER}\n")).unwrap();
     directory
@@ -28,7 +28,7 @@ fn older() -> tempfile::TempDir {
 fn upgraded(directory: &Path, upgrades: &[Upgrade]) -> (Result<bool, EngineError>, u64) {
     let engine = Engine::open(&directory.join("store")).unwrap();
     let outcome = upgrade_from(OLDER, &engine, upgrades);
-    let number = read_mark(&engine).unwrap().unwrap();
+    let number = read_layout(&engine).unwrap().unwrap();
     (outcome, number)
 }
 
@@ -36,15 +36,15 @@ fn upgraded(directory: &Path, upgrades: &[Upgrade]) -> (Result<bool, EngineError
 fn an_upgraded_store_reads_back_whole() {
     let directory = older();
     let (outcome, number) = upgraded(directory.path(), &[(OLDER, |_| Ok(()))]);
-    assert_eq!((outcome.unwrap(), number), (true, FORMAT));
+    assert_eq!((outcome.unwrap(), number), (true, LAYOUT));
     let (store, opened) = open(directory.path());
     assert_eq!((opened.set_aside, opened.created, opened.losses), (None, false, Vec::new()));
     drop(store);
-    assert_eq!(load(directory.path()), held());
+    assert_eq!(load(directory.path()), fixture_contents());
     assert_eq!(fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 3\n");
 }
 
-/// The number of the layout changes last.
+/// The number of the layout is written last.
 #[test]
 fn a_step_that_fails_is_run_again_by_the_next_start() {
     let directory = older();
@@ -53,7 +53,7 @@ fn a_step_that_fails_is_run_again_by_the_next_start() {
     assert!(outcome.is_err());
     assert_eq!(number, OLDER);
     let (outcome, number) = upgraded(directory.path(), &[(OLDER, |engine| engine.sync())]);
-    assert_eq!((outcome.unwrap(), number), (true, FORMAT));
+    assert_eq!((outcome.unwrap(), number), (true, LAYOUT));
 }
 
 #[test]
@@ -66,15 +66,15 @@ fn an_older_store_without_a_step_is_set_aside_intact() {
     assert_eq!(set_aside.reason, "it has format 2 of an older version, which this version cannot read");
     assert!(set_aside.path.file_name().unwrap().to_str().unwrap().starts_with("set-aside-older-version-"));
     assert!(opened.created && set_aside.path.join("log").exists());
-    assert_eq!(read(&store), Loaded::default());
-    // with its number put right, everything is still there
+    assert_eq!(read(&store), UnpackedContents::default());
+    // with the correct number, everything is still there
     let engine = Engine::open(&set_aside.path).unwrap();
-    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(FORMAT)).unwrap();
+    engine.put_metadata(codec::LAYOUT_KEY, &codec::encode_layout(LAYOUT)).unwrap();
     engine.sync().unwrap();
     drop(engine);
     let kept = tempfile::tempdir().unwrap();
     fs::rename(set_aside.path.join("log"), kept.path().join("log")).unwrap();
     fs::rename(&set_aside.path, kept.path().join("store")).unwrap();
     fs::write(kept.path().join("store/format"), "meshkeep store format 3\n").unwrap();
-    assert_eq!(load(kept.path()), held());
+    assert_eq!(load(kept.path()), fixture_contents());
 }

@@ -15,7 +15,7 @@ use crate::feed::Announcement;
 use crate::feed::Version;
 use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, RawRecord, Scope, Sequence};
 use crate::view::{ChangeSet, View};
-use crate::wire::cluster_config::{Reading, reading_of};
+use crate::wire::cluster_config::{KindPublication, kind_publication};
 use crate::wire::keys::{HEARTBEAT, canary_key, cluster_config_key, synced_prefix};
 use crate::wire::time_text;
 use crate::wire::write::cached_cluster_config_value;
@@ -70,7 +70,7 @@ impl View {
             self.put_notice(key, value, change_set);
         }
         for kind in Kind::ALL {
-            let is_there = reading_of(kind, &config) != Reading::Absent;
+            let is_there = kind_publication(kind, &config) != KindPublication::Absent;
             let key = SmolStr::from(canary_key(kind, cluster, true));
             let is_complete = self.cursor(&Scope { cluster: cluster.clone(), kind }).is_some();
             match (is_there, self.notice(&key).is_some()) {

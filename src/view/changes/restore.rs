@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
-use crate::pack::{Chunk, Meaning};
+use crate::pack::{Chunk, IndexedFields};
 use crate::view::index::ipcache::HostEntries;
 use crate::view::index::node_index::NodeAddresses;
 use crate::view::records::decoding::{meaning_of_row, with_indexed_fields};
@@ -77,7 +77,7 @@ impl View {
         for (chunk, row, cluster) in each_row(others) {
             let (meaning, rejected) = (meaning_of_row(chunk, row), chunk.is_rejected(row));
             match meaning {
-                Meaning::Node { addresses: own } if !rejected => {
+                IndexedFields::Node { addresses: own } if !rejected => {
                     node_count += 1;
                     let name = chunk.key(row).name;
                     own.into_iter().for_each(|ip| addresses.push(ObjectPrefix::of_host(ip), cluster, name.as_bytes()));

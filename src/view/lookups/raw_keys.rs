@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 
 use crate::model::{ClusterName, EntryKey, Kind, RawRecord, Sequence};
-use crate::pack::History;
+use crate::pack::RecordHistory;
 use crate::view::records::location::RecordLocation;
 use crate::view::{LiveKey, View};
 
@@ -40,7 +40,7 @@ impl RawKey<'_> {
         match &self.0 {
             RawKeyLocation::Notice(notice) => (notice.create_sequence, notice.last_sequence, notice.version),
             RawKeyLocation::Entry(location) => {
-                let History { created, last, version } = location.history();
+                let RecordHistory { created, last, version } = location.history();
                 (created, last, version)
             }
         }

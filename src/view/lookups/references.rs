@@ -13,7 +13,7 @@ use smol_str::SmolStr;
 
 use super::lookup::LiveKey;
 use crate::model::{EntryKey, Kind, Object, ObjectPrefix};
-use crate::pack::{Chunk, Meaning};
+use crate::pack::{Chunk, IndexedFields};
 use crate::view::View;
 use crate::view::records::decoding::{decode_object, with_object};
 use crate::view::records::location::RecordLocation;
@@ -81,18 +81,18 @@ impl RecordReferences {
     }
 
     /// Returns the references of a row from its indexed fields.
-    fn of_row(chunk: &Chunk, row: usize, meaning: Meaning) -> Option<Self> {
+    fn of_row(chunk: &Chunk, row: usize, meaning: IndexedFields) -> Option<Self> {
         match meaning {
-            Meaning::Ip { prefix, identity } => {
+            IndexedFields::Ip { prefix, identity } => {
                 let host_ip = if chunk.scope(row).0.is_mirrored() { wire::host_ip(&chunk.usable_value(row)?) } else { None };
                 Some(Self::Ip { prefix, identity, host_ip })
             }
-            Meaning::Identity(id) => Some(Self::Identity(id)),
-            Meaning::Node { addresses } => {
+            IndexedFields::Identity(id) => Some(Self::Identity(id)),
+            IndexedFields::Node { addresses } => {
                 let pod_cidrs = wire::pod_cidrs(&chunk.usable_value(row)?).into_iter().map(|net| net.trunc()).collect();
                 Some(Self::Node { addresses, pod_cidrs })
             }
-            Meaning::Service(_) | Meaning::Unknown | Meaning::Nothing => None,
+            IndexedFields::Service(_) | IndexedFields::Unknown | IndexedFields::Nothing => None,
         }
     }
 }
@@ -116,7 +116,7 @@ impl View {
             Err(at) => at,
         };
         let meaning = at.chunk.meaning(at.row);
-        if meaning == Meaning::Nothing {
+        if meaning == IndexedFields::Nothing {
             return None;
         }
         let kind = at.chunk.scope(at.row).0;
@@ -129,7 +129,7 @@ impl View {
 mod tests {
     use super::*;
     use crate::model::ClusterName;
-    use crate::pack::build_noted;
+    use crate::pack::build_with_fields;
     use crate::view::tests::bare_record;
 
     /// The values in this test cannot be decoded.
@@ -144,9 +144,9 @@ mod tests {
         let prefix = ObjectPrefix { net: prefix.into(), host: true };
         let ip = record(Kind::Ip, "10.1.2.40", r#"{"HostIP":"172.18.1.2","ID":-1}"#);
         let node = record(Kind::Node, "worker", r#"{"IPv4AllocCIDR":{"IP":"10.1.2.7","Mask":"////AA=="},"Name":7}"#);
-        let noted = [(ip, Meaning::Ip { prefix, identity: 300 }), (node, Meaning::Node { addresses: vec![host] })];
+        let noted = [(ip, IndexedFields::Ip { prefix, identity: 300 }), (node, IndexedFields::Node { addresses: vec![host] })];
         let mut view = View::default();
-        view.restore_chunks(build_noted(noted.iter().map(|(record, meaning)| (record, meaning.clone()))));
+        view.restore_chunks(build_with_fields(noted.iter().map(|(record, meaning)| (record, meaning.clone()))));
         let references: Vec<Option<RecordReferences>> =
             view.live_keys_from(&EntryKey::lowest()).map(|live| view.references_of(&live)).collect();
         let pod_cidrs = BTreeSet::from(["10.1.2.0/24".parse().unwrap()]);

@@ -14,7 +14,7 @@ use super::decoding::names_identity;
 use super::delta::{ChunkDelta, ChunkDeltas, RowChange, RowState};
 use super::location::{ChunkId, PackedRow, RecordLocation};
 use crate::model::{EntryKey, Scope, Sequence, SourceStamp};
-use crate::pack::{Chunk, Meaning};
+use crate::pack::{Chunk, IndexedFields};
 use crate::view::collections::two_level_map::TwoLevelMap;
 
 /// Chunks by their lowest keys.
@@ -219,7 +219,7 @@ impl ChunkMap {
         if chunk.may_name_identity(identity) {
             let named =
                 (0..chunk.len()).filter(|row| chunk.identity(*row) == identity && matches!(delta.row_state(*row), RowState::Packed));
-            let named = named.filter(|row| matches!(chunk.meaning(*row), Meaning::Ip { .. }));
+            let named = named.filter(|row| matches!(chunk.meaning(*row), IndexedFields::Ip { .. }));
             found.extend(named.map(|row| RecordLocation::Packed(at(row))));
         }
         let replacements = delta.replacements().filter(|(_, record)| names_identity(record, identity));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::model::{EntryKey, Kind, Object, Record};
-use crate::pack::{Chunk, Meaning, build_noted};
+use crate::pack::{Chunk, IndexedFields, build_with_fields};
 use crate::wire;
 
 /// Maximum size of an object that stays in memory with its unpacked record, in bytes. At most
@@ -31,24 +31,24 @@ pub(in crate::view) fn with_object(record: &Arc<Record>) -> Arc<Record> {
 }
 
 /// Returns the indexed fields of a record.
-pub(in crate::view) fn meaning_of(record: &Record) -> Meaning {
-    match Meaning::of(record) {
-        Meaning::Unknown => Meaning::of(&Record { object: decode_object(record), ..record.clone() }),
+pub(in crate::view) fn meaning_of(record: &Record) -> IndexedFields {
+    match IndexedFields::from_record(record) {
+        IndexedFields::Unknown => IndexedFields::from_record(&Record { object: decode_object(record), ..record.clone() }),
         known => known,
     }
 }
 
 /// Returns the indexed fields of a row. Decodes the row if the chunk does not store them.
-pub(in crate::view) fn meaning_of_row(chunk: &Chunk, row: usize) -> Meaning {
+pub(in crate::view) fn meaning_of_row(chunk: &Chunk, row: usize) -> IndexedFields {
     match chunk.meaning(row) {
-        Meaning::Unknown => meaning_of(&chunk.record(row)),
+        IndexedFields::Unknown => meaning_of(&chunk.record(row)),
         known => known,
     }
 }
 
 /// Returns whether a record is an ipcache entry that names an identity.
 pub(in crate::view) fn names_identity(record: &Record, identity: u32) -> bool {
-    record.key.kind.listed_as() == Kind::Ip && matches!(meaning_of(record), Meaning::Ip { identity: named, .. } if named == identity)
+    record.key.kind.listed_as() == Kind::Ip && matches!(meaning_of(record), IndexedFields::Ip { identity: named, .. } if named == identity)
 }
 
 /// Decodes the last usable bytes of a record.
@@ -69,5 +69,5 @@ pub(in crate::view) fn with_indexed_fields(chunk: Chunk) -> Vec<Chunk> {
         return vec![chunk];
     }
     let records: Vec<_> = (0..chunk.len()).map(|row| (chunk.record(row), meaning_of_row(&chunk, row))).collect();
-    build_noted(records.iter().map(|(record, meaning)| (record, meaning.clone())))
+    build_with_fields(records.iter().map(|(record, meaning)| (record, meaning.clone())))
 }

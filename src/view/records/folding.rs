@@ -14,7 +14,7 @@ use super::decoding::{decode_object, meaning_of, with_indexed_fields};
 use super::delta::{ChunkDelta, RowState};
 use super::location::RecordLocation;
 use crate::model::{EntryKey, Record, SourceStamp};
-use crate::pack::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
+use crate::pack::{Chunk, IndexedFields, RECORDS_TARGET, RowEdit, build_with_fields, edit};
 
 /// Number of live records below which a chunk is folded together with the next one, so that deletes
 /// do not leave many small chunks.
@@ -61,13 +61,13 @@ impl FoldJob {
         let start = self.start.clone().unwrap_or_else(EntryKey::lowest);
         let overlay: Vec<&Arc<Record>> = self.records.overlay_between(&start, self.end.as_ref()).collect();
         let delta = self.records.chunks.delta(*id);
-        let mut edits: Vec<Edit<'_>> = delta_edits(delta, chunk).collect();
+        let mut edits: Vec<RowEdit<'_>> = delta_edits(delta, chunk).collect();
         for record in overlay {
             let before = chunk.find(&record.key).err()?;
-            edits.push(Edit::Insert { before, record, meaning: noted_meaning(record) });
+            edits.push(RowEdit::Insert { before, record, meaning: noted_meaning(record) });
         }
         // the sort is stable: insertions before one row stay in key order
-        edits.sort_by_key(Edit::order);
+        edits.sort_by_key(RowEdit::order);
         edit(chunk, &edits)
     }
 
@@ -76,11 +76,11 @@ impl FoldJob {
         let lowest = EntryKey::lowest();
         let locations = self.records.scan_from(self.start.as_ref().unwrap_or(&lowest));
         let locations = locations.take_while(|location| self.end.as_ref().is_none_or(|end| location.key() < *end));
-        let records: Vec<(Arc<Record>, Meaning)> = locations.map(|location| self.packed_form(&location)).collect();
-        build_noted(records.iter().map(|(record, meaning)| (&**record, meaning.clone())))
+        let records: Vec<(Arc<Record>, IndexedFields)> = locations.map(|location| self.packed_form(&location)).collect();
+        build_with_fields(records.iter().map(|(record, meaning)| (&**record, meaning.clone())))
     }
 
-    fn packed_form(&self, location: &RecordLocation) -> (Arc<Record>, Meaning) {
+    fn packed_form(&self, location: &RecordLocation) -> (Arc<Record>, IndexedFields) {
         match location {
             RecordLocation::Overlay(record) | RecordLocation::Replaced(_, record) => (Arc::clone(record), noted_meaning(record)),
             RecordLocation::Packed(at) => (self.records.bare_record_at(at).into(), location.meaning()),
@@ -91,20 +91,20 @@ impl FoldJob {
 /// Returns the indexed fields to pack with a record. The object itself is not packed: its bytes
 /// must decode to the same object later, whatever is then known of the cluster. Otherwise an object
 /// would change without an announcement. `tests/fuzz` checks [`wire`](crate::wire) for this.
-fn noted_meaning(record: &Record) -> Meaning {
+fn noted_meaning(record: &Record) -> IndexedFields {
     let is_known = || record.object.is_none() || decode_object(record) == record.object;
     debug_assert!(is_known(), "the bytes of {} must give its object back", record.key);
     meaning_of(record)
 }
 
-fn delta_edits<'a>(delta: &'a ChunkDelta, chunk: &Chunk) -> impl Iterator<Item = Edit<'a>> {
+fn delta_edits<'a>(delta: &'a ChunkDelta, chunk: &Chunk) -> impl Iterator<Item = RowEdit<'a>> {
     let restamped = (0..chunk.len()).filter_map(move |row| Some((row, delta.source(row)?)));
     let restamped = restamped.filter(|(row, _)| matches!(delta.row_state(*row), RowState::Packed));
     let changed = delta.changed_rows().map(|(row, change)| match change {
-        RowState::Replaced(record) => Edit::Replace { row, record, meaning: noted_meaning(record) },
-        _ => Edit::Remove { row },
+        RowState::Replaced(record) => RowEdit::Replace { row, record, meaning: noted_meaning(record) },
+        _ => RowEdit::Remove { row },
     });
-    restamped.map(|(row, source)| Edit::Restamp { row, source }).chain(changed)
+    restamped.map(|(row, source)| RowEdit::Restamp { row, source }).chain(changed)
 }
 
 /// Newest record of a key in the folded range.

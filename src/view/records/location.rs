@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::decoding::{meaning_of, meaning_of_row};
 use crate::feed::Version;
 use crate::model::{ClusterName, EntryKey, Kind, Record, Scope};
-use crate::pack::{Chunk, History, Meaning};
+use crate::pack::{Chunk, IndexedFields, RecordHistory};
 use crate::view::index::SecondaryIndices;
 
 /// Maximum length of a value that an announcement keeps packed, in bytes. The ring of announcements
@@ -75,14 +75,14 @@ impl RecordLocation {
     }
 
     /// Returns the indexed fields.
-    pub(in crate::view) fn meaning(&self) -> Meaning {
+    pub(in crate::view) fn meaning(&self) -> IndexedFields {
         self.record().map_or_else(|at| meaning_of_row(&at.chunk, at.row), |record| meaning_of(record))
     }
 
     /// Returns whether every index would contain the same for these indexed fields. Usually the
     /// prefix of an ipcache entry stays, so that is compared first.
-    pub(in crate::view) fn is_indexed_alike(&self, other: &Meaning) -> bool {
-        if let (Err(at), Meaning::Ip { prefix, .. }) = (self.record(), other)
+    pub(in crate::view) fn is_indexed_alike(&self, other: &IndexedFields) -> bool {
+        if let (Err(at), IndexedFields::Ip { prefix, .. }) = (self.record(), other)
             && let Some(before) = at.chunk.prefix(at.row)
         {
             return before == *prefix;
@@ -109,10 +109,10 @@ impl RecordLocation {
     }
 
     /// Returns the sequences of the creation and of the last change, and the number of changes.
-    pub(in crate::view) fn history(&self) -> History {
+    pub(in crate::view) fn history(&self) -> RecordHistory {
         self.record().map_or_else(
             |at| at.chunk.history(at.row),
-            |record| History { created: record.create_sequence, last: record.last_sequence, version: record.version },
+            |record| RecordHistory { created: record.create_sequence, last: record.last_sequence, version: record.version },
         )
     }
 

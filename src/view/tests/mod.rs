@@ -20,7 +20,7 @@ use rand::{Rng, SeedableRng};
 use self::reference::ReferenceView;
 use super::*;
 use crate::model::*;
-use crate::pack::{Chunk, build_noted};
+use crate::pack::{Chunk, build_with_fields};
 use crate::wire;
 
 /// Returns a record of an identity without a value.
@@ -155,9 +155,9 @@ fn cursor(revision: i64) -> Cursor {
 /// Packs records into chunks of `length` rows, so that there are many chunks.
 fn split_into_small_chunks(chunks: &[Chunk], length: usize, forget: bool) -> Vec<Chunk> {
     let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| (chunk.record(row), chunk.meaning(row))));
-    let rows: Vec<(Record, Meaning)> = rows.collect();
-    let noted = |meaning: &Meaning| if forget { Meaning::Unknown } else { meaning.clone() };
-    rows.chunks(length).flat_map(|piece| build_noted(piece.iter().map(|(record, meaning)| (record, noted(meaning))))).collect()
+    let rows: Vec<(Record, IndexedFields)> = rows.collect();
+    let noted = |meaning: &IndexedFields| if forget { IndexedFields::Unknown } else { meaning.clone() };
+    rows.chunks(length).flat_map(|piece| build_with_fields(piece.iter().map(|(record, meaning)| (record, noted(meaning))))).collect()
 }
 
 impl ViewPair {
@@ -470,7 +470,7 @@ fn an_edited_chunk_equals_a_repacked_one() {
     let mut random = StdRng::seed_from_u64(3);
     let mut pair = ViewPair::new();
     let scope = Scope { cluster: cluster(0), kind: Kind::Ip };
-    let held = |chunks: &[Chunk]| -> Vec<(Record, Meaning)> {
+    let held = |chunks: &[Chunk]| -> Vec<(Record, IndexedFields)> {
         chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| (chunk.record(row), chunk.meaning(row)))).collect()
     };
     let mut edited = 0;

@@ -196,7 +196,7 @@ fn slices_are_refused() {
 }
 
 #[test]
-fn what_is_not_one_whole_frame_of_zstd_is_refused() {
+fn anything_but_one_complete_zstd_frame_is_refused() {
     let frame = packed(&named("IPv4"));
     let refused = |bytes: &[u8]| decode_paris(Kind::EndpointSlice, "s/n-1", bytes, 1).unwrap_err();
     for bytes in [&b""[..], b"{}", &frame[..frame.len() - 1], &[&frame[..], b"x"].concat()] {

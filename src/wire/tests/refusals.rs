@@ -7,10 +7,10 @@ use super::{cluster, decode_paris, labels};
 
 /// Rest of the key, value, the cluster's id, and the start of the expected error; empty if the
 /// value is accepted.
-type Row<'a> = (&'a str, &'a str, u32, &'a str);
+type RefusalCase<'a> = (&'a str, &'a str, u32, &'a str);
 
 #[track_caller]
-fn check(kind: Kind, rows: &[Row<'_>]) {
+fn check(kind: Kind, rows: &[RefusalCase<'_>]) {
     for (name, value, cluster_id, expected) in rows {
         let reason = decode_paris(kind, name, value.as_bytes(), *cluster_id).err().unwrap_or_default();
         assert!(reason.starts_with(expected) && reason.is_empty() == expected.is_empty(), "{name} {value}: {reason}");
@@ -55,7 +55,7 @@ fn nodes_are_refused() {
 /// Without the limit, a value with 32 MB of pod CIDRs would become a million and a half entries in
 /// one step.
 #[test]
-fn a_node_has_so_many_addresses_and_pod_cidrs_at_most() {
+fn addresses_and_pod_cidrs_of_a_node_are_limited() {
     let node = |nets: u32| {
         let nets: Vec<String> = (0..nets).map(|number| format!(r#""{}/32""#, std::net::Ipv4Addr::from(number))).collect();
         let nets = nets.join(",");

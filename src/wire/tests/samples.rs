@@ -103,7 +103,7 @@ fn every_cluster_config_sample_is_valid() {
 }
 
 #[test]
-fn what_is_written_is_what_the_samples_say_byte_for_byte() {
+fn values_are_written_as_in_the_samples() {
     let mut written = [0; 4];
     for sample in samples() {
         let text = String::from_utf8_lossy(&sample.value).into_owned();
@@ -158,7 +158,7 @@ fn the_config_of_a_copied_cluster_is_cached_and_has_canaries() {
 }
 
 #[test]
-fn what_is_escaped_is_escaped_as_go_does() {
+fn strings_are_escaped_like_go() {
     let labels = [("a".to_owned(), "<&>\u{2028}\"ü".to_owned())].into();
     let node = Node { name: "n".into(), labels, ..Node::default() };
     let text = String::from_utf8(node_value(&node, &cluster("paris"))).unwrap();
@@ -205,7 +205,7 @@ fn assert_sample(cache_form: &str, expected: Object) {
 }
 
 #[test]
-fn objects_take_no_more_room_than_they_need() {
+fn objects_allocate_no_more_than_they_need() {
     // every object is an enum of this size, and ipcache entries are by far the most frequent kind
     assert!(size_of::<Object>() <= 184, "{} B", size_of::<Object>());
     for (key, object) in entries(false) {

@@ -1,7 +1,8 @@
-//! Processes that are killed while they write, and processes that run out of room.
+//! Processes that are killed while they write, and processes without disk space.
 //!
-//! The test binary runs itself again as the child. Each group's number decides all that it holds, so whatever is found after a kill must be
-//! what one number says, and no older than what the child acknowledged.
+//! The test binary runs itself again as the child. The number of a group decides its content, so
+//! after a kill the store must have the content of one number, and not of an older one than the
+//! child has acknowledged.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -14,20 +15,20 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::model::{Kind, Record, Sequence};
-use crate::store::tests::{Loaded, cursor, key, load, open, read, record, scope};
+use crate::store::tests::{UnpackedContents, cursor, key, load, open, read, record, scope};
 use crate::store::{EngineError, Group, Store, StoreError};
 
 const CHILD_DIRECTORY: &str = "MESHKEEP_TEST_STORE_CHILD_DIRECTORY";
 const CHILD_TASK: &str = "MESHKEEP_TEST_STORE_CHILD_TASK";
 
-/// signal(7).
+/// Number of the signal (signal(7)).
 const SIGKILL: i32 = 9;
 
-/// How many keys the groups write; each group writes or deletes all of them.
+/// Number of keys. Each group writes or deletes all of them.
 const KEY_COUNT: u64 = 40;
 
-/// What key `index` holds after group `number`: nothing for one key in ten, another one each time; one value is a big one. Even groups are
-/// small, so that they are windows or segments of one slot.
+/// Returns the content of key `index` after group `number`: none for one key in ten, and one large
+/// value. Even groups are small.
 fn record_of(number: u64, index: u64) -> (crate::model::EntryKey, Option<Record>) {
     let key = key(Kind::Service, "paris", &format!("{index:02}"));
     let length = match (number % 2, index) {
@@ -36,7 +37,7 @@ fn record_of(number: u64, index: u64) -> (crate::model::EntryKey, Option<Record>
         _ => 20_000,
     };
     let put = !(number + index).is_multiple_of(10);
-    // noise, for anything else would be compressed to nothing
+    // noise, because everything else would be compressed to nothing
     let mut value = vec![0; length];
     StdRng::seed_from_u64(number * KEY_COUNT + index).fill(&mut value[..]);
     (key.clone(), put.then(|| Record { value: value.into(), ..record(key, number, 0) }))
@@ -49,23 +50,23 @@ fn group_of(number: u64) -> Group {
     group
 }
 
-pub(super) fn loaded_of(number: u64) -> Loaded {
+pub(super) fn loaded_of(number: u64) -> UnpackedContents {
     if number == 0 {
-        return Loaded::default();
+        return UnpackedContents::default();
     }
-    Loaded {
+    UnpackedContents {
         records: (0..KEY_COUNT).filter_map(|index| record_of(number, index).1).collect(),
         cursors: vec![(scope(Kind::Service, "paris"), cursor(i64::try_from(number).unwrap()))],
         sequence_reserved: Sequence(number),
-        ..Loaded::default()
+        ..UnpackedContents::default()
     }
 }
 
-pub(in crate::store::tests) fn number_of(loaded: &Loaded) -> u64 {
+pub(in crate::store::tests) fn number_of(loaded: &UnpackedContents) -> u64 {
     loaded.cursors.first().map_or(0, |(_, cursor)| u64::try_from(cursor.revision.0).unwrap())
 }
 
-/// Does nothing in an ordinary run: it is what the other tests start.
+/// Does nothing in an ordinary run. The other tests start it in a child.
 #[test]
 fn the_child_that_the_crash_tests_start() {
     let (Some(directory), Ok(task)) = (std::env::var_os(CHILD_DIRECTORY), std::env::var(CHILD_TASK)) else { return };
@@ -78,7 +79,7 @@ fn the_child_that_the_crash_tests_start() {
         "start without room" => start_without_room(Path::new(&directory), &store),
         other => panic!("unknown task {other}"),
     }
-    // not closed: the process ends as a crash would end it, but for its exit code
+    // not closed: the process ends like a crash, except for its exit code
     std::process::exit(0);
 }
 
@@ -88,9 +89,9 @@ fn write_until_killed(store: &Store) {
     for number in first.. {
         store.apply(&group_of(number)).unwrap();
         eprintln!("applied {number}");
-        store.tend(Instant::now()).unwrap();
+        store.fold_due(Instant::now()).unwrap();
         if number % 5 == 0 {
-            store.settle(std::time::Duration::from_millis(5)).unwrap();
+            store.fold_within(std::time::Duration::from_millis(5)).unwrap();
         }
     }
 }
@@ -107,13 +108,13 @@ pub(super) fn child_command(mut command: Command, directory: &Path, task: &str) 
         .unwrap()
 }
 
-/// How many writers are killed: 20, or as many as `MESHKEEP_TEST_KILLS` says; `scripts/soak` takes 200.
+/// Returns the number of kills: 20, or the value of `MESHKEEP_TEST_KILLS`. `scripts/soak` sets 200.
 fn kills() -> u32 {
     std::env::var("MESHKEEP_TEST_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
 }
 
-/// Starts a writer, and kills it within the group behind so many; or, if none is wanted, anywhere within its start, where it opens what the one
-/// before has left. Returns the last group that it acknowledged, if any, and how long a start takes.
+/// Starts a writer and kills it during the group after `group_count` groups, or during its start if
+/// that is 0. Returns the last acknowledged group, and the time of a start.
 fn kill_a_writer(directory: &Path, group_count: usize, opening: Duration) -> (Option<u64>, Duration) {
     let mut child = child_command(Command::new(std::env::current_exe().unwrap()), directory, "write");
     let begun = Instant::now();
@@ -127,7 +128,7 @@ fn kill_a_writer(directory: &Path, group_count: usize, opening: Duration) -> (Op
         acknowledged = Some(line);
         times.push(Instant::now());
     }
-    // not to wait for anything, but to strike anywhere within the start or the next group
+    // waits for nothing: the kill must hit any moment of the start or of the next group
     let within = match times.as_slice() {
         [first, .., last] => last.duration_since(*first) / u32::try_from(group_count - 1).unwrap(),
         [_] | [] => opening,
@@ -136,7 +137,7 @@ fn kill_a_writer(directory: &Path, group_count: usize, opening: Duration) -> (Op
     println!("kill {delay:?} of {within:?} after group {acknowledged:?}");
     std::thread::sleep(delay);
     child.kill().unwrap();
-    // it did not end by itself, as it would where it cannot open what is there
+    // it ended by the kill, and not because it could not open the store
     assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL));
     (lines.filter_map(|line| line.strip_prefix("applied ")?.parse().ok()).last().or(acknowledged), opening)
 }
@@ -151,7 +152,7 @@ fn a_killed_writer_leaves_whole_groups_and_all_that_it_acknowledged() {
         let (acknowledged, took) = kill_a_writer(directory.path(), group_count, opening);
         assert!(group_count == 0 || acknowledged.is_some_and(|acknowledged| acknowledged > number), "the child wrote nothing");
         opening = took;
-        // every fourth is followed by another start that is killed, before anybody looks
+        // every fourth kill is followed by another one before the store is checked
         if round % 4 == 0 && round + 1 < kills() {
             number = acknowledged.unwrap_or(number);
             continue;
@@ -161,17 +162,17 @@ fn a_killed_writer_leaves_whole_groups_and_all_that_it_acknowledged() {
         assert_eq!(opened.set_aside, None);
         let loaded = read(&store);
         number = number_of(&loaded);
-        // each may have left a group that it had no time to acknowledge
+        // each writer may have stored one group that it did not acknowledge
         let expected = acknowledged..=acknowledged + std::mem::take(&mut unseen_kills);
         assert!(expected.contains(&number), "found {number}, expected {expected:?}");
         assert!(loaded == loaded_of(number), "what is stored is not group {number}");
     }
 }
 
-/// The room that a child has for each file, in the 512-byte blocks of `ulimit -f`: 16 MiB.
+/// Maximum size of a file of the child, in the 512-byte blocks of `ulimit -f`: 16 MiB.
 const FILE_BLOCKS_MAX: u32 = 32_768;
 
-/// Twenty keys that are never deleted.
+/// Returns a group with twenty keys that are never deleted.
 fn filler(number: u64) -> Group {
     let mut group = Group::default();
     for index in 0..20_u64 {
@@ -185,16 +186,17 @@ fn filler(number: u64) -> Group {
     group
 }
 
-/// Fills the engine until it fails so many times in a row; the log takes everything all the same. Returns the number of the last group.
+/// Fills the engine until it fails `attempt_count` times in a row. The log accepts everything.
+/// Returns the last group.
 fn fill(store: &Store, attempt_count: usize) -> u64 {
     for number in 1..200 {
         store.apply(&filler(number)).unwrap();
-        // opening anew can win back some room, so that one error may be the only one
-        let errors: Vec<StoreError> = (0..attempt_count).map_while(|_| store.settle(Duration::from_secs(60)).err()).collect();
+        // reopening can free some space, so a single error may be the only one
+        let errors: Vec<StoreError> = (0..attempt_count).map_while(|_| store.fold_within(Duration::from_secs(60)).err()).collect();
         if errors.len() == attempt_count {
             assert!(errors.iter().all(|error| matches!(error, StoreError::Engine { cause: EngineError::Io(_), .. })), "{errors:?}");
             eprintln!("failed {number}: {errors:?}");
-            // the log goes on
+            // the log continues
             let last = number + 5;
             (number + 1..=last).for_each(|number| store.apply(&filler(number)).unwrap());
             eprintln!("filled {last}:");
@@ -213,11 +215,12 @@ fn fill_and_go_on(store: &Store) {
     let pid = std::process::id().to_string();
     assert!(Command::new("prlimit").args(["--pid", &pid, "--fsize=unlimited:"]).status().unwrap().success());
     store.apply(&group_of(1000)).unwrap();
-    assert!(store.settle(Duration::from_secs(60)).unwrap());
+    assert!(store.fold_within(Duration::from_secs(60)).unwrap());
     eprintln!("went on");
 }
 
-/// Runs a child whose files cannot grow above a limit, which the engine's reaches. Returns the number of the last group, and all that it said.
+/// Runs a child whose files have a maximum size, which the engine's file reaches. Returns the last
+/// group and the output.
 fn run_in_a_small_room(directory: &Path, task: &str) -> (u64, String) {
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; ulimit -S -f \"$1\"; shift; exec \"$@\"", "sh", &FILE_BLOCKS_MAX.to_string()]);
@@ -229,7 +232,7 @@ fn run_in_a_small_room(directory: &Path, task: &str) -> (u64, String) {
     (failed.unwrap_or_else(|| panic!("{said}")), said)
 }
 
-/// The engine fails in the middle of a fold, and what it has of that is anybody's guess: the log has all of it.
+/// The engine fails during a fold and may have any part of it; the log has all of it.
 #[test]
 fn a_process_that_ends_while_the_engine_fails_leaves_everything() {
     let directory = tempfile::tempdir().unwrap();
@@ -242,7 +245,7 @@ fn a_process_that_ends_while_the_engine_fails_leaves_everything() {
 }
 
 #[test]
-fn an_engine_that_fails_takes_what_the_log_has_once_there_is_room_again() {
+fn a_failing_engine_folds_the_log_once_there_is_space() {
     let directory = tempfile::tempdir().unwrap();
     let (last, said) = run_in_a_small_room(directory.path(), "fill and go on");
     assert!(said.contains("went on"), "{said}");
@@ -254,8 +257,8 @@ fn an_engine_that_fails_takes_what_the_log_has_once_there_is_room_again() {
     assert_eq!(services, loaded_of(1000).records);
 }
 
-/// How a child is run with a small file system of its own in place of a directory, which is copied there and filled up. `unshare` makes
-/// that possible without being root.
+/// Script that runs a child on a small, full file system in the place of a directory. `unshare`
+/// makes this possible without root.
 const ON_A_FULL_DISK: &str = r#"
 set -e
 cp -a "$1" "$1.copy"
@@ -267,7 +270,7 @@ exec "$@"
 "#;
 
 #[test]
-fn a_start_on_a_full_disk_reads_what_is_stored_and_goes_on_once_there_is_room() {
+fn a_start_on_a_full_disk_reads_the_store_and_continues_once_there_is_space() {
     let directory = tempfile::tempdir().unwrap();
     let inner = directory.path().join("data");
     let (store, _) = open(&inner);
@@ -292,9 +295,9 @@ fn start_without_room(directory: &Path, store: &Store) {
     eprintln!("went on");
 }
 
-/// Only what was there when the store was opened may be opened again: an empty store with newer cursors would be ahead.
+/// Only the same store may be reopened. The cursors would be ahead of an empty store.
 #[test]
-fn a_store_that_is_removed_under_the_process_is_not_begun_anew() {
+fn a_store_that_is_removed_while_in_use_is_not_created_again() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     store.apply(&group_of(1)).unwrap();
@@ -302,11 +305,11 @@ fn a_store_that_is_removed_under_the_process_is_not_begun_anew() {
     std::fs::remove_dir_all(directory.path().join("store")).unwrap();
     let replaced = |outcome| matches!(outcome, Err(StoreError::Engine { cause: EngineError::Replaced, .. }));
     store.apply(&group_of(2)).unwrap();
-    assert!(replaced(store.tend(Instant::now())));
+    assert!(replaced(store.fold_due(Instant::now())));
     assert!(!directory.path().join("store").exists());
-    // an older copy in its place is no better
+    // an older copy is not accepted either
     let other = tempfile::tempdir().unwrap();
     drop(open(other.path()));
     super::damage::copy_directory(&other.path().join("store"), &directory.path().join("store"));
-    assert!(replaced(store.tend(Instant::now())));
+    assert!(replaced(store.fold_due(Instant::now())));
 }

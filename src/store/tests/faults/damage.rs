@@ -9,15 +9,16 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::model::{Epoch, EpochSpan, Kind, Record, Sequence};
-use crate::store::encoding::change::Value;
 use crate::store::encoding::codec;
+use crate::store::encoding::stored_value::StoredValue;
 use crate::store::engine::Engine;
-use crate::store::engine::slots::{Slot, SlotKind, Slots};
-use crate::store::objects::object::{self, Part};
-use crate::store::tests::{Loaded, cluster, cluster_record, cursor, key, load, open, read, record, scope};
-use crate::store::{Group, Opened, inspect};
+use crate::store::engine::slots::{Slot, SlotKind, SlotStorage};
+use crate::store::objects::object::{self, ObjectPart};
+use crate::store::tests::log::log_files;
+use crate::store::tests::{UnpackedContents, cluster, cluster_record, cursor, key, load, open, read, record, scope};
+use crate::store::{Group, OpenReport, inspect};
 
-/// 400 entries in two scopes, which make three chunks, and the cursors of the scopes.
+/// Returns 400 entries in two scopes, which fill three chunks, and the cursors of the scopes.
 pub(in crate::store::tests) fn group() -> Group {
     let mut group = Group { sequence_reserved: Some(Sequence(500)), ..Group::default() };
     for seed in 0..400_u32 {
@@ -33,56 +34,56 @@ pub(in crate::store::tests) fn group() -> Group {
     group
 }
 
-pub(super) fn loaded(group: &Group) -> Loaded {
-    Loaded {
+pub(super) fn loaded(group: &Group) -> UnpackedContents {
+    UnpackedContents {
         records: group.records.values().flatten().map(|record| record.as_ref().clone()).collect(),
         cursors: group.cursors.iter().filter_map(|(scope, cursor)| Some((scope.clone(), cursor.clone()?))).collect(),
         clusters: group.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.clone()?))).collect(),
         sequence_reserved: group.sequence_reserved.unwrap(),
         epochs: group.epochs.clone().unwrap_or_default(),
-        // as little can be said for it as for the epochs
+        // dropped together with the epochs
         derived: group.derived.filter(|_| group.epochs.is_some()),
-        ..Loaded::default()
+        ..UnpackedContents::default()
     }
 }
 
-pub(super) fn stored() -> tempfile::TempDir {
+pub(in crate::store::tests) fn stored() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let (store, opened) = open(directory.path());
-    assert_eq!(opened, Opened { set_aside: None, created: true, losses: Vec::new() });
+    assert_eq!(opened, OpenReport { set_aside: None, created: true, losses: Vec::new() });
     store.apply(&group()).unwrap();
     assert!(store.bytes_on_disk() > 0);
     store.close().unwrap();
     directory
 }
 
-/// Compares, and says little where a whole value would be pages.
-pub(super) fn check(found: &Loaded, expected: &Loaded) {
-    let keys = |loaded: &Loaded| loaded.records.iter().map(|record| record.key.to_string()).collect::<Vec<_>>();
+/// Compares contents, with short messages for long values.
+pub(super) fn check(found: &UnpackedContents, expected: &UnpackedContents) {
+    let keys = |loaded: &UnpackedContents| loaded.records.iter().map(|record| record.key.to_string()).collect::<Vec<_>>();
     assert_eq!(keys(found), keys(expected));
     assert!(found.records == expected.records, "other records");
-    let rest = |loaded: &Loaded| Loaded { records: Vec::new(), ..loaded.clone() };
+    let rest = |loaded: &UnpackedContents| UnpackedContents { records: Vec::new(), ..loaded.clone() };
     assert_eq!(rest(found), rest(expected));
 }
 
-/// What is left when all cursors are in doubt.
-fn without_cursors() -> Loaded {
+/// Returns the content without cursors.
+fn without_cursors() -> UnpackedContents {
     loaded(&Group { cursors: BTreeMap::new(), epochs: None, ..group() })
 }
 
-/// The slots that hold something, and what.
-pub(super) fn parts(directory: &Path) -> Vec<(Slot, Part)> {
+/// Returns the slots that have a value, with their parts.
+pub(super) fn parts(directory: &Path) -> Vec<(Slot, ObjectPart)> {
     let engine = Engine::open(&directory.join("store")).unwrap();
-    let slots = engine.slots().unwrap().into_iter();
-    slots.filter_map(|slot| Some((slot, object::read_part(slot, engine.get(slot).unwrap()?).unwrap()))).collect()
+    let slots = engine.list_slots().unwrap().into_iter();
+    slots.filter_map(|slot| Some((slot, object::decode_part(slot, engine.get(slot).unwrap()?).unwrap()))).collect()
 }
 
-/// The slot of the chunk that begins there.
-pub(in crate::store::tests) fn chunk_at(directory: &Path, low: &[u8]) -> (Slot, Part) {
+/// Returns the slot of the chunk with this low.
+pub(in crate::store::tests) fn chunk_at(directory: &Path, low: &[u8]) -> (Slot, ObjectPart) {
     parts(directory).into_iter().find(|(slot, part)| slot.kind == SlotKind::Chunk && part.head.low == low).unwrap()
 }
 
-/// Flips a bit, so far from the end.
+/// Flips a bit at this distance from the end.
 fn flip(directory: &Path, slot: Slot, from_end: usize) {
     let engine = Engine::open(&directory.join("store")).unwrap();
     let mut value = engine.get(slot).unwrap().unwrap();
@@ -92,13 +93,14 @@ fn flip(directory: &Path, slot: Slot, from_end: usize) {
     engine.sync().unwrap();
 }
 
-/// Damages the chunk that begins there.
+/// Damages the chunk with this low.
 pub(in crate::store::tests) fn flip_last_byte_of(directory: &Path, low: &[u8]) {
     let (slot, _) = chunk_at(directory, low);
     flip(directory, slot, 10);
 }
 
-/// It may be all that knew of a key's newest change; without dropping the cursors no resync would ever bring it back.
+/// The damaged chunk may have had the newest change of a key. Only a resync restores it, so the
+/// cursor is dropped.
 #[test]
 fn a_damaged_chunk_costs_its_entries_and_the_cursors_of_their_scopes() {
     let directory = stored();
@@ -111,8 +113,8 @@ fn a_damaged_chunk_costs_its_entries_and_the_cursors_of_their_scopes() {
     expected.records.retain(|key, _| codec::entry_key(key) >= high);
     assert!((50..400).contains(&expected.records.len()));
     expected.cursors.remove(&scope(Kind::Node, "paris"));
-    check(&load(directory.path()), &Loaded { damaged_count: 1, ..loaded(&expected) });
-    // gone from the disk as well
+    check(&load(directory.path()), &UnpackedContents { damaged_count: 1, ..loaded(&expected) });
+    // removed from the disk too
     check(&load(directory.path()), &loaded(&expected));
 }
 
@@ -124,7 +126,7 @@ fn a_chunk_of_unknown_range_costs_every_cursor() {
     let mut expected = without_cursors();
     let high = part.head.high.unwrap();
     expected.records.retain(|record| codec::entry_key(&record.key) >= high);
-    check(&load(directory.path()), &Loaded { damaged_count: 1, ..expected.clone() });
+    check(&load(directory.path()), &UnpackedContents { damaged_count: 1, ..expected.clone() });
     check(&load(directory.path()), &expected);
 }
 
@@ -132,11 +134,11 @@ fn a_chunk_of_unknown_range_costs_every_cursor() {
 fn damaged_cursors_cost_only_themselves() {
     let directory = stored();
     flip(directory.path(), chunk_at(directory.path(), b"").0, 10);
-    check(&load(directory.path()), &Loaded { damaged_count: 1, ..without_cursors() });
+    check(&load(directory.path()), &UnpackedContents { damaged_count: 1, ..without_cursors() });
     check(&load(directory.path()), &without_cursors());
 }
 
-/// Deletes an entry of the store in a directory, and is killed before that is folded.
+/// Deletes an entry, and ends before the delete is folded.
 fn delete_and_be_killed(directory: &Path) -> Group {
     let (store, _) = open(directory);
     let deleted = key(Kind::Node, "paris", "000");
@@ -146,13 +148,7 @@ fn delete_and_be_killed(directory: &Path) -> Group {
     left
 }
 
-fn log_files(directory: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(directory.join("log")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
-}
-
-/// Nobody was told that it is on the disk, so nothing is lost.
+/// The end was never acknowledged, so nothing is lost.
 #[test]
 fn a_torn_end_of_the_log_is_no_damage() {
     let directory = stored();
@@ -166,7 +162,7 @@ fn a_torn_end_of_the_log_is_no_damage() {
     check(&read(&store), &loaded(&left));
 }
 
-/// The delete was synced and is lost: no cursor may claim it, and it is reported.
+/// A synced delete is lost: all cursors are dropped, and the loss is reported.
 #[test]
 fn a_damaged_end_of_the_log_that_was_synced_costs_every_cursor() {
     let directory = stored();
@@ -194,7 +190,7 @@ fn a_damaged_end_of_the_log_that_was_synced_costs_every_cursor() {
     }
 }
 
-/// What the frames behind it say counts, and what only the damaged one said is listed anew.
+/// Later frames are used; the changes of the damaged one are read from the source again.
 #[test]
 fn a_flipped_bit_in_the_middle_of_the_log_costs_one_group_and_every_cursor() {
     let directory = stored();
@@ -224,7 +220,7 @@ fn a_flipped_bit_in_the_middle_of_the_log_costs_one_group_and_every_cursor() {
         let older = found.records.iter().zip(&all).filter(|(found, expected)| found != expected).count();
         assert_eq!((found.records.len(), older), (all.len(), 1));
         assert!(found.cursors.is_empty() && found.epochs.is_empty());
-        // and the log goes on
+        // the log continues
         store.apply(&group()).unwrap();
         drop(store);
         let (store, opened) = open(copy.path());
@@ -233,9 +229,10 @@ fn a_flipped_bit_in_the_middle_of_the_log_costs_one_group_and_every_cursor() {
     }
 }
 
-/// The engine's files know nothing of the groups that are not folded yet: only the mark does.
+/// The engine's files do not have the unfolded groups; only the synced mark shows that they
+/// existed.
 #[test]
-fn an_older_log_beside_a_newer_store_is_noticed() {
+fn an_older_log_with_a_newer_store_is_reported() {
     let directory = stored();
     let older = tempfile::tempdir().unwrap();
     copy_directory(&directory.path().join("log"), older.path());
@@ -247,9 +244,9 @@ fn an_older_log_beside_a_newer_store_is_noticed() {
     check(&read(&store), &without_cursors());
 }
 
-/// What is in the chunks may be ahead of what the log can vouch for, or behind it.
+/// The chunks may be ahead of the log or behind it.
 #[test]
-fn a_log_that_does_not_go_with_the_store_costs_every_cursor() {
+fn a_log_that_does_not_match_the_store_costs_every_cursor() {
     let (older, other) = (stored(), stored());
     let without = |directory: &Path| fs::remove_dir_all(directory.join("log")).unwrap();
     let with_log_of = |directory: &Path, other: &Path| {
@@ -260,7 +257,7 @@ fn a_log_that_does_not_go_with_the_store_costs_every_cursor() {
         fs::remove_dir_all(directory.join("store")).unwrap();
         copy_directory(&other.join("store"), &directory.join("store"));
     };
-    // some groups later, all of them folded
+    // some groups later, all folded
     let newer = || {
         let directory = tempfile::tempdir().unwrap();
         copy_directory(older.path(), directory.path());
@@ -270,8 +267,8 @@ fn a_log_that_does_not_go_with_the_store_costs_every_cursor() {
         store.close().unwrap();
         directory
     };
-    type Damage<'a> = &'a dyn Fn(&Path);
-    let cases: [(&str, Damage<'_>); 4] = [
+    type DamageFn<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, DamageFn<'_>); 4] = [
         ("its log is missing, or belongs to another store", &without),
         ("its log is missing, or belongs to another store", &|directory| with_log_of(directory, other.path())),
         ("its log ends with group 1: the groups up to 3 are lost", &|directory| with_log_of(directory, older.path())),
@@ -287,23 +284,23 @@ fn a_log_that_does_not_go_with_the_store_costs_every_cursor() {
         let (store, opened) = open(directory.path());
         assert!(opened.losses.is_empty(), "{:?}", opened.losses);
         check(&read(&store), &without_cursors());
-        // and it works again
+        // the store works again
         store.apply(&group()).unwrap();
         drop(store);
         check(&load(directory.path()), &loaded(&group()));
     }
 }
 
-/// A file in the middle is gone.
+/// One file in the middle is missing.
 #[test]
-fn a_gap_in_the_log_below_what_the_chunks_have_costs_every_cursor() {
+fn a_gap_in_the_log_below_folded_groups_costs_every_cursor() {
     let directory = stored();
     drop(delete_and_be_killed(directory.path()));
     drop(delete_and_be_killed(directory.path()));
     let (store, _) = open(directory.path());
     store.apply(&Group { sequence_reserved: Some(Sequence(501)), ..Group::default() }).unwrap();
     store.inner().chunk_store.as_mut().unwrap().fold_some(1).unwrap();
-    store.inner().chunk_store.as_mut().unwrap().slots().sync().unwrap();
+    store.inner().chunk_store.as_mut().unwrap().storage().sync().unwrap();
     drop(store);
     let files = log_files(directory.path());
     fs::remove_file(&files[files.len() - 2]).unwrap();
@@ -313,43 +310,44 @@ fn a_gap_in_the_log_below_what_the_chunks_have_costs_every_cursor() {
 }
 
 #[test]
-fn a_key_that_nobody_wrote_costs_every_cursor() {
+fn an_unknown_key_costs_every_cursor() {
     let directory = stored();
     let (store, _) = open(directory.path());
-    let foreign = BTreeMap::from([(b"xyz".as_slice().into(), Some(Value::Item(b"?".as_slice().into())))]);
+    let foreign = BTreeMap::from([(b"xyz".as_slice().into(), Some(StoredValue::Item(b"?".as_slice().into())))]);
     let number = store.log().append_changes(&foreign);
     store.log().persist(number, &foreign).unwrap();
     drop(store);
-    check(&load(directory.path()), &Loaded { damaged_count: 1, ..without_cursors() });
+    check(&load(directory.path()), &UnpackedContents { damaged_count: 1, ..without_cursors() });
     check(&load(directory.path()), &without_cursors());
 }
 
 #[test]
-fn lost_sequence_marks_fall_back_to_the_records() {
+fn a_lost_reserved_sequence_falls_back_to_the_records() {
     let directory = stored();
     flip(directory.path(), chunk_at(directory.path(), b"f").0, 10);
     let expected = loaded(&Group { epochs: None, ..group() });
-    let expected = Loaded { sequence_reserved: Sequence(399), clusters: Vec::new(), ..expected };
-    check(&load(directory.path()), &Loaded { damaged_count: 1, ..expected });
+    let expected = UnpackedContents { sequence_reserved: Sequence(399), clusters: Vec::new(), ..expected };
+    check(&load(directory.path()), &UnpackedContents { damaged_count: 1, ..expected });
 }
 
-/// A repair that was broken off: what was lost looks like whole by now.
+/// A repair was interrupted, and the loss is no longer visible.
 #[test]
 fn a_suspect_store_starts_without_cursors() {
     let directory = stored();
     let (store, _) = open(directory.path());
-    store.inner().chunk_store.as_mut().unwrap().adopt(0).unwrap();
+    store.inner().chunk_store.as_mut().unwrap().set_log_id(0).unwrap();
     drop(store);
     check(&load(directory.path()), &without_cursors());
     check(&load(directory.path()), &without_cursors());
 }
 
-/// The store reads back whole, or without any cursor, or it is set aside and begun anew; then it works again.
+/// The store reads back completely, or without cursors, or it is set aside. Then it works again.
+/// Returns whether it was set aside.
 pub(super) fn check_after_damage(directory: &Path) -> bool {
     let (store, opened) = open(directory);
     let found = read(&store);
     if let Some(set_aside) = &opened.set_aside {
-        assert_eq!(found, Loaded::default());
+        assert_eq!(found, UnpackedContents::default());
         assert!(set_aside.path.starts_with(directory) && set_aside.path.join("db").exists(), "{set_aside:?}");
         assert!(opened.created);
     } else {
@@ -391,7 +389,8 @@ fn a_file_in_the_engines_place_is_set_aside() {
     store.apply(&group()).unwrap();
 }
 
-/// Ends as [`stored`] does, over a log that has been written, reused and rewritten.
+/// Returns a store with the same content as [`stored`], in a log that was written and reused many
+/// times.
 fn stored_in_many_groups() -> tempfile::TempDir {
     let directory = stored();
     let (store, _) = open(directory.path());
@@ -434,7 +433,7 @@ fn garbage_anywhere_in_the_log_never_stops_the_start() {
     }
 }
 
-/// Every file below a directory and what it holds.
+/// Returns all files below a directory with their content.
 pub(super) fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for file in fs::read_dir(directory).unwrap() {

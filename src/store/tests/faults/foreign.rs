@@ -1,4 +1,5 @@
-//! What is not ours in the data directory neither stops a start nor is followed, overwritten or waited for.
+//! Foreign entries in the data directory do not stop a start, and are never followed, overwritten
+//! or waited for.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,36 +7,28 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 
-use super::damage::group;
-use crate::store::tests::{Loaded, load, open, read};
+use super::damage::{group, stored};
+use crate::store::tests::{UnpackedContents, load, open, read};
 use crate::store::{Store, StoreError, inspect};
-
-fn stored() -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    let (store, _) = open(directory.path());
-    store.apply(&group()).unwrap();
-    store.close().unwrap();
-    directory
-}
 
 fn fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
 }
 
-/// A file outside of the data directory, which nobody may change.
-struct Outside {
+/// A file outside the data directory, which must not change.
+struct OutsideFile {
     directory: tempfile::TempDir,
     text: Vec<u8>,
 }
 
-impl Outside {
+impl OutsideFile {
     fn new(text: &[u8]) -> Self {
         let outside = Self { directory: tempfile::tempdir().unwrap(), text: text.to_vec() };
         fs::write(outside.directory.path().join("file"), text).unwrap();
         outside
     }
 
-    /// Puts a link to it, in the place of what is there.
+    /// Replaces an entry by a link to the file.
     fn link_at(&self, path: &Path) {
         drop(fs::remove_file(path));
         symlink(self.directory.path().join("file"), path).unwrap();
@@ -56,8 +49,8 @@ fn odd_names_in_the_log_are_ignored_and_left_alone() {
     for name in ["09", "+9", "18446744073709551615", "18446744073709551616", "1000000000000000", "x", "-1", " 9"] {
         fs::write(log.join(name), "not a log").unwrap();
     }
-    let outside = Outside::new(b"not a log");
-    // in the way of the next files, and far above them
+    let outside = OutsideFile::new(b"not a log");
+    // with the numbers of the next files, and far above them
     fs::create_dir(log.join((newest + 1).to_string())).unwrap();
     outside.link_at(&log.join((newest + 2).to_string()));
     fifo(&log.join((newest + 3).to_string()));
@@ -83,7 +76,7 @@ fn odd_names_in_the_log_are_ignored_and_left_alone() {
     outside.is_untouched();
 }
 
-/// A file of noise with the highest number that a file of the log may have must not leave the log without numbers.
+/// A foreign file with the highest possible number must not leave the log without numbers.
 #[test]
 fn a_file_with_the_highest_number_does_not_end_the_log() {
     let directory = stored();
@@ -95,7 +88,7 @@ fn a_file_with_the_highest_number_does_not_end_the_log() {
         drop(store);
         fs::write(directory.path().join("log/999999999999999"), "noise").unwrap();
     }
-    // and where the log is begun anew
+    // the same for a new log
     fs::remove_dir_all(directory.path().join("log")).unwrap();
     fs::create_dir(directory.path().join("log")).unwrap();
     fs::write(directory.path().join("log/999999999999999"), "noise").unwrap();
@@ -105,10 +98,10 @@ fn a_file_with_the_highest_number_does_not_end_the_log() {
 }
 
 #[test]
-fn what_is_no_file_in_the_place_of_the_lock_is_refused_and_named() {
-    let outside = Outside::new(b"of somebody else");
-    type Put<'a> = &'a dyn Fn(&Path);
-    let cases: [(&str, Put<'_>); 3] = [
+fn a_foreign_lock_file_is_refused_and_named() {
+    let outside = OutsideFile::new(b"of somebody else");
+    type PlaceEntry<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, PlaceEntry<'_>); 3] = [
         ("a symbolic link", &|path| outside.link_at(path)),
         ("a FIFO", &|path| fifo(path)),
         ("a directory", &|path| fs::create_dir(path).unwrap()),
@@ -131,16 +124,16 @@ fn what_is_no_file_in_the_place_of_the_lock_is_refused_and_named() {
 }
 
 #[test]
-fn links_and_fifos_in_the_place_of_files_are_set_aside_and_never_followed() {
+fn foreign_links_and_fifos_are_set_aside_and_never_followed() {
     for name in
         ["store/db", "store/conf", "store/format", "store/synced", "store/snap.0000000000000001", "store", "log", "probe", "reserve"]
     {
         for is_link in [true, false] {
             let directory = stored();
             let path = directory.path().join(name);
-            // of the directories not what is in them
+            // only for files, not for directories
             let whole = fs::read(&path).unwrap_or_default();
-            let outside = Outside::new(&whole);
+            let outside = OutsideFile::new(&whole);
             if path.is_dir() {
                 fs::rename(&path, directory.path().join("was")).unwrap();
             }
@@ -163,12 +156,12 @@ fn links_and_fifos_in_the_place_of_files_are_set_aside_and_never_followed() {
             }
             assert_eq!(opened.losses.is_empty(), name != "log", "{name}: {:?}", opened.losses);
             assert_eq!(read(&store).records.len(), if loses_all { 0 } else { 400 }, "{name}");
-            // and it works
+            // the store works
             store.apply(&group()).unwrap();
             drop(store);
             let (store, opened) = open(directory.path());
             assert_eq!((opened.set_aside, opened.losses), (None, Vec::new()), "{name}");
-            assert_ne!(read(&store), Loaded::default());
+            assert_ne!(read(&store), UnpackedContents::default());
             outside.is_untouched();
         }
     }

@@ -1,4 +1,4 @@
-//! A log of which the engine takes nothing, and a store that finds room late.
+//! A log that reaches its size limit while the engine fails, and a store that is created late.
 
 use std::fs;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use rand::{Rng, SeedableRng};
 
 use crate::model::{Kind, Record};
 use crate::store::error::{EngineError, StoreError};
-use crate::store::tests::fixture::copied;
+use crate::store::tests::fixture::copy_fixture;
 use crate::store::tests::{key, load, open, record};
 use crate::store::{Group, Store};
 
-/// What one group adds to the log, in bytes.
+/// Bytes that each group adds to the log.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// A group that puts the same key anew, with bytes that no compression makes shorter.
+/// Returns a group that puts the same key again, with bytes that cannot be compressed.
 fn group(random: &mut StdRng) -> Group {
     let mut value = vec![0; GROUP_BYTES];
     random.fill(&mut value[..]);
@@ -24,19 +24,20 @@ fn group(random: &mut StdRng) -> Group {
     Group { records: [(key, Some(Arc::new(record)))].into(), ..Group::default() }
 }
 
-/// The log goes on for 256 MiB while the engine fails, then nothing more is stored and that is told; the first group after the engine is back makes room.
+/// While the engine fails, the log grows to 256 MiB; then groups are refused. The first group after
+/// the engine works again makes space.
 #[test]
-fn a_log_that_the_engine_takes_nothing_of_ends_at_its_bound_and_goes_on_with_the_engine() {
+fn while_the_engine_fails_the_log_grows_to_its_limit_and_continues_afterwards() {
     let (directory, mut random) = (tempfile::tempdir().unwrap(), StdRng::seed_from_u64(1));
     let (store, _) = open(directory.path());
     store.apply(&group(&mut random)).unwrap();
-    // an engine that has failed, and that cannot be opened
+    // an engine that failed and cannot be reopened
     store.inner().chunk_store = None;
     let (engine, away) = (directory.path().join("store"), directory.path().join("away"));
     fs::rename(&engine, &away).unwrap();
     let refused = (1..100).map(|count| (count, store.apply(&group(&mut random)))).find(|(_, outcome)| outcome.is_err());
     let Some((count, Err(StoreError::LogFull { .. }))) = refused else { panic!("{refused:?}") };
-    // with the one before the engine went
+    // including the group before the failure
     assert_eq!(count + 1, (256 << 20) / GROUP_BYTES);
     fs::rename(&away, &engine).unwrap();
     let last = group(&mut random);
@@ -46,12 +47,12 @@ fn a_log_that_the_engine_takes_nothing_of_ends_at_its_bound_and_goes_on_with_the
     assert!(load(directory.path()).records == records, "the last group is what a start finds");
 }
 
-/// A start found no room for a store; when there is some, another process has put one there.
+/// A start had no space for a store, and another process has created one in the meantime.
 #[test]
-fn a_store_that_is_there_when_there_is_room_at_last_is_not_written_to() {
-    let directory = copied("0003-one-log");
+fn a_store_that_another_process_has_created_is_not_written() {
+    let directory = copy_fixture("0003-one-log");
     let before = load(directory.path());
-    let (store, _) = Store::without_room(directory.path(), None);
+    let (store, _) = Store::new_without_space(directory.path(), None);
     let refused = store.apply(&group(&mut StdRng::seed_from_u64(1)));
     assert!(matches!(refused, Err(StoreError::Engine { cause: EngineError::Replaced, .. })), "{refused:?}");
     drop(store);

@@ -1,7 +1,9 @@
-//! Power cuts on a real file system: ext4 on a loop device over a file in memory (docs/develop/measurements.md §1.2).
+//! Power cuts on a real file system: ext4 on a loop device over a file in memory
+//! (docs/develop/measurements.md §1.2).
 //!
-//! The writer is stopped, and the file behind the device copied without syncing what is mounted: whatever the kernel still holds is lost. The copy
-//! is mounted and must hold all that was acknowledged. Needs root and loop devices, so it runs only where the soak asks for it.
+//! The test stops the writer and copies the file behind the device without a sync, so everything
+//! that only the kernel has is lost. The copy must have all acknowledged groups. The test needs
+//! root and loop devices, so it runs only if the soak asks for it.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,13 +16,13 @@ use rand::Rng;
 use super::crash::{child_command, loaded_of, number_of};
 use crate::store::tests::{open, read};
 
-/// How many cuts are made; none where it is not set.
+/// Environment variable with the number of power cuts. None if it is not set.
 const CUTS: &str = "MESHKEEP_TEST_POWER_CUTS";
 
-/// A file system that is unmounted when it is dropped.
-struct Mounted(PathBuf);
+/// A mounted file system. Unmounted on drop.
+struct MountedImage(PathBuf);
 
-impl Mounted {
+impl MountedImage {
     fn new(image: &Path, at: &Path) -> Self {
         fs::create_dir_all(at).unwrap();
         run("mount", &["-o", "loop", text(image), text(at)]);
@@ -28,7 +30,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedImage {
     fn drop(&mut self) {
         run("umount", &[text(&self.0)]);
     }
@@ -58,13 +60,13 @@ fn cut_power(directory: &Path) -> (u64, u64) {
     fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
     run("mkfs.ext4", &["-q", text(&image)]);
     let acknowledged = {
-        let mounted = Mounted::new(&image, &directory.join("mounted"));
+        let mounted = MountedImage::new(&image, &directory.join("mounted"));
         let mut child = child_command(Command::new(std::env::current_exe().unwrap()), &mounted.0, "write");
         let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         let mut numbers = lines.filter_map(|line| line.strip_prefix("applied ")?.parse::<u64>().ok());
         let wanted = rand::rng().random_range(5..80);
         let mut acknowledged = numbers.by_ref().take(wanted).last().unwrap();
-        // to strike anywhere within the next group
+        // at any moment of the next group
         std::thread::sleep(Duration::from_micros(rand::rng().random_range(0..30_000)));
         run("kill", &["-STOP", &child.id().to_string()]);
         fs::copy(&image, &copy).unwrap();
@@ -73,7 +75,7 @@ fn cut_power(directory: &Path) -> (u64, u64) {
         acknowledged = numbers.last().unwrap_or(acknowledged);
         acknowledged
     };
-    let mounted = Mounted::new(&copy, &directory.join("after"));
+    let mounted = MountedImage::new(&copy, &directory.join("after"));
     let (store, opened) = open(&mounted.0);
     assert_eq!(opened.set_aside, None);
     let loaded = read(&store);

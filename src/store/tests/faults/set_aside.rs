@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use super::damage::{check, check_after_damage, files, group, loaded, parts, stored};
 use crate::store::encoding::codec;
 use crate::store::engine::Engine;
-use crate::store::engine::slots::Slots;
-use crate::store::tests::{Loaded, load, open, read};
+use crate::store::engine::slots::SlotStorage;
+use crate::store::tests::{UnpackedContents, load, open, read};
 
 #[test]
 fn only_the_newest_damaged_stores_are_kept() {
@@ -35,21 +35,21 @@ fn a_store_of_a_newer_version_is_set_aside_intact() {
     let mut kept = files(&set_aside.path);
     kept.retain(|path, _| !path.starts_with("log"));
     assert_eq!(kept, before);
-    assert_eq!(read(&store), Loaded::default());
+    assert_eq!(read(&store), UnpackedContents::default());
 }
 
 #[test]
 fn a_newer_format_is_also_known_by_its_record() {
     let directory = stored();
     let engine = Engine::open(&directory.path().join("store")).unwrap();
-    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(4)).unwrap();
+    engine.put_metadata(codec::LAYOUT_KEY, &codec::encode_layout(4)).unwrap();
     engine.sync().unwrap();
     drop(engine);
     fs::remove_file(directory.path().join("store/format")).unwrap();
     let before = parts(directory.path()).len();
     let set_aside = open(directory.path()).1.set_aside.unwrap();
     let engine = Engine::open(&set_aside.path).unwrap();
-    let kept = engine.slots().unwrap().into_iter().filter(|slot| engine.get(*slot).unwrap().is_some());
+    let kept = engine.list_slots().unwrap().into_iter().filter(|slot| engine.get(*slot).unwrap().is_some());
     assert_eq!(kept.count(), before);
 }
 

@@ -105,7 +105,7 @@ fn byte_ranges_equal_those_of_a_sorted_map() {
         // some of it in chunks
         if step == 200 {
             let records: Vec<_> = view.records_from(&EntryKey::lowest()).map(|record| crate::model::Record::clone(&record)).collect();
-            let chunks = crate::pack::build_noted(records.iter().map(|record| (record, crate::pack::Meaning::Nothing)));
+            let chunks = crate::pack::build_with_fields(records.iter().map(|record| (record, crate::pack::IndexedFields::Nothing)));
             let mut packed = View::starting_at(view.sequence());
             names.iter().for_each(|name| packed.restore_cluster(cluster(name), view.cluster(&cluster(name)).unwrap().clone()));
             packed.restore_chunks(chunks);

@@ -1,4 +1,4 @@
-//! A disk in memory that can lose everything a power cut may lose, at any write: the engine's slots, and the files of the log.
+//! A disk in memory, with slots and log files, that can fail at any write and lose unsynced data.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,45 +7,46 @@ use std::sync::{Arc, Mutex};
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use crate::store::engine::slots::{Slot, Slots, VALUE_BYTES_MAX};
+use crate::store::engine::slots::{Slot, SlotStorage, VALUE_BYTES_MAX};
 use crate::store::error::EngineError;
-use crate::store::log::files::Files;
+use crate::store::log::files::LogFiles;
 use crate::store::log::synced_mark::SyncedMark;
 
 #[derive(Debug, Default)]
-struct State {
+struct FakeDiskState {
     synced: BTreeMap<Slot, Vec<u8>>,
-    /// What was written since, in order; `None` empties.
+    /// Later writes in order; `None` deletes.
     unsynced: Vec<(Slot, Option<Vec<u8>>)>,
-    /// The files of the log.
-    files: BTreeMap<u64, LogFile>,
-    /// Those that were removed since the directory was synced.
-    removed: BTreeMap<u64, LogFile>,
-    /// The marks of what is synced, oldest first: any of them may be there after a power cut, for only the first is synced.
+    /// Files of the log.
+    files: BTreeMap<u64, FakeLogFile>,
+    /// Files that were removed since the last sync of the directory.
+    removed: BTreeMap<u64, FakeLogFile>,
+    /// Synced marks, oldest first. After a power cut any of them may be left, because only the
+    /// first one is synced.
     marks: Vec<SyncedMark>,
-    /// How many writes and syncs still succeed.
+    /// Number of writes and syncs until they fail.
     left: Option<usize>,
 }
 
 /// A file of the log.
 #[derive(Debug, Clone, Default)]
-struct LogFile {
+struct FakeLogFile {
     bytes: Vec<u8>,
     synced: Vec<u8>,
-    /// Whether the directory has it for sure.
+    /// True if the directory was synced after the file was created.
     is_noted: bool,
 }
 
 /// A disk that outlives the stores that write to it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Disk(Arc<Mutex<State>>);
+pub(super) struct FakeDisk(Arc<Mutex<FakeDiskState>>);
 
-impl Disk {
+impl FakeDisk {
     pub(super) fn break_after(&self, left: Option<usize>) {
         self.0.lock().unwrap().left = left;
     }
 
-    /// Loses of each slot's writes that were not synced some of the newest.
+    /// Loses some of the newest unsynced writes of each slot.
     pub(super) fn cut_power(&self, random: &mut StdRng) {
         let mut state = self.0.lock().unwrap();
         state.left = None;
@@ -54,7 +55,7 @@ impl Disk {
         for (slot, _) in &unsynced {
             *kept.entry(*slot).or_default() += 1;
         }
-        // often all or nothing: a kill, and a disk that is lazy
+        // often all or nothing, like a kill or a disk that delays all writes
         let fate = random.random_range(0..4);
         for count in kept.values_mut() {
             *count = match fate {
@@ -70,7 +71,7 @@ impl Disk {
                 state.write(slot, value);
             }
         }
-        // what was removed may be there again
+        // a removed file may exist again
         for (number, file) in std::mem::take(&mut state.removed) {
             if fate == 0 || fate > 1 && random.random() {
                 state.files.insert(number, file);
@@ -85,33 +86,33 @@ impl Disk {
         state.files.values_mut().for_each(|file| file.is_noted = true);
     }
 
-    /// Another disk with the same log and marks.
+    /// Returns another disk with the same log and marks.
     pub(super) fn clone_log(&self) -> Self {
         let state = self.0.lock().unwrap();
         let (files, marks) = (state.files.clone(), state.marks.clone());
-        Self(Arc::new(Mutex::new(State { files, marks, ..State::default() })))
+        Self(Arc::new(Mutex::new(FakeDiskState { files, marks, ..FakeDiskState::default() })))
     }
 
-    /// As a store of an earlier version, which has no mark of what is synced.
+    /// Removes the synced marks, which earlier versions did not write.
     pub(super) fn forget_marks(&self) {
         self.0.lock().unwrap().marks.clear();
     }
 
-    /// What is in the files of the log.
+    /// Returns the content of the log files.
     pub(super) fn log(&self) -> BTreeMap<u64, Vec<u8>> {
         self.0.lock().unwrap().files.iter().map(|(number, file)| (*number, file.bytes.clone())).collect()
     }
 
-    /// Changes a file of the log behind the store's back; `None` removes it.
+    /// Changes a log file without the store; `None` removes it.
     pub(super) fn change_log(&self, number: u64, change: impl FnOnce(Vec<u8>) -> Option<Vec<u8>>) {
         let mut state = self.0.lock().unwrap();
         let file = state.files.remove(&number).unwrap_or_default();
         if let Some(bytes) = change(file.bytes) {
-            state.files.insert(number, LogFile { synced: bytes.clone(), bytes, is_noted: true });
+            state.files.insert(number, FakeLogFile { synced: bytes.clone(), bytes, is_noted: true });
         }
     }
 
-    /// Changes what is there behind the store's back.
+    /// Changes a slot without the store.
     pub(super) fn change(&self, slot: Slot, change: impl FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>>) {
         let mut state = self.0.lock().unwrap();
         let value = state.synced.remove(&slot);
@@ -128,8 +129,8 @@ impl Disk {
     }
 }
 
-impl LogFile {
-    /// Loses of what was not synced some or all, or has noise in its place.
+impl FakeLogFile {
+    /// Loses a part of the unsynced bytes, or replaces them by noise.
     fn lose(&mut self, fate: u32, random: &mut StdRng) {
         let unsynced = self.bytes.len().saturating_sub(self.synced.len());
         if fate == 0 || !self.bytes.starts_with(&self.synced) {
@@ -142,8 +143,8 @@ impl LogFile {
     }
 }
 
-impl Files for Disk {
-    fn numbers(&self) -> io::Result<Vec<u64>> {
+impl LogFiles for FakeDisk {
+    fn list_numbers(&self) -> io::Result<Vec<u64>> {
         Ok(self.0.lock().unwrap().files.keys().copied().collect())
     }
 
@@ -158,11 +159,11 @@ impl Files for Disk {
         if state.files.contains_key(&file) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        state.files.insert(file, LogFile::default());
+        state.files.insert(file, FakeLogFile::default());
         Ok(())
     }
 
-    /// Where there is no room, part of it is there.
+    /// Appends half of the bytes if it fails.
     fn append(&self, file: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         let outcome = state.spend_io();
@@ -171,7 +172,7 @@ impl Files for Disk {
         outcome
     }
 
-    fn cut(&self, file: u64, length: u64) -> io::Result<()> {
+    fn truncate(&self, file: u64, length: u64) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         state.spend_io()?;
         let file = state.files.get_mut(&file).unwrap();
@@ -205,14 +206,14 @@ impl Files for Disk {
         Ok(())
     }
 
-    fn synced(&self) -> Option<SyncedMark> {
+    fn read_synced_mark(&self) -> Option<SyncedMark> {
         self.0.lock().unwrap().marks.last().copied()
     }
 
-    fn note_synced(&self, mark: SyncedMark) -> io::Result<()> {
+    fn write_synced_mark(&self, mark: SyncedMark) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         if state.marks.last().is_some_and(|last| last.id != mark.id) {
-            // the first one of a process is synced
+            // the first mark of a process is synced
             state.marks.clear();
         }
         state.marks.push(mark);
@@ -220,7 +221,7 @@ impl Files for Disk {
     }
 }
 
-impl State {
+impl FakeDiskState {
     fn spend_io(&mut self) -> io::Result<()> {
         self.spend().map_err(|_| io::ErrorKind::StorageFull.into())
     }
@@ -241,8 +242,8 @@ impl State {
     }
 }
 
-impl Slots for Disk {
-    fn slots(&self) -> Result<Vec<Slot>, EngineError> {
+impl SlotStorage for FakeDisk {
+    fn list_slots(&self) -> Result<Vec<Slot>, EngineError> {
         let state = self.0.lock().unwrap();
         Ok(state.synced.keys().copied().chain(state.unsynced.iter().map(|(slot, _)| *slot)).collect())
     }

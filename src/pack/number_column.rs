@@ -6,8 +6,8 @@
 //! Bytes: `form (1)`, then for form 0 `least (8) · width (1) · count × width`, and for form 1
 //! `varint distinct · distinct × 8 · width (1) · count × width`.
 
-use super::Malformed;
-use super::bytes::{Reader, all_fixed, fixed_at, put_fixed, put_varint, width_of};
+use super::DecodeError;
+use super::byte_reader::{ByteReader, all_fixed, fixed_at, put_fixed, put_varint, width_of};
 
 /// Maximum number of distinct numbers in a table, so that an index fits in one byte.
 const TABLE_LENGTH_MAX: usize = 256;
@@ -20,7 +20,7 @@ const PLAIN: u8 = 0;
 const TABLE: u8 = 1;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Numbers {
+pub(super) enum NumberColumn {
     Plain { least: u64, start: u32, width: u8 },
     Table { table: u32, length: u32, start: u32, width: u8 },
 }
@@ -77,9 +77,9 @@ fn distinct(values: &[u64]) -> Option<Vec<u64>> {
     Some(table)
 }
 
-impl Numbers {
+impl NumberColumn {
     /// Reads and checks a column of `count` numbers.
-    pub(super) fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, Malformed> {
+    pub(super) fn read(reader: &mut ByteReader<'_>, count: usize) -> Result<Self, DecodeError> {
         match reader.byte()? {
             PLAIN => {
                 let least = reader.fixed()?;
@@ -91,11 +91,11 @@ impl Numbers {
                 let table = reader.numbers(length, 8)?;
                 let width = reader.width()?;
                 let start = reader.numbers(count, width)?;
-                let length = u32::try_from(length).map_err(|_| Malformed::Field("table"))?;
+                let length = u32::try_from(length).map_err(|_| DecodeError::Field("table"))?;
                 let named = |index| fixed_at(reader.all(), start, width, index) < u64::from(length);
-                if (0..count).all(named) { Ok(Self::Table { table, length, start, width }) } else { Err(Malformed::Field("table index")) }
+                if (0..count).all(named) { Ok(Self::Table { table, length, start, width }) } else { Err(DecodeError::Field("table index")) }
             }
-            _ => Err(Malformed::Field("form of a number column")),
+            _ => Err(DecodeError::Field("form of a number column")),
         }
     }
 

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::{Lists, ServiceJson, Spelt, ports_of};
+use super::{AddressPorts, RecentPortLists, ServiceJson, ports_of};
 use crate::wire::address::parse_ip;
 use crate::wire::go_json::{is_name, parse};
 
@@ -20,41 +20,41 @@ const BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
 
 /// Reads a service: its backends, and the other members separately. `None` if the general reader
 /// has to do it.
-pub(super) fn read(value: &[u8]) -> Option<(ServiceJson, Vec<Spelt<'_>>)> {
+pub(super) fn read(value: &[u8]) -> Option<(ServiceJson, Vec<AddressPorts<'_>>)> {
     let text = str::from_utf8(value).ok()?;
     let mut found = None;
-    Walk(text).members(|key, walk| {
+    JsonCursor(text).members(|key, cursor| {
         if !is_name(BACKENDS, key) {
-            return walk.value().map(drop);
+            return cursor.value().map(drop);
         }
         if found.is_some() {
             // the general reader merges two objects, or empties the first at `null`
             return None;
         }
-        let before = &text[..text.len() - walk.0.len()];
-        let backends = backends(walk)?;
-        found = Some((backends, [before, "null", walk.0].concat()));
+        let before = &text[..text.len() - cursor.0.len()];
+        let backends = backends(cursor)?;
+        found = Some((backends, [before, "null", cursor.0].concat()));
         Some(())
     })?;
     let (backends, rest) = found?;
     Some((parse("a service", rest.as_bytes()).ok()?, backends))
 }
 
-fn backends<'a>(walk: &mut Walk<'a>) -> Option<Vec<Spelt<'a>>> {
-    let (mut backends, mut lists) = (Vec::new(), Lists::default());
-    walk.members(|text, walk| {
+fn backends<'a>(cursor: &mut JsonCursor<'a>) -> Option<Vec<AddressPorts<'a>>> {
+    let (mut backends, mut lists) = (Vec::new(), RecentPortLists::default());
+    cursor.members(|text, cursor| {
         let ip = parse_ip(text).ok()?;
-        let ports = match lists.take_known(walk.0) {
+        let ports = match lists.match_known(cursor.0) {
             Some((ports, rest)) => {
-                walk.0 = rest;
+                cursor.0 = rest;
                 ports
             }
             None => {
-                let text = walk.value()?;
+                let text = cursor.value()?;
                 lists.share(text, ports_of(parse("ports", text.as_bytes()).ok()?))
             }
         };
-        backends.push(Spelt { text: Cow::Borrowed(text), ip, ports });
+        backends.push(AddressPorts { text: Cow::Borrowed(text), ip, ports });
         Some(())
     })?;
     backends.sort_by_key(|backend| backend.ip);
@@ -63,11 +63,11 @@ fn backends<'a>(walk: &mut Walk<'a>) -> Option<Vec<Spelt<'a>>> {
 }
 
 /// Rest of a JSON text. A step returns `None` if the text has anything else than expected.
-struct Walk<'a>(&'a str);
+struct JsonCursor<'a>(&'a str);
 
-impl<'a> Walk<'a> {
+impl<'a> JsonCursor<'a> {
     /// Skips a symbol and the blanks before it.
-    fn pass(&mut self, symbol: char) -> Option<()> {
+    fn skip_symbol(&mut self, symbol: char) -> Option<()> {
         let passed = self.0.strip_prefix(symbol).or_else(|| self.0.trim_start_matches(BLANKS).strip_prefix(symbol));
         self.0 = passed?;
         Some(())
@@ -75,10 +75,10 @@ impl<'a> Walk<'a> {
 
     /// Reads a key without escapes.
     fn key(&mut self) -> Option<&'a str> {
-        self.pass('"')?;
+        self.skip_symbol('"')?;
         let (key, rest) = self.0.split_once('"')?;
         self.0 = rest;
-        self.pass(':')?;
+        self.skip_symbol(':')?;
         (!key.contains('\\')).then_some(key)
     }
 
@@ -92,15 +92,15 @@ impl<'a> Walk<'a> {
 
     /// Visits the members of an object. `visit` gets a key and must consume the value.
     fn members(&mut self, mut visit: impl FnMut(&'a str, &mut Self) -> Option<()>) -> Option<()> {
-        self.pass('{')?;
-        if self.pass('}').is_some() {
+        self.skip_symbol('{')?;
+        if self.skip_symbol('}').is_some() {
             return Some(());
         }
         loop {
             let key = self.key()?;
             visit(key, self)?;
-            if self.pass(',').is_none() {
-                return self.pass('}');
+            if self.skip_symbol(',').is_none() {
+                return self.skip_symbol('}');
             }
         }
     }
@@ -115,26 +115,26 @@ mod tests {
     use super::*;
     use crate::model::Service;
 
-    fn by_texts(json: &str) -> Option<Result<Service, String>> {
+    fn read_fast(json: &str) -> Option<Result<Service, String>> {
         let (service, backends) = read(json.as_bytes())?;
         Some(service.into_service(Some(backends)))
     }
 
-    fn in_full(json: &str) -> Result<Service, String> {
+    fn read_general(json: &str) -> Result<Service, String> {
         parse("a service", json.as_bytes()).and_then(|service: ServiceJson| service.into_service(None))
     }
 
     #[test]
     fn equal_ports_are_kept_once() {
         let json = r#"{"backends":{"10.0.0.1":{"a":{"Port":1}},"10.0.0.2":{"b":{"Port":1}},"10.0.0.3":{"a":{"Port":1}}}}"#;
-        for service in [by_texts(json).unwrap().unwrap(), in_full(json).unwrap()] {
+        for service in [read_fast(json).unwrap().unwrap(), read_general(json).unwrap()] {
             let [one, two, three] = service.backends.as_slice() else { panic!("{service:?}") };
             assert!(std::ptr::eq(&*one.ports, &*three.ports) && one.ports != two.ports, "{service:?}");
         }
     }
 
     #[test]
-    fn what_is_unusual_is_left_to_the_other_reader() {
+    fn unusual_json_is_left_to_the_general_reader() {
         for json in [
             "",
             "{}",
@@ -158,7 +158,7 @@ mod tests {
             r#"{"backends":{"10.0.0.1":nul}}"#,
             r#"{"backends":{"10.0.0.1":null,"10.0.0.2":nulll}}"#,
         ] {
-            assert!(by_texts(json).is_none(), "{json}");
+            assert!(read_fast(json).is_none(), "{json}");
         }
         for json in [
             r#"{"backends":{"10.0.0.2":{"a":{"Port":1}},"10.0.0.1":{}}}"#,
@@ -166,8 +166,8 @@ mod tests {
             " {\n\"backends\" :\t{ } }\r",
             r#"{"backends":{"10.0.0.1":null,"10.0.0.2":null}}"#,
         ] {
-            assert_eq!(by_texts(json), Some(in_full(json)), "{json}");
-            assert!(in_full(json).is_ok(), "{json}");
+            assert_eq!(read_fast(json), Some(read_general(json)), "{json}");
+            assert!(read_general(json).is_ok(), "{json}");
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
     ];
 
     #[test]
-    fn both_readers_agree_on_whatever_comes() {
+    fn both_readers_agree_on_any_json() {
         let mut random = StdRng::seed_from_u64(5);
         let whole = [
             "{", PIECES[20], PIECES[0], ":", PIECES[14], ",", PIECES[1], ":", PIECES[14], ",", PIECES[2], ":", PIECES[15], PIECES[24],
@@ -225,9 +225,9 @@ mod tests {
                 }
             }
             let json = pieces.concat();
-            let full = in_full(&json);
+            let full = read_general(&json);
             usable += usize::from(full.is_ok());
-            if let Some(service) = by_texts(&json) {
+            if let Some(service) = read_fast(&json) {
                 read_here += 1;
                 assert_eq!(service, full, "{json}");
             }

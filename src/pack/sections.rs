@@ -3,30 +3,30 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::bytes::{Reader, Span};
-use super::column::{Column, Form, Row};
-use super::meaning::kind_number;
-use super::number::Numbers;
+use super::byte_reader::{ByteReader, ByteSpan};
+use super::column::{Column, ColumnForm, RowInput};
+use super::indexed_fields::kind_number;
+use super::number_column::NumberColumn;
 use super::template::HOLES_MAX;
-use super::{Malformed, TEMPLATES_MAX, flag};
+use super::{DecodeError, TEMPLATES_MAX, flag};
 use crate::model::{ClusterName, Kind, Rejection};
 
 /// Columns of numbers, with one row per record.
 pub(super) struct NumberColumns {
-    pub(super) last_sequence: Numbers,
+    pub(super) last_sequence: NumberColumn,
     /// Last sequence minus sequence of creation.
-    pub(super) lifetime: Numbers,
-    pub(super) version: Numbers,
-    pub(super) revision: Numbers,
-    pub(super) lease: Numbers,
-    pub(super) digest: Numbers,
-    pub(super) flags: Numbers,
-    pub(super) identity: Numbers,
-    pub(super) template: Numbers,
+    pub(super) lifetime: NumberColumn,
+    pub(super) version: NumberColumn,
+    pub(super) revision: NumberColumn,
+    pub(super) lease: NumberColumn,
+    pub(super) digest: NumberColumn,
+    pub(super) flags: NumberColumn,
+    pub(super) identity: NumberColumn,
+    pub(super) template: NumberColumn,
 }
 
 /// Rows of one scope.
-pub(super) struct Group {
+pub(super) struct ScopeGroup {
     pub(super) kind: Kind,
     pub(super) cluster: ClusterName,
     pub(super) start: usize,
@@ -35,14 +35,14 @@ pub(super) struct Group {
 
 /// A template: the literals around the holes, and a column for each hole.
 pub(super) struct Template {
-    pub(super) literals: Box<[Span]>,
+    pub(super) literals: Box<[ByteSpan]>,
     pub(super) columns: Box<[Column]>,
 }
 
 /// Last good value and rejection of a record that has either.
-pub(super) struct Extra {
+pub(super) struct RecordExtra {
     pub(super) row: usize,
-    pub(super) good_value: Option<Span>,
+    pub(super) good_value: Option<ByteSpan>,
     pub(super) rejection: Option<Rejection>,
 }
 
@@ -51,14 +51,14 @@ impl Template {
     pub(super) fn longest(&self, name: usize) -> usize {
         let mut columns: Vec<usize> = Vec::with_capacity(self.columns.len());
         for column in &self.columns {
-            let earlier = if let Form::Same(earlier) = column.form { columns.get(earlier as usize).copied() } else { None };
+            let earlier = if let ColumnForm::Same(earlier) = column.form { columns.get(earlier as usize).copied() } else { None };
             columns.push(column.longest(name).max(earlier.unwrap_or(0)));
         }
         self.literals.iter().map(|literal| literal.length()).sum::<usize>() + columns.iter().sum::<usize>()
     }
 
     /// Appends the text in a hole.
-    pub(super) fn append(&self, mut column: usize, row: Row<'_>, out: &mut Vec<u8>) {
+    pub(super) fn append(&self, mut column: usize, row: RowInput<'_>, out: &mut Vec<u8>) {
         // each step leads to an earlier column, so the loop ends
         while let Some(earlier) = self.columns[column].same_as(row.index) {
             column = earlier;
@@ -68,42 +68,42 @@ impl Template {
 }
 
 impl NumberColumns {
-    pub(super) fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, Malformed> {
+    pub(super) fn read(reader: &mut ByteReader<'_>, count: usize) -> Result<Self, DecodeError> {
         Ok(Self {
-            last_sequence: Numbers::read(reader, count)?,
-            lifetime: Numbers::read(reader, count)?,
-            version: Numbers::read(reader, count)?,
-            revision: Numbers::read(reader, count)?,
-            lease: Numbers::read(reader, count)?,
-            digest: Numbers::read(reader, count)?,
-            flags: Numbers::read(reader, count)?,
-            identity: Numbers::read(reader, count)?,
-            template: Numbers::read(reader, count)?,
+            last_sequence: NumberColumn::read(reader, count)?,
+            lifetime: NumberColumn::read(reader, count)?,
+            version: NumberColumn::read(reader, count)?,
+            revision: NumberColumn::read(reader, count)?,
+            lease: NumberColumn::read(reader, count)?,
+            digest: NumberColumn::read(reader, count)?,
+            flags: NumberColumn::read(reader, count)?,
+            identity: NumberColumn::read(reader, count)?,
+            template: NumberColumn::read(reader, count)?,
         })
     }
 }
 
-pub(super) fn read_groups(reader: &mut Reader<'_>, count: usize) -> Result<Box<[Group]>, Malformed> {
-    let mut groups: Vec<Group> = Vec::new();
+pub(super) fn read_groups(reader: &mut ByteReader<'_>, count: usize) -> Result<Box<[ScopeGroup]>, DecodeError> {
+    let mut groups: Vec<ScopeGroup> = Vec::new();
     let mut start = 0;
     for _ in 0..reader.count(count)? {
         let number = reader.byte()?;
-        let kind = Kind::STORED.into_iter().find(|kind| kind_number(*kind) == number).ok_or(Malformed::Field("kind"))?;
-        let cluster = reader.span()?.of(reader.all());
+        let kind = Kind::STORED.into_iter().find(|kind| kind_number(*kind) == number).ok_or(DecodeError::Field("kind"))?;
+        let cluster = reader.span()?.slice(reader.all());
         let cluster = std::str::from_utf8(cluster).ok().and_then(|text| ClusterName::parse(text).ok());
         let end = start + reader.count(count - start)?;
-        groups.push(Group { kind, cluster: cluster.ok_or(Malformed::Field("cluster"))?, start, end });
+        groups.push(ScopeGroup { kind, cluster: cluster.ok_or(DecodeError::Field("cluster"))?, start, end });
         start = end;
     }
-    if start == count { Ok(groups.into()) } else { Err(Malformed::Field("rows of a group")) }
+    if start == count { Ok(groups.into()) } else { Err(DecodeError::Field("rows of a group")) }
 }
 
-pub(super) fn read_templates(reader: &mut Reader<'_>, count: usize, template: Numbers) -> Result<Box<[Template]>, Malformed> {
+pub(super) fn read_templates(reader: &mut ByteReader<'_>, count: usize, template: NumberColumn) -> Result<Box<[Template]>, DecodeError> {
     let length = reader.count(TEMPLATES_MAX)?;
     let mut rows = vec![0; length + 1];
     for row in 0..count {
         let at = usize::try_from(template.at(reader.all(), row)).unwrap_or(usize::MAX);
-        *rows.get_mut(at).ok_or(Malformed::Field("template"))? += 1;
+        *rows.get_mut(at).ok_or(DecodeError::Field("template"))? += 1;
     }
     let mut templates = Vec::new();
     for count in rows.into_iter().skip(1) {
@@ -115,24 +115,28 @@ pub(super) fn read_templates(reader: &mut Reader<'_>, count: usize, template: Nu
     Ok(templates.into())
 }
 
-pub(super) fn read_extras(reader: &mut Reader<'_>, count: usize, flags: impl Fn(usize) -> u64) -> Result<Box<[Extra]>, Malformed> {
+pub(super) fn read_extras(
+    reader: &mut ByteReader<'_>,
+    count: usize,
+    flags: impl Fn(usize) -> u64,
+) -> Result<Box<[RecordExtra]>, DecodeError> {
     let mut extras = Vec::new();
     for row in (0..count).filter(|row| flags(*row) & (flag::GOOD_VALUE | flag::REJECTION) != 0) {
         let good_value = if flags(row) & flag::GOOD_VALUE != 0 { Some(reader.span()?) } else { None };
         let rejection = if flags(row) & flag::REJECTION != 0 { Some(read_rejection(reader)?) } else { None };
-        extras.push(Extra { row, good_value, rejection });
+        extras.push(RecordExtra { row, good_value, rejection });
     }
     Ok(extras.into())
 }
 
-fn read_rejection(reader: &mut Reader<'_>) -> Result<Rejection, Malformed> {
-    let reason = std::str::from_utf8(reader.span()?.of(reader.all())).map_err(|_| Malformed::Field("reason"))?;
+fn read_rejection(reader: &mut ByteReader<'_>) -> Result<Rejection, DecodeError> {
+    let reason = std::str::from_utf8(reader.span()?.slice(reader.all())).map_err(|_| DecodeError::Field("reason"))?;
     let reason = Arc::from(reason);
     Ok(Rejection { reason, first_seen: read_time(reader)?, last_seen: read_time(reader)? })
 }
 
-fn read_time(reader: &mut Reader<'_>) -> Result<SystemTime, Malformed> {
-    let wrong = Malformed::Field("time");
+fn read_time(reader: &mut ByteReader<'_>) -> Result<SystemTime, DecodeError> {
+    let wrong = DecodeError::Field("time");
     let earlier = reader.byte()? != 0;
     let seconds = reader.varint()?;
     let nanoseconds = u32::try_from(reader.varint()?).ok().filter(|nanoseconds| *nanoseconds < 1_000_000_000).ok_or(wrong)?;

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::bytes::{common_length, put_fixed, put_text, put_varint, width_of};
+use super::byte_reader::{common_length, put_fixed, put_text, put_varint, width_of};
 use super::column::{
     CONSTANT, DECIMAL, IPV4, NAME, NAME_HEAD, NAME_TAIL, SAME, SPLIT, TABLE, TEXTS, UUID, UUID_TEXT_LENGTH, name_head, name_tail,
     parse_decimal, parse_ipv4, parse_uuid,
 };
-use super::number::put_numbers;
+use super::number_column::put_numbers;
 
 /// Minimum number of rows per exception. With more exceptions another form is shorter, or the
 /// column is a mixture.
@@ -19,7 +19,7 @@ const PROBED_ROWS: usize = 8;
 /// Bytes of an exception besides its value: row and length.
 const EXCEPTION_COST: usize = 4;
 
-pub(super) struct Rows<'a> {
+pub(super) struct ColumnValues<'a> {
     pub(super) values: &'a [&'a [u8]],
     /// Name in each row's key. Empty for the column of names itself.
     pub(super) names: &'a [&'a [u8]],
@@ -27,26 +27,26 @@ pub(super) struct Rows<'a> {
 
 /// A form that fits, with the rows' values parsed for it and its length in bytes.
 struct Candidate<'a> {
-    body: Body<'a>,
+    body: ColumnBody<'a>,
     exceptions: Vec<usize>,
     cost: usize,
 }
 
-enum Body<'a> {
+enum ColumnBody<'a> {
     Constant(&'a [u8]),
     Bare(u8),
     Same(usize),
-    Table(Distinct<'a>),
+    Table(Dictionary<'a>),
     Decimal(Vec<u64>),
     Ipv4(Vec<u64>),
     Uuid(Vec<[u8; 16]>),
-    Split(Distinct<'a>, Vec<&'a [u8]>),
+    Split(Dictionary<'a>, Vec<&'a [u8]>),
     Texts,
 }
 
 /// A dictionary: the distinct texts of a column in order of their first row, and the index of each
 /// row's text.
-struct Distinct<'a> {
+struct Dictionary<'a> {
     texts: Vec<&'a [u8]>,
     rows: Vec<usize>,
 }
@@ -55,8 +55,8 @@ struct Distinct<'a> {
 pub(super) type TextMap<'a, V> = HashMap<&'a [u8], V>;
 
 /// Appends a column in its shortest form. `earlier` are the previous columns of the same template.
-pub(super) fn put_column(out: &mut Vec<u8>, rows: &Rows<'_>, earlier: &[Vec<&[u8]>]) {
-    let chosen = choose(rows, earlier);
+pub(super) fn put_column(out: &mut Vec<u8>, rows: &ColumnValues<'_>, earlier: &[Vec<&[u8]>]) {
+    let chosen = choose_form(rows, earlier);
     put_body(out, rows, &chosen);
     put_varint(out, chosen.exceptions.len() as u64);
     for row in &chosen.exceptions {
@@ -65,21 +65,21 @@ pub(super) fn put_column(out: &mut Vec<u8>, rows: &Rows<'_>, earlier: &[Vec<&[u8
     }
 }
 
-fn choose<'a>(rows: &Rows<'a>, earlier: &[Vec<&[u8]>]) -> Candidate<'a> {
+fn choose_form<'a>(rows: &ColumnValues<'a>, earlier: &[Vec<&[u8]>]) -> Candidate<'a> {
     let values = rows.values;
     let first = values.first().copied().unwrap_or_default();
-    if let Some(exceptions) = fitting(values.len(), |row| values[row] == first) {
-        return candidate(rows, Body::Constant(first), exceptions, first.len());
+    if let Some(exceptions) = find_exceptions(values.len(), |row| values[row] == first) {
+        return candidate(rows, ColumnBody::Constant(first), exceptions, first.len());
     }
-    if let Some(named) = named(rows) {
+    if let Some(named) = try_name(rows) {
         return named;
     }
-    if let Some(same) = same(rows, earlier) {
+    if let Some(same) = try_same(rows, earlier) {
         return same;
     }
-    let typed = [decimal(rows), ipv4(rows), uuid(rows)];
-    let texts = [table(rows), split(rows)];
-    let mut best = candidate(rows, Body::Texts, Vec::new(), texts_cost(values));
+    let typed = [try_decimal(rows), try_ipv4(rows), try_uuid(rows)];
+    let texts = [try_table(rows), try_split(rows)];
+    let mut best = candidate(rows, ColumnBody::Texts, Vec::new(), texts_cost(values));
     for other in typed.into_iter().chain(texts).flatten() {
         if other.cost < best.cost {
             best = other;
@@ -89,7 +89,7 @@ fn choose<'a>(rows: &Rows<'a>, earlier: &[Vec<&[u8]>]) -> Candidate<'a> {
 }
 
 /// Returns the rows that do not fit, or `None` if there are too many.
-fn fitting(count: usize, fits: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
+fn find_exceptions(count: usize, fits: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
     let misfits = (0..count.min(PROBED_ROWS)).filter(|row| !fits(*row)).count();
     if misfits > PROBED_ROWS / 2 {
         return None;
@@ -106,35 +106,39 @@ fn fitting(count: usize, fits: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
     Some(exceptions)
 }
 
-fn candidate<'a>(rows: &Rows<'_>, body: Body<'a>, exceptions: Vec<usize>, cost: usize) -> Candidate<'a> {
+fn candidate<'a>(rows: &ColumnValues<'_>, body: ColumnBody<'a>, exceptions: Vec<usize>, cost: usize) -> Candidate<'a> {
     let cost = cost + exceptions.iter().map(|row| rows.values[*row].len() + EXCEPTION_COST).sum::<usize>();
     Candidate { body, exceptions, cost }
 }
 
 /// Tries the forms that copy the name in the key, or its part before or after `/`. They need no
 /// bytes.
-fn named<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
+fn try_name<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
     let name = |row: usize| rows.names.get(row).copied();
     if rows.names.is_empty() {
         return None;
     }
     let values = rows.values;
-    let whole = || fitting(values.len(), |row| name(row) == Some(values[row])).map(|exceptions| (NAME, exceptions));
-    let head = || fitting(values.len(), |row| name(row).and_then(name_head) == Some(values[row])).map(|exceptions| (NAME_HEAD, exceptions));
-    let tail = || fitting(values.len(), |row| name(row).and_then(name_tail) == Some(values[row])).map(|exceptions| (NAME_TAIL, exceptions));
+    let whole = || find_exceptions(values.len(), |row| name(row) == Some(values[row])).map(|exceptions| (NAME, exceptions));
+    let head = || {
+        find_exceptions(values.len(), |row| name(row).and_then(name_head) == Some(values[row])).map(|exceptions| (NAME_HEAD, exceptions))
+    };
+    let tail = || {
+        find_exceptions(values.len(), |row| name(row).and_then(name_tail) == Some(values[row])).map(|exceptions| (NAME_TAIL, exceptions))
+    };
     let (form, exceptions) = whole().or_else(head).or_else(tail)?;
-    Some(candidate(rows, Body::Bare(form), exceptions, 0))
+    Some(candidate(rows, ColumnBody::Bare(form), exceptions, 0))
 }
 
-fn same<'a>(rows: &Rows<'a>, earlier: &[Vec<&[u8]>]) -> Option<Candidate<'a>> {
-    let equal = |column: &Vec<&[u8]>| fitting(rows.values.len(), |row| column.get(row) == Some(&rows.values[row]));
+fn try_same<'a>(rows: &ColumnValues<'a>, earlier: &[Vec<&[u8]>]) -> Option<Candidate<'a>> {
+    let equal = |column: &Vec<&[u8]>| find_exceptions(rows.values.len(), |row| column.get(row) == Some(&rows.values[row]));
     let (column, exceptions) = earlier.iter().enumerate().find_map(|(at, column)| Some((at, equal(column)?)))?;
-    Some(candidate(rows, Body::Same(column), exceptions, 1))
+    Some(candidate(rows, ColumnBody::Same(column), exceptions, 1))
 }
 
 /// Parses the value of each row. A row that does not parse gets a filler and is returned as an
 /// exception. `None` if there are too many exceptions.
-fn parsed<T: Clone>(rows: &Rows<'_>, parse: impl Fn(&[u8]) -> Option<T>) -> Option<(Vec<T>, Vec<usize>)> {
+fn parse_rows<T: Clone>(rows: &ColumnValues<'_>, parse: impl Fn(&[u8]) -> Option<T>) -> Option<(Vec<T>, Vec<usize>)> {
     let values = rows.values;
     if values.iter().take(PROBED_ROWS).filter(|value| parse(value).is_none()).count() > PROBED_ROWS / 2 {
         return None;
@@ -155,46 +159,46 @@ fn parsed<T: Clone>(rows: &Rows<'_>, parse: impl Fn(&[u8]) -> Option<T>) -> Opti
     Some((found, exceptions))
 }
 
-fn decimal<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
-    let (numbers, exceptions) = parsed(rows, parse_decimal)?;
+fn try_decimal<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
+    let (numbers, exceptions) = parse_rows(rows, parse_decimal)?;
     let range = numbers.iter().max()? - numbers.iter().min()?;
     let cost = numbers.len() * width_of(range);
-    Some(candidate(rows, Body::Decimal(numbers), exceptions, cost))
+    Some(candidate(rows, ColumnBody::Decimal(numbers), exceptions, cost))
 }
 
-fn ipv4<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
-    let (addresses, exceptions) = parsed(rows, |text| parse_ipv4(text).map(|ip| u64::from(ip.to_bits())))?;
+fn try_ipv4<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
+    let (addresses, exceptions) = parse_rows(rows, |text| parse_ipv4(text).map(|ip| u64::from(ip.to_bits())))?;
     let cost = addresses.len() * 4;
-    Some(candidate(rows, Body::Ipv4(addresses), exceptions, cost))
+    Some(candidate(rows, ColumnBody::Ipv4(addresses), exceptions, cost))
 }
 
-fn uuid<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
+fn try_uuid<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
     if rows.values.first().is_none_or(|first| first.len() != UUID_TEXT_LENGTH) {
         return None;
     }
-    let (uuids, exceptions) = parsed(rows, parse_uuid)?;
+    let (uuids, exceptions) = parse_rows(rows, parse_uuid)?;
     let cost = uuids.len() * 16;
-    Some(candidate(rows, Body::Uuid(uuids), exceptions, cost))
+    Some(candidate(rows, ColumnBody::Uuid(uuids), exceptions, cost))
 }
 
-fn table<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
-    let distinct = Distinct::of(rows.values.iter().copied());
+fn try_table<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
+    let distinct = Dictionary::new(rows.values.iter().copied());
     if distinct.texts.len() * 2 > rows.values.len() {
         return None;
     }
     let cost = distinct.cost();
-    Some(candidate(rows, Body::Table(distinct), Vec::new(), cost))
+    Some(candidate(rows, ColumnBody::Table(distinct), Vec::new(), cost))
 }
 
 /// Tries to split at the last dash. A pod's name is that of its set, a dash and a few random
 /// letters, so the first part repeats.
-fn split<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
-    let exceptions = fitting(rows.values.len(), |row| split_parts(rows.values[row]).is_some())?;
+fn try_split<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
+    let exceptions = find_exceptions(rows.values.len(), |row| split_parts(rows.values[row]).is_some())?;
     let parts: Vec<(&[u8], &[u8])> = rows.values.iter().map(|value| split_parts(value).unwrap_or_default()).collect();
-    let heads = Distinct::of(parts.iter().map(|(head, _)| *head));
+    let heads = Dictionary::new(parts.iter().map(|(head, _)| *head));
     let tails: Vec<&[u8]> = parts.iter().map(|(_, tail)| *tail).collect();
     let cost = heads.cost() + texts_cost(&tails);
-    Some(candidate(rows, Body::Split(heads, tails), exceptions, cost))
+    Some(candidate(rows, ColumnBody::Split(heads, tails), exceptions, cost))
 }
 
 /// Splits a value at its last dash.
@@ -202,19 +206,19 @@ pub(super) fn split_parts(value: &[u8]) -> Option<(&[u8], &[u8])> {
     value.iter().rposition(|byte| *byte == b'-').map(|at| (&value[..at], &value[at + 1..]))
 }
 
-impl<'a> Distinct<'a> {
-    fn of(values: impl Iterator<Item = &'a [u8]>) -> Self {
-        let (mut places, mut texts) = (TextMap::<usize>::default(), Vec::new());
+impl<'a> Dictionary<'a> {
+    fn new(values: impl Iterator<Item = &'a [u8]>) -> Self {
+        let (mut indices, mut texts) = (TextMap::<usize>::default(), Vec::new());
         let mut rows = Vec::new();
         for value in values {
             let last = rows.last().filter(|last: &&usize| texts.get(**last).is_some_and(|text| *text == value)).copied();
-            let place = last.unwrap_or_else(|| {
-                *places.entry(value).or_insert_with(|| {
+            let index = last.unwrap_or_else(|| {
+                *indices.entry(value).or_insert_with(|| {
                     texts.push(value);
                     texts.len() - 1
                 })
             });
-            rows.push(place);
+            rows.push(index);
         }
         Self { texts, rows }
     }
@@ -261,46 +265,46 @@ pub(super) fn put_texts(out: &mut Vec<u8>, texts: &[&[u8]]) {
     texts.iter().for_each(|text| out.extend_from_slice(&text[prefix.len()..]));
 }
 
-fn put_table(out: &mut Vec<u8>, distinct: &Distinct<'_>) {
+fn put_table(out: &mut Vec<u8>, distinct: &Dictionary<'_>) {
     put_texts(out, &distinct.texts);
     let width = distinct.width();
     put_fixed(out, width as u64, 1);
     distinct.rows.iter().for_each(|row| put_fixed(out, *row as u64, width));
 }
 
-fn put_body(out: &mut Vec<u8>, rows: &Rows<'_>, chosen: &Candidate<'_>) {
+fn put_body(out: &mut Vec<u8>, rows: &ColumnValues<'_>, chosen: &Candidate<'_>) {
     match &chosen.body {
-        Body::Constant(text) => {
+        ColumnBody::Constant(text) => {
             out.push(CONSTANT);
             put_text(out, text);
         }
-        Body::Bare(form) => out.push(*form),
-        Body::Same(column) => {
+        ColumnBody::Bare(form) => out.push(*form),
+        ColumnBody::Same(column) => {
             out.push(SAME);
             put_varint(out, *column as u64);
         }
-        Body::Table(distinct) => {
+        ColumnBody::Table(distinct) => {
             out.push(TABLE);
             put_table(out, distinct);
         }
-        Body::Decimal(numbers) => {
+        ColumnBody::Decimal(numbers) => {
             out.push(DECIMAL);
             put_numbers(out, numbers);
         }
-        Body::Ipv4(addresses) => {
+        ColumnBody::Ipv4(addresses) => {
             out.push(IPV4);
             addresses.iter().for_each(|address| put_fixed(out, *address, 4));
         }
-        Body::Uuid(uuids) => {
+        ColumnBody::Uuid(uuids) => {
             out.push(UUID);
             uuids.iter().for_each(|uuid| out.extend_from_slice(uuid));
         }
-        Body::Split(heads, tails) => {
+        ColumnBody::Split(heads, tails) => {
             out.push(SPLIT);
             put_table(out, heads);
             put_texts(out, tails);
         }
-        Body::Texts => {
+        ColumnBody::Texts => {
             out.push(TEXTS);
             put_texts(out, rows.values);
         }

@@ -9,7 +9,7 @@ use crate::model::{EntryKey, Kind, Object, ObjectPrefix, Record};
 
 /// Indexed fields of a record's last usable value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Meaning {
+pub enum IndexedFields {
     /// Not stored when the chunk was built: decode the record.
     Unknown,
     /// The record never had a usable value.
@@ -33,11 +33,11 @@ pub enum Meaning {
     Service(Option<SmolStr>),
 }
 
-impl Meaning {
+impl IndexedFields {
     /// Returns the indexed fields of a record that has its object or never had a usable value. Any
     /// other record is unknown.
     #[must_use]
-    pub fn of(record: &Record) -> Self {
+    pub fn from_record(record: &Record) -> Self {
         match record.object.as_deref() {
             None if record.rejection.is_some() && record.good_value.is_none() => Self::Nothing,
             None => Self::Unknown,
@@ -54,7 +54,7 @@ impl Meaning {
 
     /// Returns `true` if a chunk restores the value unchanged: it takes the prefix or number from
     /// the key.
-    pub(super) fn reads_back(&self, key: &EntryKey) -> bool {
+    pub(super) fn is_restorable(&self, key: &EntryKey) -> bool {
         match (key.kind, self) {
             (kind @ (Kind::Ip | Kind::NodeIp), Self::Ip { prefix, .. }) => prefix_of_name(kind, &key.name) == Some(*prefix),
             (Kind::Identity, Self::Identity(id)) => key.name.parse() == Ok(*id),

@@ -11,16 +11,16 @@ const VARINT_LENGTH_MAX: u32 = 10;
 
 /// Error for bytes that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Malformed {
+pub enum DecodeError {
     /// The bytes end inside a field.
     #[error("the value ends too early")]
     Truncated,
     /// The checksum does not match the bytes.
     #[error("the checksum does not match")]
     Checksum,
-    /// This version does not know the value's form.
-    #[error("the value has form {0}, which this version does not support")]
-    UnknownForm(u8),
+    /// This version does not know the format version of the value.
+    #[error("the value has format version {0}, which this version of meshkeep does not support")]
+    UnknownVersion(u8),
     /// A field has an invalid value.
     #[error("the field {0} has an invalid value")]
     Field(&'static str),
@@ -28,18 +28,18 @@ pub enum Malformed {
 
 /// Position of bytes within a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Span {
+pub(super) struct ByteSpan {
     pub(super) start: u32,
     pub(super) end: u32,
 }
 
-impl Span {
+impl ByteSpan {
     pub(super) const fn length(self) -> usize {
         (self.end - self.start) as usize
     }
 
     /// Returns the bytes, or none if they are out of range, which cannot happen in a checked chunk.
-    pub(super) fn of(self, bytes: &[u8]) -> &[u8] {
+    pub(super) fn slice(self, bytes: &[u8]) -> &[u8] {
         bytes.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
 }
@@ -111,21 +111,21 @@ pub(super) fn all_fixed(bytes: &[u8], start: u32, width: u8, count: usize) -> im
 
 /// A reader of consecutive fields.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct ByteReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) const fn over(bytes: &'a [u8]) -> Self {
+impl<'a> ByteReader<'a> {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// Opens a reader after the first byte, which must be `form`.
-    pub(crate) fn body(bytes: &'a [u8], form: u8) -> Result<Self, Malformed> {
-        let mut reader = Self::over(bytes);
+    /// Opens a reader after the first byte, which must be the format version `version`.
+    pub(crate) fn with_version(bytes: &'a [u8], version: u8) -> Result<Self, DecodeError> {
+        let mut reader = Self::new(bytes);
         let found = reader.byte()?;
-        if found == form { Ok(reader) } else { Err(Malformed::UnknownForm(found)) }
+        if found == version { Ok(reader) } else { Err(DecodeError::UnknownVersion(found)) }
     }
 
     /// Returns all bytes, including those already read.
@@ -147,101 +147,101 @@ impl<'a> Reader<'a> {
     }
 
     /// Checks that no bytes remain.
-    pub(crate) fn finish(self) -> Result<(), Malformed> {
-        if self.is_empty() { Ok(()) } else { Err(Malformed::Field("end")) }
+    pub(crate) fn finish(self) -> Result<(), DecodeError> {
+        if self.is_empty() { Ok(()) } else { Err(DecodeError::Field("end")) }
     }
 
     /// Skips `length` bytes and returns their position.
-    pub(super) fn take(&mut self, length: usize) -> Result<Span, Malformed> {
-        let start = narrow(self.at)?;
-        self.slice(length)?;
-        Ok(Span { start, end: narrow(self.at)? })
+    pub(super) fn skip(&mut self, length: usize) -> Result<ByteSpan, DecodeError> {
+        let start = to_u32(self.at)?;
+        self.next_bytes(length)?;
+        Ok(ByteSpan { start, end: to_u32(self.at)? })
     }
 
-    fn slice(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
-        let end = self.at.checked_add(length).ok_or(Malformed::Truncated)?;
-        let slice = self.bytes.get(self.at..end).ok_or(Malformed::Truncated)?;
+    fn next_bytes(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
+        let end = self.at.checked_add(length).ok_or(DecodeError::Truncated)?;
+        let slice = self.bytes.get(self.at..end).ok_or(DecodeError::Truncated)?;
         self.at = end;
         Ok(slice)
     }
 
-    pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
-        let byte = self.bytes.get(self.at).copied().ok_or(Malformed::Truncated)?;
+    pub(crate) fn byte(&mut self) -> Result<u8, DecodeError> {
+        let byte = self.bytes.get(self.at).copied().ok_or(DecodeError::Truncated)?;
         self.at += 1;
         Ok(byte)
     }
 
     /// Reads a byte whose bits outside `known` must be 0.
-    pub(crate) fn flags(&mut self, known: u8) -> Result<u8, Malformed> {
-        Some(self.byte()?).filter(|flags| flags & !known == 0).ok_or(Malformed::Field("flags"))
+    pub(crate) fn flags(&mut self, known: u8) -> Result<u8, DecodeError> {
+        Some(self.byte()?).filter(|flags| flags & !known == 0).ok_or(DecodeError::Field("flags"))
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        self.slice(N)?.try_into().map_err(|_| Malformed::Truncated)
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        self.next_bytes(N)?.try_into().map_err(|_| DecodeError::Truncated)
     }
 
     /// Reads eight bytes, little-endian.
-    pub(crate) fn fixed(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn fixed(&mut self) -> Result<u64, DecodeError> {
         self.array().map(u64::from_le_bytes)
     }
 
     /// Reads eight bytes as a signed number, little-endian.
-    pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
+    pub(crate) fn signed(&mut self) -> Result<i64, DecodeError> {
         self.array().map(i64::from_le_bytes)
     }
 
     /// Reads a LEB128 number.
-    pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
         let mut number = 0_u64;
         for group in 0..VARINT_LENGTH_MAX {
             let byte = self.byte()?;
             let low = u64::from(byte & 0x7f);
             let shifted = low << (7 * group);
             if shifted >> (7 * group) != low {
-                return Err(Malformed::Field("varint"));
+                return Err(DecodeError::Field("varint"));
             }
             number |= shifted;
             if byte & 0x80 == 0 {
                 return Ok(number);
             }
         }
-        Err(Malformed::Field("varint"))
+        Err(DecodeError::Field("varint"))
     }
 
     /// Reads a varint that must not exceed `most`.
-    pub(super) fn count(&mut self, most: usize) -> Result<usize, Malformed> {
-        usize::try_from(self.varint()?).ok().filter(|count| *count <= most).ok_or(Malformed::Field("count"))
+    pub(super) fn count(&mut self, most: usize) -> Result<usize, DecodeError> {
+        usize::try_from(self.varint()?).ok().filter(|count| *count <= most).ok_or(DecodeError::Field("count"))
     }
 
     /// Reads a length and that many bytes.
-    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
-        let length = usize::try_from(self.varint()?).map_err(|_| Malformed::Truncated)?;
-        self.slice(length)
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
+        let length = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;
+        self.next_bytes(length)
     }
 
     /// Reads a length and that many bytes of UTF-8.
-    pub(crate) fn text(&mut self, field: &'static str) -> Result<&'a str, Malformed> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::Field(field))
+    pub(crate) fn text(&mut self, field: &'static str) -> Result<&'a str, DecodeError> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError::Field(field))
     }
 
     /// Skips a length and that many bytes, and returns the position of the latter.
-    pub(super) fn span(&mut self) -> Result<Span, Malformed> {
+    pub(super) fn span(&mut self) -> Result<ByteSpan, DecodeError> {
         let length = self.count(self.bytes.len())?;
-        self.take(length)
+        self.skip(length)
     }
 
     /// Reads the width of fixed numbers: 0 to 8 bytes.
-    pub(super) fn width(&mut self) -> Result<u8, Malformed> {
-        Some(self.byte()?).filter(|width| *width <= 8).ok_or(Malformed::Field("width"))
+    pub(super) fn width(&mut self) -> Result<u8, DecodeError> {
+        Some(self.byte()?).filter(|width| *width <= 8).ok_or(DecodeError::Field("width"))
     }
 
     /// Skips an array of `count` numbers and returns its start.
-    pub(super) fn numbers(&mut self, count: usize, width: u8) -> Result<u32, Malformed> {
-        let length = count.checked_mul(usize::from(width)).ok_or(Malformed::Truncated)?;
-        Ok(self.take(length)?.start)
+    pub(super) fn numbers(&mut self, count: usize, width: u8) -> Result<u32, DecodeError> {
+        let length = count.checked_mul(usize::from(width)).ok_or(DecodeError::Truncated)?;
+        Ok(self.skip(length)?.start)
     }
 }
 
-fn narrow(position: usize) -> Result<u32, Malformed> {
-    u32::try_from(position).map_err(|_| Malformed::Field("length"))
+fn to_u32(position: usize) -> Result<u32, DecodeError> {
+    u32::try_from(position).map_err(|_| DecodeError::Field("length"))
 }

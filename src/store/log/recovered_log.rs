@@ -1,0 +1,255 @@
+//! The recovered log: the frames that a start can use, and the groups that are missing between
+//! them.
+//!
+//! A file continues where the previous ones end. Its frames override those of earlier files with
+//! the same groups, because it was begun after an error, and the end of the earlier file is then
+//! undefined.
+//!
+//! A log that ends early is not damaged: a kill tears the last frame, and a power cut loses the
+//! unsynced end. Groups that were synced, or that have readable frames after them in the same file,
+//! did exist, so their absence is damage. The frames after them are still used.
+
+use std::io;
+use std::sync::Arc;
+
+use super::files::{self, LogFileInfo, LogFiles};
+use super::frames::{FileHead, LogContents, LogFileContents, LogFrame};
+use crate::model::Epoch;
+use crate::store::encoding::block::{KeyValueBlock, decode_block};
+use crate::store::encoding::checksum::DecodeError;
+use crate::store::error::EngineError;
+use crate::store::threads::map_in_threads;
+
+/// Minimum number of stored bytes of frames that are decoded together. A start searches each batch
+/// for every key.
+const BATCH_STORED_BYTES: usize = 64 << 10;
+
+/// Maximum number of ranges in a message. A destroyed log may have thousands.
+const RANGES_NAMED_MAX: usize = 8;
+
+/// Maximum number of bits of the id that may differ in a damaged head. Ids are random, so those of
+/// two logs differ in about 32 bits.
+const DAMAGED_BITS_MAX: u32 = 8;
+
+/// Usable content of the log.
+#[derive(Debug, Default)]
+pub(in crate::store) struct RecoveredLog {
+    /// Id that the log and its store share.
+    pub(in crate::store) id: u64,
+    /// First group of the files. 0 if no file belongs to this store.
+    pub(in crate::store) first_group: u64,
+    /// Last group that is present.
+    pub(in crate::store) last_group: u64,
+    /// Group up to which the chunks contained everything.
+    pub(in crate::store) folded_group: u64,
+    frames: Vec<LogFrame>,
+    /// Ranges of groups that are missing at least partly.
+    lost_groups: Vec<(u64, u64)>,
+    /// Other damage, human-readable.
+    damage: Vec<String>,
+    pub(in crate::store) log_files: Vec<LogFileInfo>,
+    pub(super) next_file: u64,
+    /// Files of other stores, and files after the end.
+    unused_files: Vec<u64>,
+    /// Files with unusable bytes at their end.
+    torn_files: Vec<u64>,
+}
+
+/// Changes of consecutive groups.
+#[derive(Debug, Clone)]
+pub(in crate::store) struct LogBatch {
+    pub(in crate::store) first_group: u64,
+    /// Last of the groups. A chunk that contains it has all the changes.
+    pub(in crate::store) last_group: u64,
+    /// Last change of each key, sorted by key.
+    pub(in crate::store) block: Arc<KeyValueBlock>,
+}
+
+impl RecoveredLog {
+    /// Selects the usable frames of a store whose chunks contain everything up to `folded_group`.
+    pub(in crate::store) fn from_contents(id: u64, folded_group: u64, log: LogContents) -> Self {
+        let mut recovered = Self { id, ..Self::default() };
+        let synced = log.synced.filter(|mark| mark.id == id).map(|mark| mark.group);
+        let mut ended = false;
+        // a file that cannot be read, until the next one shows which groups are missing
+        let mut unread: Option<String> = None;
+        for read in log.files {
+            if let Some(error) = &read.error {
+                unread = Some(format!("file {} of its log cannot be read ({error})", read.file));
+            }
+            let is_ours = |head: FileHead| {
+                let bits = (head.id ^ id).count_ones();
+                bits == 0 || read.is_head_damaged && bits <= DAMAGED_BITS_MAX
+            };
+            let Some((head, end)) = read.head.filter(|(head, _)| is_ours(*head)) else {
+                recovered.unused_files.push(read.file);
+                continue;
+            };
+            recovered.next_file = recovered.next_file.max(read.file + 1);
+            if recovered.first_group > 0 && head.first_group > recovered.last_group + 1 && head.first_group <= folded_group + 1 {
+                // a power cut may restore removed files, but not all of them
+                recovered.unused_files.extend(recovered.log_files.drain(..).map(|log_file| log_file.file));
+                (recovered.first_group, ended) = (0, false);
+                recovered.frames.clear();
+                recovered.lost_groups.clear();
+            }
+            let unread = unread.take();
+            if !ended && head.first_group > recovered.last_group.max(folded_group) + 1 {
+                if recovered.first_group == 0 {
+                    // `slot_scan` reports groups that are missing at the beginning
+                    recovered.damage.extend(unread);
+                } else if unread.is_some() || synced.is_none_or(|synced| recovered.last_group < synced) {
+                    recovered.record_lost_groups(folded_group, head.first_group);
+                    recovered.damage.extend(unread);
+                } else {
+                    // a power cut lost the unsynced end of the previous file
+                    ended = true;
+                }
+            }
+            if ended { recovered.unused_files.push(read.file) } else { recovered.append_file(read, head, end, folded_group) }
+        }
+        if let Some(synced) = synced.filter(|_| recovered.first_group > 0) {
+            recovered.record_lost_groups(folded_group, synced + 1);
+        }
+        recovered.damage.extend(unread);
+        recovered
+    }
+
+    /// Records that the groups before `next` are lost, except those that all chunks contain.
+    fn record_lost_groups(&mut self, folded_group: u64, next: u64) {
+        let first = self.last_group.max(folded_group) + 1;
+        if first < next {
+            self.lost_groups.push((first, next - 1));
+        }
+    }
+
+    /// Appends the frames of a file, with or without a gap.
+    fn append_file(&mut self, read: LogFileContents, head: FileHead, end: u64, folded_group: u64) {
+        if self.first_group == 0 {
+            (self.first_group, self.last_group) = (head.first_group, head.first_group - 1);
+        }
+        self.last_group = self.last_group.max(head.first_group - 1);
+        self.folded_group = self.folded_group.max(head.folded_group);
+        if read.is_head_damaged {
+            self.damage.push(format!("the head of file {} of its log is damaged", read.file));
+        }
+        let mut end = end;
+        for frame in read.frames {
+            while let Some(before) = self.frames.pop_if(|before| before.last_group >= frame.first_group) {
+                self.last_group = before.first_group - 1;
+            }
+            self.record_lost_groups(folded_group, frame.first_group);
+            if frame.is_partial && frame.last_group > folded_group {
+                self.lost_groups.push((frame.first_group, frame.last_group));
+            }
+            self.last_group = frame.last_group;
+            self.folded_group = self.folded_group.max(frame.folded_group);
+            end = frame.end;
+            self.frames.push(frame);
+        }
+        if end < read.length {
+            self.torn_files.push(read.file);
+        }
+        self.log_files.push(LogFileInfo {
+            file: read.file,
+            first_group: head.first_group,
+            last_group: self.last_group,
+            bytes: end,
+            synced_bytes: end,
+        });
+    }
+
+    /// Returns whether no file belongs to this store.
+    pub(in crate::store) const fn is_missing(&self) -> bool {
+        self.first_group == 0
+    }
+
+    /// Returns the damage of the log up to a group, human-readable.
+    pub(in crate::store) fn damage_messages(&self, upto: u64) -> Vec<String> {
+        let mut damage = self.damage.clone();
+        let lost_groups: Vec<(u64, u64)> = self.lost_groups.iter().copied().filter(|(first, _)| *first <= upto).collect();
+        let named = lost_groups.iter().take(RANGES_NAMED_MAX).map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first} to {last}"),
+        });
+        let named: Vec<String> = named.collect();
+        let unnamed = lost_groups.len() - named.len();
+        let more = if unnamed > 0 { format!(" and {unnamed} more ranges") } else { String::new() };
+        let word = if matches!(*lost_groups, [(first, last)] if first == last) { "group" } else { "groups" };
+        if !lost_groups.is_empty() {
+            damage.push(format!("its log is damaged, and changes of {word} {}{more} are lost", named.join(", ")));
+        }
+        damage
+    }
+
+    /// Removes the unused files, truncates the torn ones and syncs the others.
+    pub(in crate::store) fn truncate_and_sync(&mut self, files: &dyn LogFiles) -> io::Result<()> {
+        for file in self.unused_files.drain(..) {
+            match files.remove(file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Err(_) | Ok(()) => {}
+            }
+        }
+        for log_file in &self.log_files {
+            if self.torn_files.contains(&log_file.file) {
+                files.truncate(log_file.file, log_file.bytes)?;
+            }
+            files.sync(log_file.file)?;
+        }
+        files.sync_directory()
+    }
+
+    /// Creates an empty log that replaces all existing files.
+    pub(in crate::store) fn create(id: u64, first: u64, files: &dyn LogFiles) -> io::Result<Self> {
+        let old = files.list_numbers()?;
+        let file = files::create_next_file(files, old.last().map_or(1, |last| last + 1))?;
+        let head = FileHead { id, epoch: Epoch(rand::random()), first_group: first, folded_group: first - 1 };
+        files.append(file, &head.encode())?;
+        files.sync(file)?;
+        files.sync_directory()?;
+        let bytes = head.encode().len() as u64;
+        let log_file = LogFileInfo { file, first_group: first, last_group: first - 1, bytes, synced_bytes: bytes };
+        Ok(Self {
+            id,
+            first_group: first,
+            last_group: first - 1,
+            folded_group: first - 1,
+            log_files: vec![log_file],
+            next_file: file + 1,
+            unused_files: old,
+            ..Self::default()
+        })
+    }
+
+    /// Returns the number of frames and the bytes of all files.
+    pub(in crate::store) fn size(&self) -> (u64, u64) {
+        (self.frames.len() as u64, self.log_files.iter().map(|log_file| log_file.bytes).sum())
+    }
+
+    /// Decodes the groups above `above` and up to `upto`, oldest first. Also returns the number of
+    /// batches that cannot be decoded.
+    ///
+    /// A batch ends at a gap, because a chunk may contain the missing groups.
+    pub(in crate::store) fn decode_batches(&self, above: u64, upto: u64) -> Result<(Vec<LogBatch>, u64), EngineError> {
+        let (mut together, mut bytes, mut next): (Vec<Vec<&LogFrame>>, usize, u64) = (Vec::new(), 0, 0);
+        for frame in self.frames.iter().filter(|frame| frame.last_group > above && frame.last_group <= upto) {
+            if bytes >= BATCH_STORED_BYTES || frame.first_group != next {
+                together.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += frame.parts.iter().map(Vec::len).sum::<usize>();
+            next = frame.last_group + 1;
+            together.last_mut().into_iter().for_each(|batch| batch.push(frame));
+        }
+        let read = map_in_threads(&together, |frames| decode_batch(frames))?;
+        let unreadable = read.iter().filter(|batch| batch.is_err()).count() as u64;
+        Ok((read.into_iter().flatten().collect(), unreadable))
+    }
+}
+
+fn decode_batch(frames: &[&LogFrame]) -> Result<LogBatch, DecodeError> {
+    let blocks = frames.iter().flat_map(|frame| &frame.parts).map(|part| decode_block(part)).collect::<Result<Vec<_>, _>>()?;
+    let (first_group, last_group) =
+        (frames.first().map_or(0, |frame| frame.first_group), frames.last().map_or(0, |frame| frame.last_group));
+    Ok(LogBatch { first_group, last_group, block: Arc::new(KeyValueBlock::merge(blocks)) })
+}
