@@ -513,6 +513,21 @@ mod tests {
         assert_eq!((queue.closing, queue.waiting.len(), queue.clients.len()), (0, 0, 0));
     }
 
+    /// A client that does not read its response times out. A request in progress keeps the
+    /// connection open.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_with_only_unread_responses_times_out() {
+        let limiter = limiter(100);
+        let connection = limiter.acquire(client("192.0.2.1")).await.unwrap();
+        let times_out = async || timeout(2 * limiter.limits().write, connection.timed_out()).await.is_ok();
+        connection.request_started();
+        connection.request_started();
+        connection.frame_passed();
+        assert!(!times_out().await);
+        connection.request_ended(false);
+        assert!(times_out().await);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_limit_per_client_counts_anonymous_connections() {
         let limiter = limiter(1_000);

@@ -77,6 +77,19 @@ async fn a_session_outlives_restarts_and_its_leases_do_too() {
     }
 }
 
+/// The session must not believe in its keys longer than etcd keeps them.
+#[tokio::test]
+async fn a_lease_that_cannot_be_renewed_is_lost_when_its_life_is_over() {
+    let etcd = Etcd::start().await;
+    let options = SessionOptions { lease_ttl: Duration::from_secs(6), ..session_options() };
+    let session = session_with(&etcd, options).await;
+    let lost = watch_losses(&session, &["cilium/a"]);
+    session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+    drop(etcd);
+    eventually("the lease is lost", async || (!lost.lock().unwrap().is_empty()).then_some(())).await;
+    assert_eq!(session.lease_of(b"cilium/a"), None);
+}
+
 #[tokio::test]
 async fn of_a_lease_that_etcd_lost_the_observer_hears_and_the_next_write_gets_another() {
     let etcd = Etcd::start().await;

@@ -329,3 +329,45 @@ fn decode_place(text: &str) -> Option<(String, ResumePoint)> {
     };
     Some((fingerprint.to_owned(), ResumePoint { sent, seen, mode, stage, count }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::tests::fixture::{ApiFixture, key, node, put};
+    use crate::handle::Filter;
+    use crate::model::{Change, Command, Kind, Scope};
+
+    /// A client drops its copy at a reset, so an event from before the reset must not follow it.
+    #[tokio::test]
+    async fn a_reset_replaces_the_events_that_were_collected_before() {
+        let fixture = ApiFixture::new();
+        let reading = || fixture.handle.try_reading().unwrap();
+        let put_node = |name: &str, revision| put(key(Kind::Node, "paris", name), node(name, "10.9.9.9", "a"), revision);
+        let start = StreamStart::After(reading().position().to_string().parse().ok());
+        let mut response =
+            ChangesResponse::new(Subscription::new(Filter::default(), &start, &reading()), StreamMetrics::default(), usize::MAX);
+        for (name, revision) in [("first", 101), ("second", 102)] {
+            fixture.change(put_node(name, revision)).await;
+        }
+        response.add_events(&reading(), BatchLimits { changes: 1, bytes: ANSWER_BYTES_MAX }).unwrap();
+        let count = |response: &ChangesResponse| String::from_utf8_lossy(&response.events).matches("\"name\":\"first\"").count();
+        assert_eq!((count(&response), response.reset), (1, None));
+        // more deletes than the feed keeps
+        let names: Vec<String> = (0..1_500).map(|number| format!("short-lived-{number}")).collect();
+        let scope = Scope { cluster: crate::api::tests::fixture::cluster("paris"), kind: Kind::Node };
+        for changes in [
+            names.iter().map(|name| put_node(name, 103)).collect::<Vec<_>>(),
+            names.iter().map(|name| Change::Delete { key: key(Kind::Node, "paris", name) }).collect(),
+        ] {
+            let mut signal = fixture.handle.signal().await.unwrap();
+            signal.borrow_and_update();
+            fixture.command(Command::Apply { scope: scope.clone(), changes, cursor: None }).await;
+            signal.changed().await.unwrap();
+        }
+        while !response.subscription.is_current(&reading()) {
+            response.add_events(&reading(), BatchLimits { changes: usize::MAX, bytes: ANSWER_BYTES_MAX }).unwrap();
+        }
+        assert!(response.reset.is_some());
+        assert_eq!(count(&response), 1, "{}", String::from_utf8_lossy(&response.events));
+    }
+}

@@ -35,6 +35,9 @@ use crate::view::View;
 /// Sequence of the newest change of [`ApiFixture::new`].
 pub(in crate::api) const HEAD: u64 = 113;
 
+/// Epoch of the start, unless a test chooses one.
+const EPOCH: Epoch = Epoch(0xfeed);
+
 /// The HTTP API over the mesh, and the command queue of its writer.
 pub(in crate::api) struct ApiFixture {
     pub(in crate::api) handle: Handle,
@@ -86,25 +89,29 @@ impl ApiFixture {
 
     /// A meshkeep whose own cluster is this one.
     pub(in crate::api) fn with_own_cluster(view: View, own_cluster: Option<ClusterName>) -> Self {
-        Self::build(view, own_cluster, paris_status())
+        Self::build(view, own_cluster, paris_status(), EPOCH)
+    }
+
+    /// The same mesh after another start.
+    pub(in crate::api) fn of_start(epoch: Epoch) -> Self {
+        Self::build(mesh(), None, paris_status(), epoch)
     }
 
     /// Changes the status of paris.
     pub(in crate::api) fn with_paris_status(change: impl FnOnce(&mut ClusterStatus)) -> Self {
         let mut status = paris_status();
         change(&mut status);
-        Self::build(mesh(), None, status)
+        Self::build(mesh(), None, status, EPOCH)
     }
 
-    fn build(view: View, own_cluster: Option<ClusterName>, status: ClusterStatus) -> Self {
+    fn build(view: View, own_cluster: Option<ClusterName>, status: ClusterStatus, epoch: Epoch) -> Self {
         let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
         let feed = Feed::starting_at(view.sequence(), retention);
         let reserved = Sequence(1 << 40);
         let (publisher, subscriber) =
-            publication(MirrorSnapshot { view: view.clone(), feed: feed.clone(), epoch: Epoch(0xfeed), earlier: Arc::default() });
+            publication(MirrorSnapshot { view: view.clone(), feed: feed.clone(), epoch, earlier: Arc::default() });
         let (persister, _) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
-        let committer =
-            Committer::new(MirrorSnapshot { view, feed, epoch: Epoch(0xfeed), earlier: Arc::default() }, publisher, persister, reserved);
+        let committer = Committer::new(MirrorSnapshot { view, feed, epoch, earlier: Arc::default() }, publisher, persister, reserved);
         let (commands, receiver) = command_queue();
         std::thread::spawn(move || committer.run(receiver));
         let door = FindingSender::default();

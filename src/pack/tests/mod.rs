@@ -144,6 +144,8 @@ fn expect_same(records: &[Record], random: &mut StdRng) {
         assert!(chunk.stored().len() < STORED_LENGTH_MAX || chunk.len() == 1);
         assert_eq!(chunk.is_oversize(), chunk.stored().len() >= STORED_LENGTH_MAX);
         assert_eq!(chunk.records().map(|record| record.last_sequence).max(), Some(chunk.max_sequence()));
+        let rejected = chunk.records().map(|record| record.rejection.is_some());
+        assert!(rejected.eq((0..chunk.len()).map(|row| chunk.is_rejected(row))));
         assert_eq!(
             (Some(chunk.first_key()), Some(chunk.last_key())),
             (chunk.records().next().map(|r| r.key), chunk.records().last().map(|r| r.key))

@@ -6,7 +6,7 @@ use axum::http::{Method, Request};
 use serde_json::json;
 
 use crate::api::tests::fixture::{ApiFixture, TestResponse, cluster, identity, key, node, pod, put};
-use crate::model::{Change, Command, Kind, Phase, Revision, Scope, SourceStamp};
+use crate::model::{Change, Command, Epoch, Kind, Phase, Revision, Scope, SourceStamp};
 
 /// Paths whose answers depend only on the mirror.
 const COUNTED: [&str; 19] = [
@@ -180,6 +180,15 @@ async fn another_media_type_query_or_start_has_another_tag() {
     let clusters = tag(&fixture, "/v1/clusters").await;
     fixture.change(put(key(Kind::Identity, "oslo", "5"), identity(5, "x"), 1)).await;
     assert_ne!(tag(&fixture, "/v1/clusters").await, clusters);
+}
+
+/// After a start the same numbers can belong to other contents.
+#[tokio::test]
+async fn another_start_is_another_tag() {
+    let (before, after) = (ApiFixture::of_start(Epoch(1)), ApiFixture::of_start(Epoch(2)));
+    for uri in COUNTED {
+        assert_ne!(tag(&before, uri).await, tag(&after, uri).await, "{uri}");
+    }
 }
 
 #[tokio::test]

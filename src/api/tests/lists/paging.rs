@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use crate::api::tests::fixture::{ApiFixture, key, node, put};
-use crate::model::{Change, Command, Kind, Scope, Sequence};
+use crate::model::{Change, Command, Epoch, Kind, Scope, Sequence};
 use crate::view::View;
 
 fn names(page: &Value, member: &str) -> Vec<String> {
@@ -46,6 +46,16 @@ async fn a_token_of_another_list_is_refused() {
         let answer = fixture.get(&format!("{uri}pageToken={token}")).await;
         assert_eq!((answer.status.as_u16(), answer.json()["code"].clone()), (400, json!("badParameter")), "{uri}");
     }
+}
+
+#[tokio::test]
+async fn a_token_of_another_start_is_refused() {
+    let (before, after) = (ApiFixture::of_start(Epoch(1)), ApiFixture::of_start(Epoch(2)));
+    let page = before.json("/v1/ipcache?limit=1").await;
+    let uri = format!("/v1/ipcache?limit=1&pageToken={}", page["nextPageToken"].as_str().unwrap());
+    assert_eq!(before.get(&uri).await.status.as_u16(), 200);
+    let answer = after.get(&uri).await;
+    assert_eq!((answer.status.as_u16(), answer.json()["code"].clone()), (400, json!("badParameter")));
 }
 
 /// A remote cluster may write keys of 4 KiB. Tokens must stay short, because later requests contain

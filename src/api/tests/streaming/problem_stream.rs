@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::streams::StreamClient;
 use crate::api::tests::answering::problems::view;
-use crate::api::tests::fixture::{ApiFixture, HEAD, identity, key, pod, put};
+use crate::api::tests::fixture::{ApiFixture, HEAD, identity, key, node, pod, put};
 use crate::findings::{FindingPublisher, FindingSet, finding};
 use crate::handle::{FindingIndex, FindingIndexBuilder};
 use crate::model::{Change, FindingObject, Kind, Phase, Severity};
@@ -158,6 +158,20 @@ async fn findings_across_keys_are_sent_once_they_have_lasted() {
         let found = FindingSet::of(Vec::new(), Some(&survey), &reading, since + Duration::from_millis(age));
         assert_eq!((FindingPublisher::default().changes(found).len(), age), (count, age));
     }
+}
+
+/// Traffic reaches an address behind a node of any cluster.
+#[tokio::test]
+async fn an_address_behind_a_node_of_another_cluster_is_no_finding() {
+    let (fixture, survey) = dangling(1);
+    let later = SystemTime::now() + Duration::from_secs(2);
+    let count = || {
+        let reading = fixture.handle.try_reading().unwrap();
+        FindingPublisher::default().changes(FindingSet::of(Vec::new(), Some(&survey), &reading, later)).len()
+    };
+    assert_eq!(count(), 1);
+    fixture.change(put(key(Kind::Node, "tokyo", "worker-9"), node("worker-9", "172.18.1.0", "a"), 2)).await;
+    assert_eq!(count(), 0);
 }
 
 #[tokio::test]
