@@ -134,7 +134,8 @@ pub struct Settings {
     #[arg(long)]
     pub check_config: bool,
 
-    /// End as on SIGTERM once standard input ends: a pipe whose other end the process holds that started this one (`meshkeep demo`)
+    /// End as on SIGTERM once standard input ends: a pipe whose other end the process holds that
+    /// started this one (`meshkeep demo`)
     #[arg(long, hide = true)]
     pub end_with_stdin: bool,
 

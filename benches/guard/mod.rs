@@ -37,7 +37,8 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
     }
 }
 
-/// Returns the number of concurrent scans: half of the cores, at least one (`admission/executor.rs`).
+/// Returns the number of concurrent scans: half of the cores, at least one
+/// (`admission/executor.rs`).
 fn scans_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }

@@ -23,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 use super::Outcome;
 use super::child::{answer, now_us, number, orders};
 
-struct Nowhere;
+struct DiscardingStore;
 
-impl Persistence for Nowhere {
+impl Persistence for DiscardingStore {
     fn persist(&self, _: &Group) -> Result<(), StoreError> {
         Ok(())
     }
@@ -76,7 +76,7 @@ fn writer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
         earlier: std::sync::Arc::default(),
     };
     let (publisher, subscriber) = publication(state.clone());
-    let (persister, worker) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
+    let (persister, worker) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
     std::thread::spawn(move || worker.run());
     let (fold, fold_worker) = folder();
     std::thread::spawn(move || fold_worker.run());

@@ -359,7 +359,7 @@ impl Announcer {
     /// Runs a pass after each change of the plan or of the etcd, and one every [`PASS_INTERVAL`].
     async fn passes(&self, publisher: &PlanPublisher) {
         let mut plans = self.plans.clone();
-        let (mut failures, mut announced, mut told) = (0, false, String::new());
+        let (mut failures, mut announced, mut last_error) = (0, false, String::new());
         loop {
             let plan = Arc::clone(&plans.borrow_and_update());
             match publisher.pass(&plan).await {
@@ -368,12 +368,12 @@ impl Announcer {
                         tracing::info!(cluster = %plan.cluster, id = %plan.id, "cluster {} is announced", plan.cluster);
                     }
                     self.session.caught_up();
-                    (failures, announced, told) = (0, true, String::new());
+                    (failures, announced, last_error) = (0, true, String::new());
                 }
                 Err(error) => {
                     failures += 1;
                     let text = error.to_string();
-                    if text != told {
+                    if text != last_error {
                         match &error {
                             PublishError::Kvstore(_) => {
                                 tracing::error!(%error, "cannot write cluster {} into the etcd: trying again", plan.cluster)
@@ -382,7 +382,7 @@ impl Announcer {
                                 tracing::error!(%error, "part of cluster {} is not announced: trying again", plan.cluster)
                             }
                         }
-                        told = text;
+                        last_error = text;
                     }
                 }
             }

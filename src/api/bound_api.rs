@@ -44,7 +44,7 @@ pub struct BoundApi {
     files: ReloadableFiles,
     reload: Arc<Notify>,
     limits: ConnectionLimits,
-    /// Posts findings to `--on-problem`.
+    /// WebhookState findings to `--on-problem`.
     poster: Option<Poster>,
 }
 

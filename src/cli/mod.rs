@@ -1,8 +1,8 @@
 //! The command line: one file for each command.
 //!
-//! Each command returns a `CommandResult` (`failure`), which determines its exit code. `queries` has
-//! the commands that query a running sidecar over its HTTP API, `etcd` those that write to an etcd,
-//! and `local` the others. The options of `serve` are in `config`.
+//! Each command returns a `CommandResult` (`failure`), which determines its exit code. `queries`
+//! has the commands that query a running sidecar over its HTTP API, `etcd` those that write to an
+//! etcd, and `local` the others. The options of `serve` are in `config`.
 
 mod etcd;
 mod failure;

@@ -1,8 +1,8 @@
 //! One kind of one cluster over one connection: performs the requests of the resync state machine
 //! and feeds it the answers.
 //!
-//! [`ClusterConnection`](super::cluster) runs a [`ScopeTask`] for each kind. The task sends commands
-//! to the committer and ends only with an error, after which the caller reconnects.
+//! [`ClusterConnection`](super::cluster) runs a [`ScopeTask`] for each kind. The task sends
+//! commands to the committer and ends only with an error, after which the caller reconnects.
 
 mod evidence;
 mod list_progress;

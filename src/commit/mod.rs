@@ -2,8 +2,8 @@
 //! publishes the result.
 //!
 //! The tasks of the clusters send [`Command`]s through one bounded queue. For each batch the
-//! [`Committer`] publishes a new [`MirrorSnapshot`] snapshot, then hands the changes to `persist`. That
-//! half stores them in groups on its own thread, because sled blocks.
+//! [`Committer`] publishes a new [`MirrorSnapshot`] snapshot, then hands the changes to `persist`.
+//! That half stores them in groups on its own thread, because sled blocks.
 //!
 //! It keeps two invariants (docs/develop/invariants.md). Entries and cursors of one command are
 //! stored in one atomic group (1). A sequence is used only once, from blocks that are reserved in

@@ -13,15 +13,18 @@ pub struct TimingSettings {
     #[command(flatten)]
     pub cluster: ClusterTiming,
 
-    /// How long a data directory that another process holds is waited for (docs/develop/invariants.md, 8)
+    /// How long a data directory that another process holds is waited for
+    /// (docs/develop/invariants.md, 8)
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub store_lock_wait: Duration,
 
-    /// How often the whole config directory is read even if nothing seems to have changed: the kubelet's own period
+    /// How often the whole config directory is read even if nothing seems to have changed: the
+    /// kubelet's own period
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_interval)]
     pub config_rescan_interval: Duration,
 
-    /// How often each watch stream is asked how far it is, and whether that is answered (docs/develop/measurements.md)
+    /// How often each watch stream is asked how far it is, and whether that is answered
+    /// (docs/develop/measurements.md)
     #[arg(long, hide = true, value_name = "TIME", default_value = "10s", value_parser = parse_interval)]
     pub progress_interval: Duration,
 
@@ -48,8 +51,8 @@ pub struct ClusterTiming {
     pub legacy_quiet: Duration,
 
     /// Time beyond a third of a lease's TTL for which the cluster config and the canary must exist
-    /// before a hold ends (docs/develop/invariants.md, 4). etcd revokes up to 1,000 leases per second
-    /// (`lease/lessor.go`), and clients renew with a delay of a few round trips.
+    /// before a hold ends (docs/develop/invariants.md, 4). etcd revokes up to 1,000 leases per
+    /// second (`lease/lessor.go`), and clients renew with a delay of a few round trips.
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub hold_margin: Duration,
 

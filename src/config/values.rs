@@ -206,7 +206,7 @@ mod tests {
             ("etcd.qps", "KEY=VALUE"),
             ("etcd.qps=0", "etcd.qps"),
             ("etcd.limit=x", "etcd.limit"),
-            ("etcd.adress=y", "there is no etcd.adress; there are etcd.qps"),
+            ("etcd.adress=y", "there is no option etcd.adress; the options are etcd.qps"),
             ("s3cret=y", "there is no such option"),
             ("etcd.config=y", "--local-etcd"),
         ] {

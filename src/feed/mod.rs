@@ -398,13 +398,16 @@ mod tests {
         (value.into_bytes().into(), Service { backends: (0..backends).map(backend).collect(), ..Service::default() })
     }
 
-    fn version(sequence: u64, backends: u32) -> Version {
-        let (value, object) = service(backends);
+    fn service_key() -> EntryKey {
+        EntryKey::new(Kind::Service, ClusterName::parse("paris").unwrap(), "shop/cart")
+    }
+
+    fn version(sequence: u64, (value, object): &(Arc<[u8]>, Service)) -> Version {
         let record = Record {
-            key: EntryKey::new(Kind::Service, ClusterName::parse("paris").unwrap(), "shop/cart"),
-            value,
+            key: service_key(),
+            value: Arc::from(&value[..]),
             good_value: None,
-            object: Some(Arc::new(Object::Service(object))),
+            object: Some(Arc::new(Object::Service(object.clone()))),
             rejection: None,
             source: SourceStamp::default(),
             create_sequence: Sequence(1),
@@ -421,10 +424,12 @@ mod tests {
         let mut feed = feed(10);
         // the committer publishes a snapshot like this after each batch
         let mut published = feed.clone();
+        let usual = service(5_000);
         let held = allocation_counter::measure(|| {
             for sequence in 101..=100 + 1_600 {
-                let (old, new) = (Some(version(sequence - 1, 5_000)), Some(version(sequence, 5_000)));
-                feed.announce(Announcement { old, new, ..change(sequence, "shop/cart", Some(sequence - 1), false) }, now);
+                let (old, new) = (Some(version(sequence - 1, &usual)), Some(version(sequence, &usual)));
+                let announcement = change(sequence, "", Some(sequence - 1), false);
+                feed.announce(Announcement { key: service_key(), old, new, ..announcement }, now);
                 published = feed.clone();
                 assert!(feed.ring_bytes() <= RING_BYTES_MAX + RING_OBJECT_BYTES_MAX);
             }
@@ -441,8 +446,8 @@ mod tests {
         let (one, other) = (oldest.new_object().unwrap(), oldest.new_object().unwrap());
         assert!(Arc::ptr_eq(&one, &other));
         // larger than the whole ring, and dropped when the next change is added
-        let large = Some(version(1_701, 1_500_000));
-        feed.announce(Announcement { new: large, ..change(1_701, "shop/cart", Some(1_700), false) }, now);
+        let large = Some(version(1_701, &service(1_500_000)));
+        feed.announce(Announcement { key: service_key(), new: large, ..change(1_701, "", Some(1_700), false) }, now);
         assert!(feed.ring_bytes() > RING_BYTES_MAX);
         assert_eq!(feed.ring_after(Sequence(1_700)).map(Iterator::count), Some(1));
         feed.announce(change(1_702, "a", None, false), now);

@@ -6,15 +6,15 @@
 
 mod across_keys;
 mod clusters;
+mod detector;
 mod expiry;
 mod kinds;
-mod ledger;
-mod lookout;
-mod posts;
 mod process;
 mod publisher;
+mod start_times;
 mod surveyor;
-mod unread;
+mod unread_nodes;
+mod webhook;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -25,18 +25,18 @@ use tokio_util::sync::CancellationToken;
 use crate::handle::{FindingIndex, Handle, Reading};
 use crate::model::{ClusterName, FindingObject, Severity};
 use crate::server::{ReloadableFile, ReloadableFiles, TlsConfig};
-use ledger::Ledger;
+use start_times::FindingStartTimes;
 
 pub(crate) use across_keys::{about, namespace_and_name, told};
+pub(crate) use detector::keep;
 pub(crate) use kinds::{KINDS, TOLD_BYTES_MAX, TOLD_COUNT_MAX, finding};
-pub(crate) use lookout::keep;
-pub(crate) use posts::{Poster, Posts};
 #[cfg(test)]
 pub(crate) use publisher::{FindingPublisher, FindingSet};
 pub(crate) use surveyor::{Surveyed, Surveyor};
-pub(crate) use unread::UnreadNodes;
+pub(crate) use unread_nodes::UnreadNodes;
+pub(crate) use webhook::{Poster, WebhookState};
 
-pub use posts::OnProblemError;
+pub use webhook::OnProblemError;
 
 /// Maximum number of names that a text lists before "and N more".
 const SHOWN_MAX: usize = 5;
@@ -48,9 +48,9 @@ pub(crate) struct FindingSources {
     /// Survey of findings across keys.
     pub(crate) surveyor: Surveyor,
     /// Start times of findings about clusters and this process.
-    ledger: Ledger,
+    ledger: FindingStartTimes,
     /// Findings to post, and the results of posting.
-    pub(crate) posts: Posts,
+    pub(crate) posts: WebhookState,
     /// Files with the token and the certificates.
     pub(crate) files: ReloadableFiles,
     /// Certificate of the HTTPS server, if there is one.
@@ -61,7 +61,14 @@ impl FindingSources {
     /// Starts the survey, which ends when `stop` is cancelled.
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
         let surveyor = Surveyor::new(handle.clone(), stop);
-        Self { handle, surveyor, ledger: Ledger::default(), posts: Posts::default(), files: ReloadableFiles::default(), certificate: None }
+        Self {
+            handle,
+            surveyor,
+            ledger: FindingStartTimes::default(),
+            posts: WebhookState::default(),
+            files: ReloadableFiles::default(),
+            certificate: None,
+        }
     }
 }
 

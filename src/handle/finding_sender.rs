@@ -1,4 +1,4 @@
-//! Sends findings to the committer. The task that detects findings (`findings/lookout`)
+//! Sends findings to the committer. The task that detects findings (`findings/detector`)
 //! otherwise only reads, so it gets a sender for this one command.
 
 use std::sync::{Arc, OnceLock};

@@ -235,8 +235,8 @@ impl Subscription {
 
     /// Passes the next events, up to `bounds`, to `encode`, which encodes them and counts bytes.
     ///
-    /// `encode` gets the events in pieces, possibly on several threads at once, and must consume each
-    /// piece to its end. Returns the results of the pieces in order.
+    /// `encode` gets the events in pieces, possibly on several threads at once, and must consume
+    /// each piece to its end. Returns the results of the pieces in order.
     pub fn encode_next<T: Send>(
         &mut self,
         reading: &Reading,

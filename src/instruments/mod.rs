@@ -1,5 +1,5 @@
-//! Instruments of the process: counters, histograms, the newest log lines, and limits on repeated log
-//! lines.
+//! Instruments of the process: counters, histograms, the newest log lines, and limits on repeated
+//! log lines.
 //!
 //! Many threads share them, so they use atomics or short locks. Rooms write to them, and `/metrics`
 //! and the API read them.

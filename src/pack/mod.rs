@@ -11,8 +11,8 @@
 //! # Layout of a chunk (version 1)
 //!
 //! `varint` is LEB128. `text` is a varint length and that many bytes. The modules `number_column`
-//! and `column` describe `numbers` and `column`. A number in parentheses is a fixed length in bytes,
-//! little-endian.
+//! and `column` describe `numbers` and `column`. A number in parentheses is a fixed length in
+//! bytes, little-endian.
 //!
 //! 1. version (1): 1
 //! 2. varint: number of records, 1 to 4,096

@@ -124,10 +124,10 @@ mod tests {
     async fn a_cluster_is_withdrawn_in_kvstoremeshs_order_with_a_grace_behind_its_config() {
         let paris = ClusterName::parse("paris").unwrap();
         let mut withdrawal = Withdrawal::new(&paris, "cilium/cluster-config/paris".into(), Duration::from_secs(180));
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Some(step) = withdrawal.step().cloned() {
             tokio::time::sleep_until(withdrawal.due).await;
-            told.push(format!("{step:?}"));
+            reported.push(format!("{step:?}"));
             withdrawal.done();
         }
         let expected = [
@@ -141,6 +141,6 @@ mod tests {
             r#"Prefix("cilium/cache/serviceexports/v1/paris/")"#,
             r#"Prefix("cilium/cache/services/v1/paris/")"#,
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 }

@@ -65,8 +65,8 @@ pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToke
     let session = Session::start(options.etcd.clone(), options.session.clone(), CancellationToken::new());
     let target = Arc::new(Target::new(handle.clone(), session.clone(), options.session.client.requests_in_flight_max));
     // weak, because the target holds the handle
-    let told = Arc::downgrade(&target);
-    handle.set_reflection_source(move || told.upgrade().map(|target| target.reflection()).unwrap_or_default());
+    let reported = Arc::downgrade(&target);
+    handle.set_reflection_source(move || reported.upgrade().map(|target| target.reflection()).unwrap_or_default());
     while let Some(lock) = lead(&target, &stop).await {
         tracing::info!("reflecting: this meshkeep writes to the target");
         target.begin();

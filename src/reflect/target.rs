@@ -34,12 +34,12 @@ pub(super) struct Target {
     /// queue does not write in a given order.
     lost_canaries: Arc<Mutex<Vec<LostKeys>>>,
     is_leader: AtomicBool,
-    trouble: Mutex<Trouble>,
+    trouble: Mutex<TargetErrors>,
 }
 
 /// Errors that prevent writing, other than those of single writes.
 #[derive(Default)]
-struct Trouble {
+struct TargetErrors {
     now: Option<String>,
     last: Option<(String, SystemTime)>,
 }
@@ -47,11 +47,11 @@ struct Trouble {
 /// Desired contents, from which the queue reads the value of each key.
 pub(super) struct Contents {
     handle: Handle,
-    made: Mutex<Made>,
+    made: Mutex<DesiredContents>,
 }
 
 #[derive(Default)]
-struct Made {
+struct DesiredContents {
     /// Values of configs, canaries and the heartbeat, by key.
     values: BTreeMap<Vec<u8>, Arc<[u8]>>,
     /// Clusters whose entries are reflected.
@@ -111,7 +111,7 @@ impl Target {
         is_new
     }
 
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+    fn trouble(&self) -> MutexGuard<'_, TargetErrors> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -197,12 +197,12 @@ impl Target {
         self.is_leader.store(false, Ordering::Relaxed);
         self.queue.clear();
         let mut made = self.contents.made();
-        *made = Made { standing: std::mem::take(&mut made.standing), ..Made::default() };
+        *made = DesiredContents { standing: std::mem::take(&mut made.standing), ..DesiredContents::default() };
     }
 }
 
 impl Contents {
-    fn made(&self) -> MutexGuard<'_, Made> {
+    fn made(&self) -> MutexGuard<'_, DesiredContents> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -185,8 +185,8 @@ impl Server {
         });
     }
 
-    /// Starts a connection without TLS. Its first bytes decide between HTTP/1.1 and HTTP/2 (RFC
-    /// 9113 §3.4).
+    /// Starts a connection without TLS. Its first bytes decide between HTTP/1.1 and HTTP/2
+    /// (RFC 9113 §3.4).
     fn detect_plaintext(self, stream: TcpStream, context: ConnectionContext) -> DetectionFuture {
         Box::pin(async move {
             let mut first = [0; HTTP2_PREFACE.len()];

@@ -84,7 +84,8 @@ where
         self.tasks.spawn(DELIVERY.scope(delivery, async move {
             tokio::select! {
                            _ = &mut task => {}
-                           // dropping the task resets the stream and frees its data in the connection
+                           // dropping the task resets the stream and frees its data in the
+                           // connection
             () = watched.timed_out() => tracing::debug!("reset a stream whose client did not read"),
                        }
         }));

@@ -49,58 +49,58 @@ fn not_utf8(valid: &[u8]) -> YamlError {
 }
 
 /// A node at one of its positions.
-struct Place {
-    node: Rc<Node>,
+struct PositionedNode {
+    node: Rc<YamlNode>,
     is_alias: bool,
     /// Line, from 1.
     line: u64,
 }
 
-enum Node {
+enum YamlNode {
     Scalar { value: Value, is_merge: bool },
-    Sequence(Vec<Place>),
-    Mapping(Vec<(Place, Place)>),
+    Sequence(Vec<PositionedNode>),
+    Mapping(Vec<(PositionedNode, PositionedNode)>),
 }
 
 /// Builder of nodes from events. Aliases share nodes.
 struct Composer<'a> {
     events: Events<'a>,
-    anchors: HashMap<String, Rc<Node>>,
+    anchors: HashMap<String, Rc<YamlNode>>,
 }
 
 impl Composer<'_> {
-    fn next_node(&mut self) -> Result<Place, YamlError> {
+    fn next_node(&mut self) -> Result<PositionedNode, YamlError> {
         let event = self.events.next()?;
         self.node(event)
     }
 
     /// Builds the node that begins with an event. Its recursion is as deep as the limits allow
     /// nodes to nest.
-    fn node(&mut self, event: Event) -> Result<Place, YamlError> {
+    fn node(&mut self, event: Event) -> Result<PositionedNode, YamlError> {
         let line = event.start_mark.line + 1;
         let (anchor, node) = match event.data {
             EventData::Alias { anchor } => {
                 let node = self.anchors.get(&anchor).cloned().ok_or(YamlError::Refused { line, reason: "an alias without an anchor" })?;
-                return Ok(Place { node, is_alias: true, line });
+                return Ok(PositionedNode { node, is_alias: true, line });
             }
             EventData::Scalar { anchor, tag, value, plain_implicit, .. } => {
                 let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
                 let value = if tag.is_none() && !plain_implicit { Some(Value::String(value)) } else { resolve(tag.as_deref(), value) };
                 let value = value.ok_or(YamlError::Refused { line, reason: "a value that does not match its tag" })?;
-                (anchor, Node::Scalar { value, is_merge })
+                (anchor, YamlNode::Scalar { value, is_merge })
             }
-            EventData::SequenceStart { anchor, .. } => (anchor, Node::Sequence(self.sequence()?)),
-            EventData::MappingStart { anchor, .. } => (anchor, Node::Mapping(self.mapping()?)),
+            EventData::SequenceStart { anchor, .. } => (anchor, YamlNode::Sequence(self.sequence()?)),
+            EventData::MappingStart { anchor, .. } => (anchor, YamlNode::Mapping(self.mapping()?)),
             _ => return Err(YamlError::Refused { line, reason: "a value is missing" }),
         };
         let node = Rc::new(node);
         if let Some(anchor) = anchor {
             self.anchors.insert(anchor, Rc::clone(&node));
         }
-        Ok(Place { node, is_alias: false, line })
+        Ok(PositionedNode { node, is_alias: false, line })
     }
 
-    fn sequence(&mut self) -> Result<Vec<Place>, YamlError> {
+    fn sequence(&mut self) -> Result<Vec<PositionedNode>, YamlError> {
         let mut items = Vec::new();
         loop {
             let event = self.events.next()?;
@@ -111,7 +111,7 @@ impl Composer<'_> {
         }
     }
 
-    fn mapping(&mut self) -> Result<Vec<(Place, Place)>, YamlError> {
+    fn mapping(&mut self) -> Result<Vec<(PositionedNode, PositionedNode)>, YamlError> {
         let mut pairs = Vec::new();
         loop {
             let event = self.events.next()?;
@@ -124,14 +124,14 @@ impl Composer<'_> {
 }
 
 /// Converts a node to a value and expands its aliases, which the limits bound.
-fn value_of(place: &Place) -> Result<Value, YamlError> {
+fn value_of(place: &PositionedNode) -> Result<Value, YamlError> {
     match &*place.node {
-        Node::Scalar { value, .. } if value.as_f64().is_some_and(|number| !number.is_finite()) => {
+        YamlNode::Scalar { value, .. } if value.as_f64().is_some_and(|number| !number.is_finite()) => {
             Err(YamlError::Refused { line: place.line, reason: "a number that JSON cannot represent" })
         }
-        Node::Scalar { value, .. } => Ok(value.clone()),
-        Node::Sequence(items) => Ok(Value::Sequence(items.iter().map(value_of).collect::<Result<_, _>>()?)),
-        Node::Mapping(pairs) => {
+        YamlNode::Scalar { value, .. } => Ok(value.clone()),
+        YamlNode::Sequence(items) => Ok(Value::Sequence(items.iter().map(value_of).collect::<Result<_, _>>()?)),
+        YamlNode::Mapping(pairs) => {
             let mut mapping = Mapping::new();
             fill(&mut mapping, pairs)?;
             Ok(Value::Mapping(mapping))
@@ -141,9 +141,9 @@ fn value_of(place: &Place) -> Result<Value, YamlError> {
 
 /// Inserts pairs into a mapping in order. A later pair replaces an earlier one, including those
 /// that a merge inserts.
-fn fill(mapping: &mut Mapping, pairs: &[(Place, Place)]) -> Result<(), YamlError> {
+fn fill(mapping: &mut Mapping, pairs: &[(PositionedNode, PositionedNode)]) -> Result<(), YamlError> {
     for (key, value) in pairs {
-        if !key.is_alias && matches!(&*key.node, Node::Scalar { is_merge: true, .. }) {
+        if !key.is_alias && matches!(&*key.node, YamlNode::Scalar { is_merge: true, .. }) {
             merge(mapping, value)?;
         } else {
             mapping.insert(Value::String(key_of(key)?), value_of(value)?);
@@ -152,12 +152,12 @@ fn fill(mapping: &mut Mapping, pairs: &[(Place, Place)]) -> Result<(), YamlError
     Ok(())
 }
 
-fn merge(mapping: &mut Mapping, from: &Place) -> Result<(), YamlError> {
+fn merge(mapping: &mut Mapping, from: &PositionedNode) -> Result<(), YamlError> {
     match &*from.node {
-        Node::Mapping(pairs) => fill(mapping, pairs),
+        YamlNode::Mapping(pairs) => fill(mapping, pairs),
         // the first mapping wins, so it is inserted last
-        Node::Sequence(items) if !from.is_alias => items.iter().rev().try_for_each(|item| match &*item.node {
-            Node::Mapping(pairs) => fill(mapping, pairs),
+        YamlNode::Sequence(items) if !from.is_alias => items.iter().rev().try_for_each(|item| match &*item.node {
+            YamlNode::Mapping(pairs) => fill(mapping, pairs),
             _ => Err(YamlError::Refused { line: item.line, reason: "<< needs a mapping or a list of mappings" }),
         }),
         _ => Err(YamlError::Refused { line: from.line, reason: "<< needs a mapping or a list of mappings" }),
@@ -165,11 +165,11 @@ fn merge(mapping: &mut Mapping, from: &Place) -> Result<(), YamlError> {
 }
 
 /// Converts a key to a string, as JSON needs it.
-fn key_of(place: &Place) -> Result<String, YamlError> {
+fn key_of(place: &PositionedNode) -> Result<String, YamlError> {
     match &*place.node {
-        Node::Scalar { value: Value::String(text), .. } => Ok(text.clone()),
-        Node::Scalar { value: Value::Bool(flag), .. } => Ok(flag.to_string()),
-        Node::Scalar { value: Value::Number(number), .. } => Ok(number.to_string()),
+        YamlNode::Scalar { value: Value::String(text), .. } => Ok(text.clone()),
+        YamlNode::Scalar { value: Value::Bool(flag), .. } => Ok(flag.to_string()),
+        YamlNode::Scalar { value: Value::Number(number), .. } => Ok(number.to_string()),
         _ => Err(YamlError::Refused { line: place.line, reason: "a key must be a string" }),
     }
 }

@@ -1,5 +1,5 @@
-//! Elects a leader by a lock: `leader http://127.0.0.1:2379`. If several run, one leads until it ends
-//! with Ctrl-C.
+//! Elects a leader by a lock: `leader http://127.0.0.1:2379`. If several run, one leads until it
+//! ends with Ctrl-C.
 
 use std::error::Error;
 

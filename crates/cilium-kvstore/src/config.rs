@@ -99,7 +99,8 @@ impl FromIterator<(String, Vec<IpAddr>)> for HostAliases {
 }
 
 impl EtcdConfig {
-    /// Returns a configuration with one endpoint, such as `https://host:2379`, and neither certificates nor a user.
+    /// Returns a configuration with one endpoint, such as `https://host:2379`, and neither
+    /// certificates nor a user.
     #[must_use]
     pub fn new(endpoint: impl Into<String>) -> Self {
         Self {

@@ -83,7 +83,7 @@ pub(crate) fn store_state(handle: &Handle) -> (&'static str, Option<String>) {
 impl Cluster {
     /// Converts a cluster for the change stream: the phase is that of the event, everything else is
     /// current.
-    pub(crate) fn told(name: &ClusterName, told: ClusterPhase, reading: &Reading) -> Self {
+    pub(crate) fn with_phase(name: &ClusterName, phase: ClusterPhase, reading: &Reading) -> Self {
         let is_local = reading.own_cluster() == Some(name);
         let gone = || ClusterReading {
             name: name.clone(),
@@ -94,7 +94,7 @@ impl Cluster {
             resources: Vec::new(),
         };
         let newest = reading.cluster(name).unwrap_or_else(gone);
-        Self::from(&ClusterReading { phase: told.phase, ..newest })
+        Self::from(&ClusterReading { phase: phase.phase, ..newest })
     }
 }
 
@@ -168,15 +168,15 @@ impl From<&ClusterConfig> for ClusterConfigStatus {
 
 impl Resource {
     fn new(resource: &ResourceReading, status: Option<&ClusterStatus>) -> Self {
-        let told = status.map(|status| status.resource(resource.kind));
+        let known = status.map(|status| status.resource(resource.kind));
         Self {
             kind: resource.kind.api_name().into(),
             entries: resource.entry_count,
             restored: resource.restored_count,
-            held: told.map(|told| told.held_count).filter(|count| *count > 0),
-            synced: told.is_some_and(|told| told.synced),
-            expected: told.and_then(|told| told.expected_count),
-            last_event: told.and_then(|told| told.last_event_time).map(rfc3339),
+            held: known.map(|known| known.held_count).filter(|count| *count > 0),
+            synced: known.is_some_and(|known| known.synced),
+            expected: known.and_then(|known| known.expected_count),
+            last_event: known.and_then(|known| known.last_event_time).map(rfc3339),
             origin: origin_name(resource.source.origin).into(),
             revision: resource.source.revision.map(|revision| revision.0),
         }

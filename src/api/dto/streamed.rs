@@ -15,10 +15,10 @@ impl StreamedObject {
             Object::Service(service) => Self::Service(Service::new(key, service)),
             Object::Identity(identity) => Self::Identity(Identity::new(key, identity, ids)),
             Object::Ip(entry) => Self::Ipcache(IpcacheEntry::new(key, entry)),
-            Object::Cluster(told) => Self::Cluster(Box::new(Cluster::told(&key.cluster, *told, ids.reading))),
+            Object::Cluster(object) => Self::Cluster(Box::new(Cluster::with_phase(&key.cluster, *object, ids.reading))),
             Object::ServiceExport(export) => Self::ServiceExport(ServiceExport::new(key, export)),
             Object::EndpointSlice(slice) => Self::EndpointSlice(EndpointSlice::new(key, &slice.decoded())),
-            Object::Finding(told) => Self::Finding(Box::new(Finding::from(&**told))),
+            Object::Finding(object) => Self::Finding(Box::new(Finding::from(&**object))),
         }
     }
 }

@@ -128,8 +128,8 @@ macro_rules! list_query {
                 /// Maximum number of items in a page; default 500.
                 #[param(minimum = 1, maximum = 10000)]
                 limit: Option<u32>,
-                /// Only these members of each item, separated by commas. A dot selects a nested member:
-                /// `name,labels.app`.
+                /// Only these members of each item, separated by commas. A dot selects a nested
+                /// member: `name,labels.app`.
                 #[allow(dead_code, reason = "read where all parameters are: see Parameters")]
                 fields: Option<String>,
                 /// The `nextPageToken` of the previous page. All other parameters must be the same.

@@ -92,7 +92,7 @@ impl ApiFixture {
         Self::build(view, own_cluster, paris_status(), EPOCH)
     }
 
-    /// The same mesh after another start.
+    /// Builds a meshkeep with the usual mesh, whose start has this epoch.
     pub(in crate::api) fn of_start(epoch: Epoch) -> Self {
         Self::build(mesh(), None, paris_status(), epoch)
     }
@@ -190,9 +190,9 @@ impl ApiFixture {
     }
 
     /// Sets the status of some clusters.
-    pub(in crate::api) fn publish_statuses(&self, told: impl IntoIterator<Item = (&'static str, ClusterStatus)>) {
-        let told = told.into_iter().map(|(name, status)| (cluster(name), watch::channel(status).1));
-        self.board.send_replace(Arc::new(told.collect()));
+    pub(in crate::api) fn publish_statuses(&self, reported: impl IntoIterator<Item = (&'static str, ClusterStatus)>) {
+        let reported = reported.into_iter().map(|(name, status)| (cluster(name), watch::channel(status).1));
+        self.board.send_replace(Arc::new(reported.collect()));
     }
 
     /// Unloads the store, as while it loads.

@@ -47,7 +47,8 @@ pub(in crate::cli) struct Options {
     /// percentage of the file's workloads; 100% holds nothing back
     #[arg(long, value_name = "SHARE", default_value = "50%")]
     max_withdrawal: MaxWithdrawal,
-    /// Write metrics into this file, in the Prometheus text format, for node_exporter's textfile collector
+    /// Write metrics into this file, in the Prometheus text format, for node_exporter's textfile
+    /// collector
     #[arg(long, value_name = "FILE")]
     metrics_file: Option<PathBuf>,
     /// Time that a file must be unchanged before its change is applied

@@ -62,7 +62,8 @@ pub(in crate::cli) enum IdentityCommand {
         #[command(flatten)]
         etcd: IdentityEtcdOptions,
     },
-    /// Delete the identities that no node refers to in two rounds, and the locks whose holders are stuck
+    /// Delete the identities that no node refers to in two rounds, and the locks whose holders are
+    /// stuck
     Gc {
         #[command(flatten)]
         range: RangeOptions,

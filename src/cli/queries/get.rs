@@ -13,7 +13,8 @@ use crate::model::check_exact_name;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct GetOptions {
-    /// nodes, services, global-services, identities, ipcache, service-exports, endpoint-slices or clusters
+    /// nodes, services, global-services, identities, ipcache, service-exports, endpoint-slices or
+    /// clusters
     #[arg(value_name = "KIND")]
     kind: String,
     /// The name: CLUSTER/NAME of a node, CLUSTER/NAMESPACE/NAME of a service, NUMBER of an

@@ -1,8 +1,8 @@
 //! Output formats of the commands: tables that fit the terminal, JSON, YAML or names.
 //!
-//! A table is a list of [`TableColumn`]s; `-o wide` shows more of them. Tables and names are made from
-//! the `dto` shapes of this version. JSON and YAML print the API's answer itself, including members
-//! that this version does not know.
+//! A table is a list of [`TableColumn`]s; `-o wide` shows more of them. Tables and names are made
+//! from the `dto` shapes of this version. JSON and YAML print the API's answer itself, including
+//! members that this version does not know.
 //!
 //! Every command prints through [`print`], [`print_coloured`] or [`EscapingWriter`], which escape
 //! the characters that a terminal acts on.

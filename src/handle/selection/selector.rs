@@ -318,9 +318,9 @@ mod tests {
     fn other_texts_are_refused_as_by_kubectl_and_said_why() {
         let long = "a".repeat(64);
         let cases = [
-            (",", "nothing stands there"),
-            ("a,", "nothing stands there"),
-            ("a,,b", "nothing stands there"),
+            (",", "it is empty: remove the extra comma"),
+            ("a,", "it is empty: remove the extra comma"),
+            ("a,,b", "it is empty: remove the extra comma"),
             ("=b", "the name of the key is empty"),
             ("!", "the name of the key is empty"),
             (">1", "the name of the key is empty"),

@@ -3,7 +3,7 @@
 
 mod following;
 mod lost_tail;
-mod pieces;
+mod small_batches;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -301,7 +301,7 @@ fn entering_and_leaving_a_filter_are_an_upsert_and_a_delete() {
     mirror.put(0, 1, "b");
     mirror.put(0, 1, "a");
     mirror.delete(0, 1);
-    let told: Vec<(Option<DeleteCause>, u64)> = subscription
+    let reported: Vec<(Option<DeleteCause>, u64)> = subscription
         .next(&mirror.reading())
         .iter()
         .map(|item| match item {
@@ -311,7 +311,7 @@ fn entering_and_leaving_a_filter_are_an_upsert_and_a_delete() {
         })
         .collect();
     let (left, deleted) = (Some(DeleteCause::LeftFilter), Some(DeleteCause::Deleted(DeleteReason::Deleted)));
-    assert_eq!(told, [(None, 1_002), (left, 1_004), (None, 1_005), (deleted, 1_006)]);
+    assert_eq!(reported, [(None, 1_002), (left, 1_004), (None, 1_005), (deleted, 1_006)]);
 }
 
 #[test]
@@ -371,10 +371,11 @@ fn changes_have_the_same_order_in_one_call_and_one_by_one() {
         let (mut items, mut bytes, mut looks) = (Vec::new(), 1, 0);
         while !reader.is_current(&reading) {
             let bounds = BatchLimits { changes: SCANNED_KEYS_MAX, bytes };
-            let told = reader.encode_next(&reading, bounds, |items, count| items.inspect(|_| count.add(10)).collect::<Vec<StreamEvent>>());
-            let told: Vec<StreamEvent> = told.into_iter().flatten().collect();
-            assert!(told.len() <= bytes / 10 + 6, "{} items for {bytes} bytes", told.len());
-            items.extend(told);
+            let reported =
+                reader.encode_next(&reading, bounds, |items, count| items.inspect(|_| count.add(10)).collect::<Vec<StreamEvent>>());
+            let reported: Vec<StreamEvent> = reported.into_iter().flatten().collect();
+            assert!(reported.len() <= bytes / 10 + 6, "{} items for {bytes} bytes", reported.len());
+            items.extend(reported);
             (bytes, looks) = ([1, 5_000, 30_000][looks % 3], looks + 1);
         }
         assert_eq!(items, one_by_one, "{start:?}, {filter:?}");

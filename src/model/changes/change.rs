@@ -71,7 +71,7 @@ pub struct DeletePoint {
     pub revision: Revision,
 }
 
-/// Canary of a scope when the scope was complete (§2, test 1).
+/// Canary of a scope when the scope was complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CanaryPoint {
     /// Mod revision of the canary.

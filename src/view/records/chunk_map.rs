@@ -1,8 +1,8 @@
 //! Packed chunks in key order, each with its delta.
 //!
 //! A chunk never changes. Its [`ChunkDelta`] has the rows that were replaced or deleted since it
-//! was packed, and the confirmations of the other rows. [`RecordStore`](super::RecordStore) is the only
-//! user.
+//! was packed, and the confirmations of the other rows. [`RecordStore`](super::RecordStore) is the
+//! only user.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

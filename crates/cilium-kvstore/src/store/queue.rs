@@ -94,7 +94,7 @@ struct QueueState<K> {
     groups: HashMap<u32, usize>,
     /// Lost leases whose keys have not been searched yet.
     lost: Vec<LostKeys>,
-    looking: Option<Looking<K>>,
+    looking: Option<LostKeyScan<K>>,
     /// Number of keys whose last attempt failed.
     failing: usize,
     last_failure: Option<(String, SystemTime)>,
@@ -123,7 +123,7 @@ impl<K> Default for QueueState<K> {
 
 /// Scan over all keys for those of lost leases.
 #[derive(Clone)]
-struct Looking<K> {
+struct LostKeyScan<K> {
     lost: Arc<[LostKeys]>,
     /// Last key of the previous batch.
     last: Option<K>,
@@ -323,7 +323,7 @@ impl<W: Wanted> SyncQueue<W> {
     /// more can be scanned now. The keys get a group of their own, so that waiters of other groups
     /// do not wait for them.
     fn look_for_lost(&self) -> bool {
-        let Some(Looking { lost, last }) = self.shared.state().next_look() else { return false };
+        let Some(LostKeyScan { lost, last }) = self.shared.state().next_look() else { return false };
         let keys = self.shared.wanted.keys_behind(last.as_ref(), LOOKED_AT_ONCE);
         let mut state = self.shared.state();
         for key in &keys {
@@ -332,7 +332,7 @@ impl<W: Wanted> SyncQueue<W> {
                 state.add(key.clone(), Self::LOST);
             }
         }
-        state.looking = keys.into_iter().next_back().map(|last| Looking { lost, last: Some(last) });
+        state.looking = keys.into_iter().next_back().map(|last| LostKeyScan { lost, last: Some(last) });
         let more = state.looking.is_some() || !state.lost.is_empty();
         drop(state);
         if !more {
@@ -359,12 +359,12 @@ impl<K: Clone + Ord + Hash> QueueState<K> {
 
     /// Returns the lost leases to search for and the last scanned key; `None` if there are none, or
     /// if the queue is full.
-    fn next_look(&mut self) -> Option<Looking<K>> {
+    fn next_look(&mut self) -> Option<LostKeyScan<K>> {
         if self.items.len() >= WAITING_MAX {
             return None;
         }
         if self.looking.is_none() && !self.lost.is_empty() {
-            self.looking = Some(Looking { lost: std::mem::take(&mut self.lost).into(), last: None });
+            self.looking = Some(LostKeyScan { lost: std::mem::take(&mut self.lost).into(), last: None });
         }
         self.looking.clone()
     }

@@ -93,12 +93,12 @@ impl SyncStore {
         queue.on_lease_lost(&options.prefix, SyncQueue::add_lost);
         // a canary states that all keys exist, so it waits for the keys that were lost together
         // with it
-        let (told, ended) = (canary.clone(), stop.clone());
+        let (canary_key, ended) = (canary.clone(), stop.clone());
         queue.on_lease_lost(&canary, move |queue, _| {
-            let (after, told) = (queue.clone(), told.clone());
+            let (after, canary_key) = (queue.clone(), canary_key.clone());
             queue.session().spawn(ended.clone(), async move {
                 after.settled(SyncQueue::<Values>::LOST).await;
-                after.add_now(told, LATER);
+                after.add_now(canary_key, LATER);
             });
         });
         let running = queue.clone();
@@ -135,13 +135,13 @@ impl SyncStore {
             return;
         }
         let (values, queue, key, value) = (Arc::clone(&self.values), self.queue.clone(), canary_key(&self.options), value.into());
-        let told = self.canary.synced.clone();
+        let is_synced = self.canary.synced.clone();
         self.canary.session.spawn(self.canary.stop.clone(), async move {
             queue.settled(INITIAL).await;
             values.by_key().insert(key.clone(), value);
             queue.add_now(key, INITIAL);
             queue.settled(INITIAL).await;
-            told.send_replace(true);
+            is_synced.send_replace(true);
         });
     }
 

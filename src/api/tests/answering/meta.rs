@@ -157,8 +157,8 @@ async fn a_source_that_was_never_read_is_too_old_unless_ignored() {
     for uri in ["/v1/nodes?maxAge=600", "/v1/ipcache/lookup?ip=192.0.2.1&maxAge=600", "/v1/events?maxAge=600"] {
         let answer = fixture.get(uri).await;
         let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
-        let told = "data of cluster never was never read: try again later, or omit such clusters with neverRead=ignore";
-        assert!(answer.status.as_u16() == 503 && detail.ends_with(told), "{uri}: {detail}");
+        let reported = "data of cluster never was never read: try again later, or omit such clusters with neverRead=ignore";
+        assert!(answer.status.as_u16() == 503 && detail.ends_with(reported), "{uri}: {detail}");
     }
     for uri in ["/v1/nodes?maxAge=600&neverRead=ignore", "/v1/ipcache/lookup?ip=192.0.2.1&maxAge=600&neverRead=ignore"] {
         assert_eq!(fixture.get(uri).await.status.as_u16(), 200, "{uri}");

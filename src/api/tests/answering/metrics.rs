@@ -156,11 +156,11 @@ async fn a_cluster_that_was_never_read_has_a_phase_and_no_age_but_infinity() {
 async fn the_page_about_metrics_has_each_of_them_and_no_other() {
     let page = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/metrics.md")).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
-    let told: BTreeMap<&str, &str> =
+    let reported: BTreeMap<&str, &str> =
         rows.filter(|(_, rest)| rest.matches(" | ").count() >= 2).map(|(name, rest)| (name, rest.split(' ').next().unwrap())).collect();
     let fixture = ApiFixture::new();
     fixture.handle.set_reflection_source(crate::handle::Reflection::default);
     let text = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
     let found: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-    assert_eq!(told, found, "docs/operate/metrics.md, and what is there");
+    assert_eq!(reported, found, "docs/operate/metrics.md, and what is there");
 }

@@ -49,10 +49,10 @@ async fn an_invalid_client_file_is_a_cluster_that_is_not_synced() {
     fixture.publish_statuses([("paris", paris_status())]);
     let invalid = ["lisbon", "paris"].map(|file| (file.to_owned(), "denied:\nby whom".to_owned())).into();
     fixture.directory.send_replace(DirectoryState { readable: true, error: None, invalid });
-    let (status, told) = asked(&fixture, "/readyz?synced").await;
+    let (status, reported) = asked(&fixture, "/readyz?synced").await;
     assert!(
-        status == 503 && told.contains("[-]cluster/lisbon failed: its file cannot be used: denied: by whom\n[+]cluster/paris ok\n"),
-        "{told}"
+        status == 503 && reported.contains("[-]cluster/lisbon failed: its file cannot be used: denied: by whom\n[+]cluster/paris ok\n"),
+        "{reported}"
     );
     assert_eq!(asked(&fixture, "/readyz?synced&exclude=cluster/lisbon").await, (200, "ok".to_owned()));
 }
@@ -65,8 +65,8 @@ async fn an_excluded_check_does_not_count() {
                warn: there are no checks with some of the excluded names\nreadyz check passed\n";
     let uri = "/readyz?synced&verbose&exclude=cluster%2Fosaka&exclude=storing&exclude=cluster/kyoto";
     assert_eq!(asked(&fixture, uri).await, (200, all.to_owned()));
-    let (status, told) = asked(&fixture, "/readyz?synced&exclude=cluster/paris").await;
-    assert!(status == 503 && told.contains("[+]cluster/paris excluded: ok\n") && told.contains("[-]cluster/osaka"), "{told}");
+    let (status, reported) = asked(&fixture, "/readyz?synced&exclude=cluster/paris").await;
+    assert!(status == 503 && reported.contains("[+]cluster/paris excluded: ok\n") && reported.contains("[-]cluster/osaka"), "{reported}");
     assert_eq!(asked(&fixture, "/livez?exclude=ping&verbose").await.1, "[+]ping excluded: ok\nlivez check passed\n");
 }
 
@@ -75,8 +75,8 @@ async fn without_any_cluster_nothing_is_synced_and_no_pod_is_restarted() {
     let files = ClientFileLocation { directory: "/etc/clustermesh".into(), ..ClientFileLocation::default() };
     let fixture = ApiFixture::with_own_cluster(mesh(), Some(cluster("paris"))).with_cluster_files(files.clone());
     // the own cluster, from --local-etcd, is not a remote cluster
-    for told in [vec![], vec![("paris", paris_status())]] {
-        fixture.publish_statuses(told);
+    for reported in [vec![], vec![("paris", paris_status())]] {
+        fixture.publish_statuses(reported);
         let (status, report) = asked(&fixture, "/readyz?synced").await;
         let reason = "[-]clusters failed: /etc/clustermesh has no client file of a cluster except that of paris, the own cluster, which is not mirrored\n";
         assert!(status == 503 && report.contains(reason), "{report}");

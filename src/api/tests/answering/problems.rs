@@ -171,8 +171,8 @@ async fn a_revision_that_went_back_is_a_finding_for_an_hour() {
         let fixture = ApiFixture::with_paris_status(|status| {
             status.revision_rollback = Some(RevisionRollback { error: "went back".to_owned(), last, count: 3 })
         });
-        let told = fixture.json("/v1/problems?kind=revisionWentBack").await;
-        assert_eq!(ids(&told), expected, "{told}");
+        let reported = fixture.json("/v1/problems?kind=revisionWentBack").await;
+        assert_eq!(ids(&reported), expected, "{reported}");
     }
 }
 
@@ -272,7 +272,7 @@ async fn a_cluster_that_waits_for_a_canary_names_its_kind() {
 #[tokio::test]
 async fn a_cluster_without_a_config_is_a_finding_after_a_minute_if_it_had_one() {
     let fixture = mesh(Vec::new());
-    let told = async |seconds: u64, had_config: bool, denied: bool, others: &[&str]| {
+    let reported = async |seconds: u64, had_config: bool, denied: bool, others: &[&str]| {
         let others = others.iter().map(|other| cluster(other)).collect();
         let since = Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
         let missing = MissingConfig { denied, others, ..MissingConfig::default() };
@@ -285,12 +285,12 @@ async fn a_cluster_without_a_config_is_a_finding_after_a_minute_if_it_had_one() 
     };
     let missing = [("clusterConfigMissing/paris".to_owned(), "critical".to_owned())];
     let lost = [("clusterConfigLost/paris".to_owned(), "warning".to_owned())];
-    assert_eq!(told(0, false, false, &["rome"]).await, missing);
-    assert_eq!(told(0, false, true, &[]).await, missing);
-    assert_eq!(told(0, false, false, &[]).await, []);
-    assert_eq!(told(61, false, false, &[]).await, missing);
-    assert_eq!(told(0, true, false, &["rome"]).await, lost);
-    assert_eq!(told(61, true, false, &["rome"]).await, missing);
+    assert_eq!(reported(0, false, false, &["rome"]).await, missing);
+    assert_eq!(reported(0, false, true, &[]).await, missing);
+    assert_eq!(reported(0, false, false, &[]).await, []);
+    assert_eq!(reported(61, false, false, &[]).await, missing);
+    assert_eq!(reported(0, true, false, &["rome"]).await, lost);
+    assert_eq!(reported(61, true, false, &["rome"]).await, missing);
     let finding = fixture.json("/v1/problems").await["items"][0].clone();
     assert_eq!(finding["detail"], "paris is not read: this etcd belongs to cluster rome, not paris; meshkeep keeps the last known state");
 }
@@ -339,18 +339,18 @@ async fn a_writer_without_heartbeats_is_a_finding_and_its_data_is_old() {
             status.writer.etcd_errors = errors.iter().map(|error| (*error).to_owned()).collect();
         });
     };
-    let told = |severity: &str| vec![("writerSilent/paris".to_owned(), severity.to_owned())];
+    let reported = |severity: &str| vec![("writerSilent/paris".to_owned(), severity.to_owned())];
     silent_for(119, &[]);
     assert_eq!(found(&fixture).await, []);
     let age = async || fixture.json("/v1/clusters/paris").await["ageSeconds"].as_f64().unwrap();
     assert!(age().await < 60.0);
     silent_for(121, &[]);
-    assert_eq!((found(&fixture).await, age().await >= 121.0), (told("warning"), true));
+    assert_eq!((found(&fixture).await, age().await >= 121.0), (reported("warning"), true));
     assert_eq!(fixture.get("/v1/nodes?cluster=paris&maxAge=100").await.status.as_u16(), 503);
     let meta = fixture.json("/v1/nodes?cluster=paris").await["meta"].clone();
     assert_eq!((meta["sources"][0]["cluster"].as_str(), meta["sources"][0]["lastHeartbeat"].is_string()), (Some("paris"), true), "{meta}");
     silent_for(601, &["NOSPACE"]);
-    assert_eq!(found(&fixture).await, told("critical"));
+    assert_eq!(found(&fixture).await, reported("critical"));
     let finding = fixture.json("/v1/problems?kind=writerSilent").await["items"][0].clone();
     let says = |member: &str, text: &str| assert!(finding[member].as_str().unwrap().contains(text), "{finding}");
     says("detail", "the etcd reports NOSPACE");

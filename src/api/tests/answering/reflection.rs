@@ -19,8 +19,8 @@ async fn the_status_of_reflection_is_reported() {
     let status = async || fixture.get("/v1/status").await.json()["reflection"].clone();
     assert_eq!(status().await, Value::Null, "serve does not reflect");
     let now = Arc::new(Mutex::new(Reflection::default()));
-    let told = Arc::clone(&now);
-    fixture.handle.set_reflection_source(move || told.lock().unwrap().clone());
+    let reported = Arc::clone(&now);
+    fixture.handle.set_reflection_source(move || reported.lock().unwrap().clone());
     let nothing = json!({"leader": false, "clusters": 0, "waiting": 0, "lagSeconds": 0.0, "written": 0, "deleted": 0, "failed": 0});
     assert_eq!((status().await, problems(&fixture).await), (nothing, Vec::new()));
     let last_error = Some(("etcdserver: mvcc: database space exceeded".to_owned(), SystemTime::UNIX_EPOCH));

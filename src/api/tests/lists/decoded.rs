@@ -77,21 +77,21 @@ async fn a_service_too_large_to_merge_is_an_item_with_the_reason() {
     assert_eq!((names(&page), page.get("nextPageToken")), (vec!["cart", "desk"], None), "{page}");
     let (large, other) = (&page["items"][0], &page["items"][1]);
     assert_eq!(other["clusters"].as_array().unwrap().len(), 2);
-    let told = &large["tooLarge"];
-    assert_eq!((&told["cluster"], &told["bytesMax"]), (&json!("tokyo"), &json!(512 << 10)));
-    assert_eq!(told["key"], json!("cilium/cache/endpointslices/v1/tokyo/shop/b"));
-    assert!(told["bytes"].as_u64().unwrap() > 700_000, "{told}");
-    let reason = told["reason"].as_str().unwrap();
+    let reported = &large["tooLarge"];
+    assert_eq!((&reported["cluster"], &reported["bytesMax"]), (&json!("tokyo"), &json!(512 << 10)));
+    assert_eq!(reported["key"], json!("cilium/cache/endpointslices/v1/tokyo/shop/b"));
+    assert!(reported["bytes"].as_u64().unwrap() > 700_000, "{reported}");
+    let reason = reported["reason"].as_str().unwrap();
     assert!(reason.contains("tokyo") && reason.contains("--decoded-max-bytes"), "{reason}");
     assert_eq!((&large["namespace"], &large["clusters"], &large["backends"]), (&json!("shop"), &json!([]), &json!([])));
     // as a single answer, with the reason and its sources
     let alone = fixture.json("/v1/global-services/shop/cart").await;
-    assert_eq!((&alone["tooLarge"], alone["meta"]["sourceCount"].as_u64()), (told, Some(2)), "{alone}");
+    assert_eq!((&alone["tooLarge"], alone["meta"]["sourceCount"].as_u64()), (reported, Some(2)), "{alone}");
     // a list of some members has it too, and so has NDJSON
     let cut = fixture.json("/v1/global-services?fields=name,backends.ip").await;
-    assert_eq!(cut["items"], json!([{ "name": "cart", "backends": [], "tooLarge": told }, { "name": "desk", "backends": [] }]));
+    assert_eq!(cut["items"], json!([{ "name": "cart", "backends": [], "tooLarge": reported }, { "name": "desk", "backends": [] }]));
     let chosen = fixture.json("/v1/global-services?affinity=local&from=paris").await;
-    assert_eq!((&chosen["items"][0]["tooLarge"], chosen["items"][0].get("selection")), (told, None));
+    assert_eq!((&chosen["items"][0]["tooLarge"], chosen["items"][0].get("selection")), (reported, None));
     // filters use what is known without the slices; a service of other clusters is skipped
     assert_eq!(names(&fixture.json("/v1/global-services?cluster=paris&namespace=shop").await), ["cart"]);
     assert_eq!(names(&fixture.json("/v1/global-services?cluster=oslo").await), [""; 0]);

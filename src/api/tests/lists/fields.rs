@@ -70,12 +70,12 @@ async fn every_field_of_every_list_can_be_selected() {
 #[tokio::test]
 async fn an_unknown_field_is_refused_with_the_nearest_name() {
     let fixture = ApiFixture::new();
-    let told = detail(&fixture, "/v1/identities?fields=id,lables").await;
-    assert!(told.starts_with("fields: these items have no field \"lables\", did you mean labels? They have cluster, "), "{told}");
-    let told = detail(&fixture, "/v1/services?fields=backends.colour").await;
-    assert!(told.starts_with("fields: these items have no field \"colour\": they have hintZones, "), "{told}");
-    let told = detail(&fixture, "/v1/nodes?fields=name.first").await;
-    assert_eq!(told, "fields: the field has no member \"first\"");
+    let reported = detail(&fixture, "/v1/identities?fields=id,lables").await;
+    assert!(reported.starts_with("fields: these items have no field \"lables\", did you mean labels? They have cluster, "), "{reported}");
+    let reported = detail(&fixture, "/v1/services?fields=backends.colour").await;
+    assert!(reported.starts_with("fields: these items have no field \"colour\": they have hintZones, "), "{reported}");
+    let reported = detail(&fixture, "/v1/nodes?fields=name.first").await;
+    assert_eq!(reported, "fields: the field has no member \"first\"");
     assert!(detail(&fixture, "/v1/nodes?fields=name,").await.starts_with("fields: these items have no field \"\""));
     assert_eq!(detail(&fixture, "/v1/nodes?fields=name&fields=labels").await, "fields: is repeated: use it once");
     assert!(detail(&fixture, "/v1/nodes/paris/paris-worker-1?fields=name").await.starts_with("fields: is not a parameter of this path"));

@@ -53,8 +53,8 @@ async fn status_406_lists_the_offered_media_types() {
         ("/v1/events", "application/json", "this path answers in text/event-stream or application/x-ndjson: accept one of them".to_owned()),
     ] {
         let answer = accepting(&fixture, Method::GET, uri, accept).await;
-        let told = (answer.status.as_u16(), answer.json()["code"].clone(), answer.json()["detail"].clone());
-        assert_eq!(told, (406, json!("notAcceptable"), json!(detail)), "{uri}");
+        let reported = (answer.status.as_u16(), answer.json()["code"].clone(), answer.json()["detail"].clone());
+        assert_eq!(reported, (406, json!("notAcceptable"), json!(detail)), "{uri}");
         assert_eq!(answer.header("content-type"), "application/problem+json");
         assert_eq!(answer.header("vary"), "Accept, Accept-Encoding", "{uri}");
         let head = accepting(&fixture, Method::HEAD, uri, accept).await;

@@ -73,11 +73,11 @@ async fn an_anonymous_client_of_a_probe_gets_ok_or_not_ok() {
         for (face, token) in [(&faces.main, None), (&faces.main, Some("open")), (&faces.health, None), (&faces.health, Some(TOKEN))] {
             assert_eq!(faces.ask(&format!("{face}{path}"), token).await, brief, "{face}{path} {token:?}");
         }
-        let (status, told) = faces.ask(&format!("{}{path}", faces.main), Some(TOKEN)).await;
-        assert!(status == brief.0 && told.lines().count() > 1, "{path}: {told}");
+        let (status, reported) = faces.ask(&format!("{}{path}", faces.main), Some(TOKEN)).await;
+        assert!(status == brief.0 && reported.lines().count() > 1, "{path}: {reported}");
     }
-    let (_, told) = faces.ask(&format!("{}/readyz?synced", faces.main), Some(TOKEN)).await;
-    assert!(told.contains("[-]cluster/osaka failed: backingOff: cannot connect to https://osaka.mesh:2379"), "{told}");
+    let (_, reported) = faces.ask(&format!("{}/readyz?synced", faces.main), Some(TOKEN)).await;
+    assert!(reported.contains("[-]cluster/osaka failed: backingOff: cannot connect to https://osaka.mesh:2379"), "{reported}");
     faces.stopped().await;
 }
 
@@ -94,8 +94,8 @@ async fn with_a_client_ca_the_health_address_gives_no_details() {
 async fn without_a_token_local_clients_get_the_details_of_probes() {
     let faces = TestServers::start(ApiOptions::default()).await;
     for face in [&faces.main, &faces.health] {
-        let (status, told) = faces.ask(&format!("{face}/readyz?synced"), None).await;
-        assert!(status == 503 && told.contains("[-]cluster/osaka failed"), "{face}: {told}");
+        let (status, reported) = faces.ask(&format!("{face}/readyz?synced"), None).await;
+        assert!(status == 503 && reported.contains("[-]cluster/osaka failed"), "{face}: {reported}");
         // a web page in a browser, with a host name that resolves to this address
         let rebound = faces.client.get(format!("{face}/readyz?synced")).header("host", "evil.example").send().await.unwrap();
         assert_eq!((rebound.status().as_u16(), rebound.text().await.unwrap()), (503, "not ok".to_owned()), "{face}");

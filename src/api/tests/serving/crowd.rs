@@ -54,7 +54,7 @@ async fn a_waiting_long_poll_occupies_no_slot() {
     let change = fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "late"), 200));
     let (answer, ()) = tokio::join!(waiting, change);
     assert_eq!(answer["events"][0]["type"], "upsert", "{answer}");
-    assert_eq!(fixture.scans.spent().time, before, "one change is told on the spot");
+    assert_eq!(fixture.scans.spent().time, before, "one change is reported on the spot");
 }
 
 /// Twenty clients over real sockets send the slowest requests, each on its own connection.

@@ -51,20 +51,20 @@ async fn a_replaced_certificate_serves_new_connections_unless_it_is_invalid() {
 
     // only the key: it does not match the certificate
     replace(after.path("tls.key"), before.path("tls.key"));
-    let told = until("the pair that does not fit", async || {
+    let reported = until("the pair that does not fit", async || {
         old = before.client(false);
         status(&old, &url).await.unwrap().get("staleFiles").cloned()
     })
     .await;
-    let reason = told["TLS certificate"].as_str().unwrap();
+    let reason = reported["TLS certificate"].as_str().unwrap();
     assert!(reason.starts_with(&format!("cannot use {} for TLS: ", before.path("tls.crt").display())), "{reason}");
     let metrics = old.get(format!("{url}/metrics")).send().await.unwrap().text().await.unwrap();
     assert!(metrics.contains("\nmeshkeep_stale_files{file=\"TLS certificate\"} 1\n"), "{metrics}");
 
     // and its certificate
     replace(after.path("tls.crt"), before.path("tls.crt"));
-    let told = until("the new certificate", async || status(&new, &url).await).await;
-    assert_eq!(told.get("staleFiles"), None);
+    let reported = until("the new certificate", async || status(&new, &url).await).await;
+    assert_eq!(reported.get("staleFiles"), None);
     assert!(status(&before.client(false), &url).await.is_none());
     // an open connection continues
     assert!(status(&old, &url).await.is_some());
@@ -72,7 +72,7 @@ async fn a_replaced_certificate_serves_new_connections_unless_it_is_invalid() {
 }
 
 /// Findings about the server's own certificate, each with its severity and the start of its text.
-async fn expiry_told(client: &reqwest::Client, url: &str) -> Vec<(String, String, String)> {
+async fn reported_expiry(client: &reqwest::Client, url: &str) -> Vec<(String, String, String)> {
     let list: Value = client.get(format!("{url}/v1/problems?kind=certificateExpiring")).send().await.unwrap().json().await.unwrap();
     let text = |item: &Value, member: &str| item[member].as_str().unwrap().to_owned();
     list["items"].as_array().unwrap().iter().map(|item| (text(item, "id"), text(item, "severity"), text(item, "detail"))).collect()
@@ -93,12 +93,12 @@ async fn a_certificate_that_expires_soon_is_a_finding() {
         let options = ApiOptions { tls: Some(certificates.files(false)), ..ApiOptions::default() };
         let running = RunningServer::start(&[local()], &options).await;
         let (client, url) = (certificates.client(false), running.addresses[0].clone());
-        let told = expiry_told(&client, &url).await;
+        let reported = reported_expiry(&client, &url).await;
         match severity {
-            None => assert_eq!(told, []),
+            None => assert_eq!(reported, []),
             Some(severity) => {
-                let [(id, told_severity, detail)] = told.as_slice() else { panic!("{left:?}: {told:?}") };
-                assert_eq!((id.as_str(), told_severity.as_str()), ("certificateExpiring/TLS certificate", severity), "{left:?}");
+                let [(id, reported_severity, detail)] = reported.as_slice() else { panic!("{left:?}: {reported:?}") };
+                assert_eq!((id.as_str(), reported_severity.as_str()), ("certificateExpiring/TLS certificate", severity), "{left:?}");
                 let said = detail.starts_with("the certificate of the API expires at 20") && detail.ends_with(text);
                 assert!(said, "{left:?}: {detail}");
             }
@@ -108,7 +108,7 @@ async fn a_certificate_that_expires_soon_is_a_finding() {
             replace(after.path("tls.key"), certificates.path("tls.key"));
             replace(after.path("tls.crt"), certificates.path("tls.crt"));
             until("the new certificate", async || status(&after.client(false), &url).await).await;
-            assert_eq!(expiry_told(&after.client(false), &url).await, []);
+            assert_eq!(reported_expiry(&after.client(false), &url).await, []);
         }
         running.stopped().await;
     }
@@ -144,8 +144,8 @@ async fn a_changed_token_is_reloaded() {
     let client = reqwest::Client::new();
     let ask = async |token: &str| client.get(&url).bearer_auth(token).send().await.unwrap();
     std::fs::remove_file(&token).unwrap();
-    let told = until("the lost token", async || ask("first").await.json::<Value>().await.unwrap().get("staleFiles").cloned()).await;
-    assert_eq!(told["token file"], "No such file or directory");
+    let reported = until("the lost token", async || ask("first").await.json::<Value>().await.unwrap().get("staleFiles").cloned()).await;
+    assert_eq!(reported["token file"], "No such file or directory");
     std::fs::write(&token, "second").unwrap();
     until("the second token", async || (ask("second").await.status().as_u16() == 200).then_some(())).await;
     assert_eq!(ask("first").await.status().as_u16(), 401);

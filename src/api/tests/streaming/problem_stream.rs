@@ -57,8 +57,8 @@ async fn next_findings(fixture: &ApiFixture, client: &mut StreamClient, current:
     let mut ids: Vec<String> = listed["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect();
     ids.sort_unstable();
     loop {
-        let told: BTreeSet<&str> = current.values().filter_map(|object| object["id"].as_str()).collect();
-        if ids.iter().all(|id| told.contains(id.as_str())) {
+        let reported: BTreeSet<&str> = current.values().filter_map(|object| object["id"].as_str()).collect();
+        if ids.iter().all(|id| reported.contains(id.as_str())) {
             return ids;
         }
         let data = next_event(client, "upsert").await;
@@ -234,20 +234,20 @@ async fn only_clients_that_ask_for_findings_get_them() {
     let metrics = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
     for kind in ["clusterUnreachable", "duplicateAddress", "rejectedValues"] {
         let count = ids.iter().filter(|id| id.starts_with(kind)).count();
-        let told = metrics.lines().find(|line| line.starts_with(&format!("meshkeep_problems{{kind=\"{kind}\""))).unwrap();
-        assert!(count > 0 && told.ends_with(&format!(" {count}")), "{kind}: {told}, not {count}");
+        let reported = metrics.lines().find(|line| line.starts_with(&format!("meshkeep_problems{{kind=\"{kind}\""))).unwrap();
+        assert!(count > 0 && reported.ends_with(&format!(" {count}")), "{kind}: {reported}, not {count}");
     }
     for limit in [1, 2, 500] {
-        let told = changes(&fixture, &format!("snapshot=true&kind=problem&limit={limit}")).await;
-        let mut found: Vec<&str> = told.iter().map(|event| event["object"]["id"].as_str().unwrap()).collect();
+        let reported = changes(&fixture, &format!("snapshot=true&kind=problem&limit={limit}")).await;
+        let mut found: Vec<&str> = reported.iter().map(|event| event["object"]["id"].as_str().unwrap()).collect();
         found.sort_unstable();
         assert_eq!(found, ids, "{limit}");
     }
     let of_tokyo = changes(&fixture, "snapshot=true&kind=problem&cluster=tokyo").await;
     assert!(keys(&of_tokyo).contains(&DUPLICATE) && !keys(&of_tokyo).contains(&UNREACHABLE), "{of_tokyo:?}");
     for query in ["snapshot=true", "snapshot=true&cluster=paris", "after=v1.000000000000feed.99", "snapshot=true&kind=cluster"] {
-        let told = changes(&fixture, query).await;
-        assert!(!told.is_empty() && told.iter().all(|event| event["kind"] != "problem"), "{query}");
+        let reported = changes(&fixture, query).await;
+        assert!(!reported.is_empty() && reported.iter().all(|event| event["kind"] != "problem"), "{query}");
     }
     // all of them came after this position, and nothing else did
     assert_eq!(changes(&fixture, &format!("after=v1.000000000000feed.{HEAD}")).await, Vec::<Value>::new());
@@ -259,7 +259,7 @@ async fn only_clients_that_ask_for_findings_get_them() {
     fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "a"), 90)).await;
     let live = everybody.until("upsert").await;
     let kinds: Vec<&Value> = live.iter().map(|(_, _, data)| &data["kind"]).filter(|kind| kind.is_string()).collect();
-    assert_eq!(kinds, ["identity"], "an unfiltered stream lives through all findings and is told of none: {live:?}");
+    assert_eq!(kinds, ["identity"], "an unfiltered stream lives through all findings and is reported of none: {live:?}");
     fixture.change(Change::Delete { key: key(Kind::Identity, "paris", "70000") }).await;
     assert_eq!(changes(&fixture, &format!("after=v1.000000000000feed.{HEAD}&kind=problem")).await.len(), ids.len());
 }

@@ -166,8 +166,8 @@ async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
         let mut client = StreamClient::open(&fixture, &format!("/v1/events?after={after}"), &[]).await;
         let events = client.until("synced").await;
         assert_eq!(events[0], ("reset".to_owned(), None, json!({ "type": "reset", "reason": reason })));
-        let told = |name: &str| events.iter().filter(|event| event.0 == name).count();
-        assert_eq!((names(&events).last(), told("upsert"), told("cluster")), (Some(&"synced"), 15, 2));
+        let reported = |name: &str| events.iter().filter(|event| event.0 == name).count();
+        assert_eq!((names(&events).last(), reported("upsert"), reported("cluster")), (Some(&"synced"), 15, 2));
         let refused = fixture.get(&format!("/v1/events?after={after}&onExpired=fail")).await;
         assert_eq!((refused.status, refused.json()["code"].clone()), (StatusCode::GONE, json!("expiredPosition")));
     }
@@ -243,8 +243,8 @@ async fn phases_are_events_and_a_removed_cluster_is_deleted() {
     let fixture = ApiFixture::new();
     let mut client = StreamClient::open(&fixture, "/v1/events?snapshot=true&kind=cluster", &[]).await;
     let events = client.until("synced").await;
-    let told: Vec<Value> = events.iter().filter(|event| event.0 == "cluster").map(|event| name_and_phase(&event.2["object"])).collect();
-    assert_eq!(told, [json!(["paris", "live"]), json!(["tokyo", "waitingForFiles"])]);
+    let reported: Vec<Value> = events.iter().filter(|event| event.0 == "cluster").map(|event| name_and_phase(&event.2["object"])).collect();
+    assert_eq!(reported, [json!(["paris", "live"]), json!(["tokyo", "waitingForFiles"])]);
     assert_eq!((&events[0].0, &events.last().unwrap().2["count"]), (&"reset".to_owned(), &json!(2)));
     fixture.command(Command::Phase { cluster: cluster("paris"), phase: Phase::BackingOff, cause: 0 }).await;
     let (name, id, data) = client.event().await.unwrap();

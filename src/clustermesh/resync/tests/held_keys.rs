@@ -9,8 +9,8 @@ const LABELS: &[u8] = b"k8s:io.cilium.k8s.policy.cluster=paris;";
 const WRITER_LEASE: i64 = 1;
 const FIRST_LEASE: i64 = 10;
 
-/// A KVStoreMesh's copy with nine identities, three on each of three leases, and the writer's keys on
-/// another one.
+/// A KVStoreMesh's copy with nine identities, three on each of three leases, and the writer's keys
+/// on another one.
 fn copy() -> (FakeEtcd, FakeMirror) {
     let mut etcd = FakeEtcd { cached: true, ..FakeEtcd::new(1) };
     for index in 0..9 {

@@ -15,7 +15,8 @@ impl<S: SlotStorage> ChunkStore<S> {
         self.manifest = manifest;
     }
 
-    /// Inserts a chunk as it is stored. `is_in_manifest` is true if the manifest has an equal entry.
+    /// Inserts a chunk as it is stored. `is_in_manifest` is true if the manifest has an equal
+    /// entry.
     pub(in crate::store) fn insert_chunk(&mut self, low: KeyBytes, chunk: StoredRange, is_in_manifest: bool) {
         if !is_in_manifest {
             self.manifest.mark_changed(low.clone());

@@ -1,3 +1,5 @@
+//! Raw keys are listed in order, by prefix and in pages.
+
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 

@@ -9,7 +9,7 @@ use crate::model::{EntryKey, Object, Severity};
 
 /// Finding to post.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Change {
+pub(super) struct PendingPost {
     pub(super) key: EntryKey,
     /// The current finding, or its last state if it was resolved.
     pub(super) object: Arc<Object>,
@@ -30,7 +30,7 @@ pub(super) struct Outstanding {
 impl Outstanding {
     /// Returns the next post: the one with the fewest failed attempts, so that a finding that the
     /// receiver cannot process does not block others; then resolved findings, then the most severe.
-    pub(super) fn next(&mut self, now: &Standing) -> Option<Change> {
+    pub(super) fn next(&mut self, now: &Standing) -> Option<PendingPost> {
         let told = &self.told;
         self.tries.retain(|key, _| told.contains_key(key) != now.contains_key(key));
         let gone = told.iter().filter(|(key, _)| !now.contains_key(key)).map(|(key, object)| (key, object, false));
@@ -40,7 +40,7 @@ impl Outstanding {
             (self.tries.get(key).copied().unwrap_or_default(), *is_there, severity(object))
         };
         let (key, object, is_there) = gone.chain(appeared).min_by_key(rank)?;
-        Some(Change { key: key.clone(), object: Arc::clone(object), is_there })
+        Some(PendingPost { key: key.clone(), object: Arc::clone(object), is_there })
     }
 
     /// Returns the number of pending posts.
@@ -51,8 +51,8 @@ impl Outstanding {
     }
 
     /// Records that the receiver has accepted a post.
-    pub(super) fn settle(&mut self, change: Change) {
-        let Change { key, object, is_there } = change;
+    pub(super) fn settle(&mut self, change: PendingPost) {
+        let PendingPost { key, object, is_there } = change;
         self.tries.remove(&key);
         let bytes = |object: &Arc<Object>| object.as_finding().map_or(0, |finding| finding.text_bytes());
         if is_there {
@@ -64,7 +64,7 @@ impl Outstanding {
     }
 
     /// Records a failed attempt.
-    pub(super) fn fail(&mut self, change: Change) {
+    pub(super) fn fail(&mut self, change: PendingPost) {
         let tries = self.tries.entry(change.key).or_default();
         *tries = tries.saturating_add(1);
     }
@@ -87,8 +87,8 @@ mod tests {
         findings.into_iter().map(one).collect()
     }
 
-    fn named(change: Option<&Change>) -> String {
-        let sign = |change: &Change| if change.is_there { "+" } else { "-" };
+    fn named(change: Option<&PendingPost>) -> String {
+        let sign = |change: &PendingPost| if change.is_there { "+" } else { "-" };
         change.map(|change| format!("{}{}", sign(change), change.key)).unwrap_or_default()
     }
 
@@ -129,11 +129,11 @@ mod tests {
         let names: Vec<String> = (0..TOLD_COUNT_MAX + 50).map(|number| number.to_string()).collect();
         let early = standing(names[..TOLD_COUNT_MAX].iter().map(|name| ("staleFile", name.as_str())));
         for (key, object) in &early {
-            outstanding.settle(Change { key: key.clone(), object: Arc::clone(object), is_there: true });
+            outstanding.settle(PendingPost { key: key.clone(), object: Arc::clone(object), is_there: true });
         }
         let late = standing(names[TOLD_COUNT_MAX..].iter().map(|name| ("staleFile", name.as_str())));
         for (key, object) in &early {
-            outstanding.fail(Change { key: key.clone(), object: Arc::clone(object), is_there: false });
+            outstanding.fail(PendingPost { key: key.clone(), object: Arc::clone(object), is_there: false });
         }
         // a new finding would come first if there were capacity
         let gone = outstanding.next(&late).unwrap();

@@ -11,17 +11,17 @@ use crate::model::FindingObject;
 
 /// Start times by finding. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ledger(Arc<Book>);
+pub(crate) struct FindingStartTimes(Arc<StartTimesState>);
 
 #[derive(Debug, Default)]
-struct Book {
+struct StartTimesState {
     /// Start by id of the finding, for current findings only: some for each cluster.
     since: Mutex<BTreeMap<String, SystemTime>>,
     /// Number of findings that exceed the limits of the change stream.
     untold: AtomicU64,
 }
 
-impl Ledger {
+impl FindingStartTimes {
     /// Sets the start of each of the current findings, and forgets findings that are over.
     pub(crate) fn note(&self, findings: &mut [FindingObject]) {
         let now = SystemTime::now();
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_finding_is_there_since_it_was_seen_first_until_it_is_over() {
-        let ledger = Ledger::default();
+        let ledger = FindingStartTimes::default();
         let noted = |present: bool| {
             let mut findings: Vec<FindingObject> = present.then(|| finding("staleFile", "x", ["paris"], "", "")).into_iter().collect();
             ledger.note(&mut findings);

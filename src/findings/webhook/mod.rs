@@ -20,7 +20,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use self::outstanding::{Change, Outstanding};
+use self::outstanding::{Outstanding, PendingPost};
 use crate::dto::problems::Finding;
 use crate::dto::text::rfc3339;
 use crate::model::{Backoff, EntryKey, Object, SecretUrl};
@@ -50,10 +50,10 @@ type Standing = BTreeMap<EntryKey, Arc<Object>>;
 
 /// Findings to post, and counters of the results. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Posts(Arc<Board>);
+pub(crate) struct WebhookState(Arc<WebhookQueue>);
 
 #[derive(Debug, Default)]
-struct Board {
+struct WebhookQueue {
     standing: watch::Sender<Arc<Standing>>,
     taken: AtomicU64,
     failed: AtomicU64,
@@ -61,7 +61,7 @@ struct Board {
     waiting: AtomicU64,
 }
 
-impl Posts {
+impl WebhookState {
     /// Sets the current findings. Copies them only if a sender runs.
     pub(super) fn show(&self, standing: &Standing) {
         if self.0.standing.receiver_count() > 0 {
@@ -72,7 +72,7 @@ impl Posts {
     /// Returns the number of posts by result, and the number of findings that wait.
     pub(crate) fn counts(&self) -> ([(&'static str, u64); 3], u64) {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Board { taken, failed, refused, waiting, .. } = &*self.0;
+        let WebhookQueue { taken, failed, refused, waiting, .. } = &*self.0;
         ([("accepted", count(taken)), ("failed", count(failed)), ("refused", count(refused))], count(waiting))
     }
 }
@@ -147,8 +147,8 @@ impl Poster {
         Ok(Self { client, url: parsed, shown })
     }
 
-    /// Posts findings that appear or are resolved, until it is dropped.
-    pub(crate) async fn run(self, posts: Posts, uptime: Duration) {
+    /// WebhookState findings that appear or are resolved, until it is dropped.
+    pub(crate) async fn run(self, posts: WebhookState, uptime: Duration) {
         let started_at = rfc3339(SystemTime::now().checked_sub(uptime).unwrap_or(SystemTime::UNIX_EPOCH));
         let (board, mut standing) = (&posts.0, posts.0.standing.subscribe());
         let (mut outstanding, mut backoff) = (Outstanding::default(), Backoff::new(BACKOFF_MIN, BACKOFF_MAX));
@@ -188,7 +188,7 @@ impl Poster {
         }
     }
 
-    async fn post(&self, change: &Change, started_at: &str) -> Delivery {
+    async fn post(&self, change: &PendingPost, started_at: &str) -> Delivery {
         let Some(finding) = change.object.as_finding() else { return Delivery::Refused("it is not a finding".to_owned()) };
         let body = Body {
             event: if change.is_there { "appeared" } else { "gone" },
