@@ -51,7 +51,8 @@ async fn a_holder_that_is_stuck_loses_its_lock_in_the_second_round() {
     two.die().await;
 }
 
-/// An entry that stands and a lock that is lost both keep a write from happening: they are reported apart.
+/// An entry that stands and a lock that is lost both keep a write from happening: they are reported
+/// apart.
 #[tokio::test]
 async fn what_is_written_under_a_lost_lock_fails_as_that() {
     let etcd = Etcd::start().await;

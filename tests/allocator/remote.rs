@@ -82,7 +82,7 @@ async fn the_numbers_of_other_clusters_are_those_of_their_sources_and_of_the_mir
     let gone = direct.clusters[0].keys_of("identities/v1")[0].clone();
     direct.clusters[0].delete(&gone);
     publish(&direct.etcd, direct.form, &direct.clusters, "2026-01-12T10:00:00Z").await;
-    finds(&node, own_id, &truth([&direct, &cached]), "a source that was wiped and published anew").await;
+    finds(&node, own_id, &truth([&direct, &cached]), "a source that was wiped and published again").await;
 
     // the mirror's copy of the same sources is independent: both must be equal
     let mut home = Home::new();

@@ -39,9 +39,9 @@ services:
 ";
 
 /// Directory with an announcer's files and logs.
-struct Place(TempDir);
+struct AnnounceSetup(TempDir);
 
-impl Place {
+impl AnnounceSetup {
     fn new(etcd: &Etcd) -> Self {
         let place = Self(TempDir::new().unwrap());
         fs::write(place.path("etcd.yaml"), etcd.client_file_yaml()).unwrap();
@@ -153,7 +153,7 @@ async fn an_announced_cluster_is_mirrored_as_the_files_say_and_follows_them() {
         etcd.put_many(foreign).await;
         // left over from an earlier announcer
         etcd.put("cilium/state/services/v1/vms/shop/old", "{}").await;
-        let place = Place::new(&etcd);
+        let place = AnnounceSetup::new(&etcd);
         let mut announcer = place.announce("log");
         place.says("log", "announced").await;
         let (_home, meshkeep) = mirror(&etcd).await;
@@ -199,7 +199,7 @@ async fn an_announced_cluster_is_mirrored_as_the_files_say_and_follows_them() {
 #[tokio::test]
 async fn what_is_announced_outlives_the_announcer_a_wipe_and_meddling() {
     let mut etcd = Etcd::start().await;
-    let place = Place::new(&etcd);
+    let place = AnnounceSetup::new(&etcd);
     let announcer = place.announce("log-1");
     place.says("log-1", "announced").await;
     let before = content(&etcd).await;
@@ -255,7 +255,7 @@ async fn what_is_announced_outlives_the_announcer_a_wipe_and_meddling() {
 #[tokio::test]
 async fn a_second_announcer_names_the_first_and_ends() {
     let etcd = Etcd::start().await;
-    let place = Place::new(&etcd);
+    let place = AnnounceSetup::new(&etcd);
     let _first = place.announce("log-1");
     place.says("log-1", "announced").await;
     let mut second = place.announce("log-2");
@@ -274,7 +274,7 @@ async fn a_second_announcer_names_the_first_and_ends() {
 #[tokio::test]
 async fn in_a_wiped_etcd_the_canaries_come_last() {
     let mut etcd = Etcd::start().await;
-    let place = Place::new(&etcd);
+    let place = AnnounceSetup::new(&etcd);
     let workload = |number: u32| format!("- {{namespace: a, name: w{number}, labels: {{app: w{number}}}, ips: [10.0.0.{number}]}}\n");
     place.write(&("cluster: {name: vms, id: 77}\nworkloads:\n".to_owned() + &(1..=60).map(workload).collect::<String>()));
     let mut announcer = place.announce("log");
@@ -297,14 +297,14 @@ async fn in_a_wiped_etcd_the_canaries_come_last() {
     assert_eq!(announcer.end().await, 0);
 }
 
-/// An address that the files name too, with an identity of another cluster. It is not overwritten, and
-/// it is announced once the other writer has deleted it.
+/// An address that the files name too, with an identity of another cluster. It is not overwritten,
+/// and it is announced once the other writer has deleted it.
 #[tokio::test]
 async fn an_address_that_another_writer_announces_stays_as_it_is() {
     let etcd = Etcd::start().await;
     let (key, theirs) = ("cilium/state/ip/v1/default/192.168.9.1", r#"{"IP":"192.168.9.1","Mask":null,"HostIP":"","ID":65800,"Key":0}"#);
     etcd.put(key, theirs).await;
-    let place = Place::new(&etcd);
+    let place = AnnounceSetup::new(&etcd);
     let mut announcer = place.announce("log");
     place.says("log", "other writers already announce some addresses").await;
     place.says("log", "is announced cluster=vms").await;
@@ -323,7 +323,7 @@ async fn what_stands_with_another_id_is_left_alone() {
     let etcd = Etcd::start().await;
     etcd.put("cilium/cluster-config/vms", r#"{"id":7,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#).await;
     etcd.put("cilium/state/nodes/v1/vms/a", "{}").await;
-    let place = Place::new(&etcd);
+    let place = AnnounceSetup::new(&etcd);
     let before = content(&etcd).await;
     for (log, arguments) in [("log-1", &[][..]), ("log-2", &["--retire", "--retire-grace", "0"][..])] {
         let mut announcer = Announcer(place.command(log, arguments).spawn().unwrap());
@@ -340,14 +340,14 @@ async fn what_cannot_be_written_is_told_once_and_written_once_it_can_be() {
     let mut etcd = Etcd::start().await;
     etcd.enable_auth("announcer", "secret").await;
     etcd.restrict_to_remote("vms").await;
-    let place = Place::new(&etcd);
+    let place = AnnounceSetup::new(&etcd);
     // in a mesh of 511 each cluster has half as many identities; all but one are taken
     place.write(&FILE.replace("id: 77", "id: 77, maxConnectedClusters: 511"));
     let first = 77 << 15;
     etcd.put_many((first..first + (1 << 15) - 1).map(|id| (format!("cilium/state/identities/v1/id/{id}"), format!("k8s:taken={id};"))))
         .await;
     let mut announcer = place.announce("log");
-    place.says("log", "cannot acquire the lock of cluster {cluster}: trying again").await;
+    place.says("log", "cannot acquire the lock of cluster vms: trying again").await;
     let mut client = etcd.client().await;
     client.role_grant_permission("mesh", etcd_client::Permission::read_write("cilium/").with_prefix()).await.unwrap();
     place.says("log", "1 sets of labels have no identity").await;
@@ -402,7 +402,7 @@ fn leases_that_cannot_outlive_a_kill_are_refused_with_the_sum() {
 #[tokio::test]
 async fn identities_are_allocated_found_released_and_collected_by_command() {
     let etcd = Etcd::start().await;
-    let place = Place::new(&etcd);
+    let place = AnnounceSetup::new(&etcd);
     let reported = |output: &Output| (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let labels = ["k8s:app=a", "k8s:io.cilium.k8s.policy.cluster=vms"];
     let text = "k8s:app=a;k8s:io.cilium.k8s.policy.cluster=vms;";

@@ -158,7 +158,7 @@ fn no_redirect_leads_to_another_server_and_no_token_goes_there() {
     // a redirect to the same server is followed, but only a limited number of times
     let server = Stranger::redirecting(302, "/elsewhere/v1/status");
     let (code, text) = complaint(&run(&server.url, &["status", "--token-file", token]));
-    assert!(code == Some(3) && text.contains("redirects again and again"), "{text}");
+    assert!(code == Some(3) && text.contains("redirects too often"), "{text}");
     let paths: Vec<String> = server.heads().iter().map(|head| head.split(' ').nth(1).unwrap().to_owned()).collect();
     assert_eq!(paths.len(), 4, "{paths:?}");
     assert!(paths[1..].iter().all(|path| path == "/elsewhere/v1/status"), "{paths:?}");

@@ -155,7 +155,7 @@ async fn what_a_remote_repeats_is_logged_once_for_each_cause() {
     let objects = || async { (served_objects(scene.meshkeep()).await == scene.truth().expected().objects).then_some(()) };
     eventually("the truth behind 4,000 strange keys", objects).await;
     // two kinds; on a slow machine the test may last into a second minute
-    let lines = scene.meshkeep().log_lines_with(&["left out"]);
+    let lines = scene.meshkeep().log_lines_with(&["rejected a key of cluster"]);
     assert!((1..=4).contains(&lines), "{lines} lines");
 }
 

@@ -31,9 +31,9 @@ fn ago(seconds: i64) -> String {
 }
 
 /// Directory of the config files.
-struct Place(TempDir);
+struct DoctorSetup(TempDir);
 
-impl Place {
+impl DoctorSetup {
     fn new() -> Self {
         let place = Self(TempDir::new().unwrap());
         fs::create_dir_all(place.0.path().join("clustermesh")).unwrap();
@@ -95,7 +95,7 @@ fn with_pair(file: &str, old: &Pair, new: &Pair) -> String {
 
 #[tokio::test]
 async fn what_works_is_found_to_work_and_old_servers_are_named() {
-    let place = Place::new();
+    let place = DoctorSetup::new();
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(&binary).tls(Tls::Mutual).start().await;
         furnish(&etcd, "paris").await;
@@ -116,7 +116,7 @@ async fn what_works_is_found_to_work_and_old_servers_are_named() {
         step("tcp", &etcd.port().to_string());
         step("tls", "requires a client certificate");
         step("server", "etcd 3.");
-        step("history", "new here");
+        step("history", "not stored yet");
         step("cluster config", "id 1, the cluster's own, mesh of 255");
         step("entries", "1 below cilium/state/nodes/v1/paris/");
         step("heartbeat", "s ago");
@@ -131,7 +131,7 @@ async fn what_works_is_found_to_work_and_old_servers_are_named() {
 
 #[tokio::test]
 async fn each_fault_on_the_way_is_named_with_what_to_do() {
-    let place = Place::new();
+    let place = DoctorSetup::new();
     let binaries = etcd_binaries();
     // the newest release has none of the bugs that cause warnings
     let etcd = Etcd::builder().binary(binaries.last().unwrap()).tls(Tls::Mutual).start().await;
@@ -196,7 +196,7 @@ async fn each_fault_on_the_way_is_named_with_what_to_do() {
 /// Messages name the difference between certificates whose names look right.
 #[tokio::test]
 async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named() {
-    let place = Place::new();
+    let place = DoctorSetup::new();
     let etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).tls(Tls::Mutual).start().await;
     furnish(&etcd, "paris").await;
     let good = etcd.client_file_yaml();
@@ -241,7 +241,7 @@ async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named
 /// uses the store, the check is skipped.
 #[tokio::test]
 async fn an_etcd_that_is_not_the_one_that_is_stored_is_reported() {
-    let place = Place::new();
+    let place = DoctorSetup::new();
     let mut etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).start().await;
     furnish(&etcd, "paris").await;
     place.write("paris", &etcd.client_file_yaml());
@@ -270,7 +270,7 @@ async fn an_etcd_that_is_not_the_one_that_is_stored_is_reported() {
 /// The heartbeat of such a cluster gets old, too. What helps is the reason.
 #[tokio::test]
 async fn an_etcd_that_is_full_is_named_with_what_to_do() {
-    let place = Place::new();
+    let place = DoctorSetup::new();
     let binaries = etcd_binaries();
     let etcd = Etcd::builder().binary(binaries.last().unwrap()).flag("--quota-backend-bytes=1048576").start().await;
     furnish(&etcd, "paris").await;
@@ -283,7 +283,7 @@ async fn an_etcd_that_is_full_is_named_with_what_to_do() {
 
 #[tokio::test]
 async fn what_is_missing_in_the_etcd_is_named() {
-    let place = Place::new();
+    let place = DoctorSetup::new();
     let binaries = etcd_binaries();
     let mut etcd = Etcd::builder().binary(binaries.last().unwrap()).start().await;
     place.write("paris", &etcd.client_file_yaml());
@@ -310,7 +310,7 @@ async fn what_is_missing_in_the_etcd_is_named() {
 /// Configs of other clusters and invalid configs are reported with the text that a sidecar uses.
 #[tokio::test]
 async fn a_cluster_config_that_is_another_clusters_or_is_refused_is_named() {
-    let place = Place::new();
+    let place = DoctorSetup::new();
     let etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).tls(Tls::Mutual).start().await;
     furnish(&etcd, "paris").await;
     place.write("rome", &etcd.client_file_yaml());

@@ -87,7 +87,7 @@ async fn the_own_clusters_file_may_change_and_go() {
     fs::rename(&file, file.with_extension("later")).unwrap();
     let meshkeep = mesh.home.start().await;
     // the cluster is shown although its file does not exist
-    meshkeep.says_of("home", "lastError", "cannot be used").await;
+    meshkeep.says_of("home", "lastError", "cannot use the client file").await;
     assert_eq!(meshkeep.ask("/readyz?synced").await.0, 503);
     fs::rename(file.with_extension("later"), &file).unwrap();
     settles(&meshkeep, &mesh.truth().expected(), "the file's arrival").await;

@@ -495,10 +495,10 @@ async fn what_is_held_goes_in_time_however_often_the_connection_breaks() {
     let (mut rounds, begun) = (0, Instant::now());
     while stage.meshkeep().get("/v1/services").await["items"] != serde_json::json!([]) {
         rounds += 1;
-        assert!(begun.elapsed() < HOLD * 5, "the time of what is held begins anew with each connection");
+        assert!(begun.elapsed() < HOLD * 5, "the time of what is held begins again with each connection");
         stage.home.write_cluster("c01", &format!("{}# {rounds}\n", stage.etcd.client_file_yaml()));
-        let anew = || async { (stage.meshkeep().log_lines_with(&["changed: reconnecting"]) >= rounds).then_some(()) };
-        eventually("a new connection", anew).await;
+        let again = || async { (stage.meshkeep().log_lines_with(&["changed: reconnecting"]) >= rounds).then_some(()) };
+        eventually("a new connection", again).await;
         stage.meshkeep().reaches("c01", "sourceLost").await;
     }
 }

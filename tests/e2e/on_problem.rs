@@ -142,7 +142,7 @@ async fn each_finding_that_appears_or_goes_is_posted_once() {
     receiver.has_received(204, "gone clusterUnreachable/paris").await;
     let about_paris = |(status, what): &(u16, String)| *status == 204 && what.contains("clusterUnreachable/paris");
     assert_eq!(receiver.received().into_iter().filter(about_paris).count(), 2, "{:?}", receiver.received());
-    assert!(meshkeep.text("/metrics").await.contains("meshkeep_problem_posts_total{outcome=\"taken\"}"));
+    assert!(meshkeep.text("/metrics").await.contains("meshkeep_problem_posts_total{outcome=\"accepted\"}"));
     let config = meshkeep.get("/v1/config").await;
     let shown = config["items"].as_array().unwrap().iter().find(|item| item["name"] == "on-problem").unwrap();
     assert_eq!(shown["values"], json!([format!("http://127.0.0.1:{}/REDACTED", receiver.port())]));

@@ -75,9 +75,9 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
 
     scene.kill_meshkeep();
     scene.start_meshkeep().await;
-    let anew = resumed(&scene, "kind=problem", &position).await;
-    is_reported(&anew, "upsert").await;
-    let reasons: Vec<Value> = anew.now().named("reset", 0).map(|reset| reset.data["reason"].clone()).collect();
+    let again = resumed(&scene, "kind=problem", &position).await;
+    is_reported(&again, "upsert").await;
+    let reasons: Vec<Value> = again.now().named("reset", 0).map(|reset| reset.data["reason"].clone()).collect();
     assert_eq!(reasons, ["foreignEpoch"]);
     // the position still works for followers of other kinds
     let others = resumed(&scene, "kind=node", &position).await;

@@ -85,7 +85,7 @@ fn settings_are_checked_without_a_start() {
     assert!(code == 1 && complaints.contains("/no/such/token"), "{complaints}");
     file("tokyo", "endpoints: [https://nobody.invalid]\nkey_file: /c.key\n");
     let (code, output, _) = check(&directory, None, &[]);
-    assert!(code == 0 && output.contains(r#"it says "key_file" where "key-file" is meant"#), "{output}");
+    assert!(code == 0 && output.contains(r#"it contains "key_file" where "key-file" is meant"#), "{output}");
     file("tokyo", "endpoints: https://nobody.invalid\n");
     let (code, output, _) = check(&directory, None, &[]);
     assert!(code == 1 && output.contains("endpoints must be a list of strings"), "{output}");

@@ -18,9 +18,9 @@ use crate::harness::hostile::{HOSTILE_TEXT, Hostile, Mode, is_tame};
 const SHOWN: &str = "[31m";
 
 /// A directory with a client file.
-struct Place(TempDir);
+struct EscapeSetup(TempDir);
 
-impl Place {
+impl EscapeSetup {
     fn new(client_file: &str) -> Self {
         let place = Self(TempDir::new().unwrap());
         fs::create_dir(place.path("clustermesh")).unwrap();
@@ -80,7 +80,7 @@ async fn keys_and_values_of_an_etcd_are_escaped_by_kvstore() {
     let key = format!("n/{HOSTILE_TEXT}");
     etcd.put(key.as_str(), HOSTILE_TEXT).await;
     etcd.put("n/raw", [0x1b_u8, 0x9b, 0xff]).await;
-    let place = Place::new(&etcd.client_file_yaml());
+    let place = EscapeSetup::new(&etcd.client_file_yaml());
     let file = place.file();
     for arguments in [&["get", key.as_str()][..], &["get", "--recursive", "n/"], &["list", "n/"], &["list", "--keys-only", "n/"]] {
         place.shows(&[&["kvstore"], arguments, &["--etcd", &file]].concat()).await;
@@ -109,7 +109,7 @@ async fn labels_of_an_etcd_are_escaped_by_identity() {
     let label = format!("k8s:app={value};");
     etcd.put("cilium/state/identities/v1/id/70000", label.as_str()).await;
     etcd.put(format!("cilium/state/identities/v1/id/{HOSTILE_TEXT}"), "k8s:a=b;").await;
-    let place = Place::new(&etcd.client_file_yaml());
+    let place = EscapeSetup::new(&etcd.client_file_yaml());
     let file = place.file();
     place.shows(&["identity", "list", "--etcd", &file]).await;
     place.shows(&["identity", "get", "70000", "--etcd", &file]).await;
@@ -124,7 +124,7 @@ async fn what_doctor_reads_of_a_remote_is_escaped() {
     let config = serde_json::json!({ "id": 1, "capabilities": { "syncedCanaries": HOSTILE_TEXT } }).to_string();
     etcd.put("cilium/cluster-config/paris", config).await;
     etcd.put("cilium/.heartbeat", HOSTILE_TEXT).await;
-    let place = Place::new(&etcd.client_file_yaml());
+    let place = EscapeSetup::new(&etcd.client_file_yaml());
     let (directory, data) = (place.path("clustermesh").display().to_string(), place.path("data").display().to_string());
     let arguments = ["doctor", "--clustermesh-config", &directory, "--data-dir", &data, "--timeout", "2s"];
     place.shows(&arguments).await;
@@ -135,7 +135,7 @@ async fn what_doctor_reads_of_a_remote_is_escaped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_error_text_of_a_remote_is_escaped() {
     let hostile = Hostile::start(Mode::ErrorText).await;
-    let place = Place::new(&hostile.client_file());
+    let place = EscapeSetup::new(&hostile.client_file());
     let file = place.file();
     let asking = [&["kvstore", "get", "n"][..], &["kvstore", "list", "n", "-o", "json"], &["identity", "list", "--timeout", "2s"]];
     let asking = asking.map(|arguments| [arguments, &["--etcd", &file]].concat());
@@ -153,7 +153,7 @@ async fn what_announce_finds_in_an_etcd_is_escaped_in_its_log() {
     etcd.put("cilium/state/identities/v1/id/70000", format!("k8s:app={HOSTILE_TEXT};")).await;
     etcd.put(format!("cilium/state/identities/v1/id/{HOSTILE_TEXT}"), "k8s:a=b;").await;
     etcd.put(format!("cilium/state/nodes/v1/vms/{HOSTILE_TEXT}"), HOSTILE_TEXT).await;
-    let place = Place::new(&etcd.client_file_yaml());
+    let place = EscapeSetup::new(&etcd.client_file_yaml());
     let machines = place.path("vms.yaml");
     let workload = "workloads:\n- {namespace: legacy, name: db, labels: {app: db}, ips: [192.168.7.20]}\n";
     fs::write(&machines, format!("cluster: {{name: vms, id: 77}}\n{workload}")).unwrap();

@@ -101,13 +101,13 @@ const KINDS: [(&str, &str, &[&str]); 6] = [
 /// Expected state of the mirror.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Truth {
-    entries: BTreeMap<String, Held>,
+    entries: BTreeMap<String, TruthEntry>,
     cluster_ids: BTreeMap<String, u32>,
 }
 
 /// Newest bytes of a key, and its last valid bytes.
 #[derive(Debug, Clone)]
-struct Held {
+struct TruthEntry {
     newest: Vec<u8>,
     good: Option<Vec<u8>>,
 }
@@ -145,13 +145,13 @@ impl Truth {
 
     /// Puts a valid value.
     pub(crate) fn put(&mut self, key: &str, value: Vec<u8>) {
-        self.entries.insert(key.into(), Held { newest: value.clone(), good: Some(value) });
+        self.entries.insert(key.into(), TruthEntry { newest: value.clone(), good: Some(value) });
     }
 
     /// Puts an invalid value. The last valid one stays.
     pub(crate) fn put_bad(&mut self, key: &str, value: Vec<u8>) {
         let good = self.entries.get(key).and_then(|held| held.good.clone());
-        self.entries.insert(key.into(), Held { newest: value, good });
+        self.entries.insert(key.into(), TruthEntry { newest: value, good });
     }
 
     /// Returns the number of keys.

@@ -104,12 +104,12 @@ async fn a_sync_store_that_may_not_write_tries_again_until_it_may() {
 
 /// State of an observer of a store.
 #[derive(Default)]
-struct Held {
+struct ObserverState {
     entries: Mutex<BTreeMap<String, String>>,
     deletes: Mutex<Vec<String>>,
 }
 
-impl Held {
+impl ObserverState {
     fn text(&self) -> String {
         self.entries.lock().unwrap().iter().map(|(name, value)| format!("{name}={value} ")).collect()
     }
@@ -119,7 +119,7 @@ impl Held {
     }
 }
 
-impl Observer for Held {
+impl Observer for ObserverState {
     fn on_update(&self, name: &[u8], value: &Arc<[u8]>) {
         let (name, value) = (String::from_utf8_lossy(name).into_owned(), String::from_utf8_lossy(value).into_owned());
         self.entries.lock().unwrap().insert(name, value);
@@ -135,7 +135,7 @@ impl Observer for Held {
 #[tokio::test]
 async fn a_watch_store_keeps_what_it_knew_until_the_next_list_is_complete_and_drains() {
     let etcd = Etcd::start().await;
-    let held = Arc::new(Held::default());
+    let held = Arc::new(ObserverState::default());
     let refuse_bad = |_: &[u8], value: &[u8]| if value == b"bad" { Err("it is bad".to_owned()) } else { Ok(()) };
     let store = Arc::new(WatchStore::new(Arc::clone(&held) as Arc<dyn Observer>, Some(Arc::new(refuse_bad))));
     etcd.put_many([("n/a", "1"), ("n/b", "1"), ("nx", "1")]).await;
@@ -173,7 +173,7 @@ async fn a_watch_store_keeps_what_it_knew_until_the_next_list_is_complete_and_dr
 async fn shared_stores_see_each_other_and_put_their_own_keys_back() {
     let etcd = Etcd::start().await;
     let (first, second) = (session(&etcd).await, session(&etcd).await);
-    let (of_first, of_second) = (Arc::new(Held::default()), Arc::new(Held::default()));
+    let (of_first, of_second) = (Arc::new(ObserverState::default()), Arc::new(ObserverState::default()));
     let options = SharedStoreOptions { sync_interval: Duration::from_millis(300), ..SharedStoreOptions::new(b"cilium/state/nodes/v1") };
     let one = SharedStore::join(&first, options.clone(), Arc::clone(&of_first) as Arc<dyn Observer>).await.unwrap();
     one.update_local_key_sync(b"paris/a", "1".as_bytes().to_vec()).await.unwrap();

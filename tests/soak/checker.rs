@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::compare::read_list;
 use super::decode::{ChangesAnswer, Lines, SseBlock};
-use super::spec::{Form, Manner, Spec};
-use super::state::{Held, Lost, Position, State};
+use super::spec::{ConnectionPattern, Form, Spec};
+use super::state::{Lost, Position, ReceivedObject, State};
 use crate::harness::meshkeep::http;
 
 /// Time until a checker connects again: a usual client's delay, shortened.
@@ -107,7 +107,7 @@ impl Checker {
                 Form::Sse | Form::NdJson | Form::Patch => self.stream(&target).await,
             };
             let absence = match (end, self.spec.manner) {
-                (Some(End::Left), Manner::Sleeper) => ABSENCE_MS,
+                (Some(End::Left), ConnectionPattern::Sleeper) => ABSENCE_MS,
                 _ => RECONNECT_DELAY_MS,
             };
             self.pause(absence).await;
@@ -116,7 +116,7 @@ impl Checker {
 
     /// Waits for the next server; `None` when the driver has ended.
     async fn reachable(&mut self) -> Option<Target> {
-        let browser = self.spec.manner == Manner::Browser;
+        let browser = self.spec.manner == ConnectionPattern::Browser;
         // a browser cannot forget its position after a reset, and the original server would accept
         // it
         let usable = |target: &Target| target.url.is_some() && !(browser && target.is_clone);
@@ -143,7 +143,7 @@ impl Checker {
 
     fn budget(&mut self) -> u64 {
         match self.spec.manner {
-            Manner::Steady => u64::MAX,
+            ConnectionPattern::Steady => u64::MAX,
             _ if self.random.random_bool(0.5) => self.random.random_range(SHORT_READ_BYTES),
             _ => self.random.random_range(LONG_READ_BYTES),
         }
@@ -153,7 +153,7 @@ impl Checker {
     async fn stream(&mut self, target: &Target) -> Option<End> {
         let url = target.url.as_deref()?;
         let resume_after = self.shared.state().resume_after.clone();
-        if resume_after.is_none() && self.spec.manner == Manner::FromLists {
+        if resume_after.is_none() && self.spec.manner == ConnectionPattern::FromLists {
             self.load(url).await?;
         }
         let mut response = self.open(url).await?;
@@ -169,12 +169,12 @@ impl Checker {
                     }
                     Ok(None) | Err(_) => return Some(End::Broken),
                 },
-                _ = away.changed(), if self.spec.manner != Manner::Steady => return Some(End::Broken),
+                _ = away.changed(), if self.spec.manner != ConnectionPattern::Steady => return Some(End::Broken),
                 () = self.shared.nudge.notified() => return Some(End::Broken),
                 _ = moved.wait_for(|now| now.number != target.number && now.url.is_some()) => return Some(End::Broken),
             }
             if budget == 0 && !*self.signals.calm.borrow() {
-                if self.spec.manner != Manner::Staller {
+                if self.spec.manner != ConnectionPattern::Staller {
                     return Some(End::Left);
                 }
                 self.pause(ABSENCE_MS).await;
@@ -188,14 +188,14 @@ impl Checker {
 
     /// Returns whether a checker that uses no snapshots has to start again.
     fn must_list_again(&self) -> bool {
-        self.spec.manner == Manner::FromLists && self.shared.state().resume_after.is_none()
+        self.spec.manner == ConnectionPattern::FromLists && self.shared.state().resume_after.is_none()
     }
 
     async fn open(&mut self, url: &str) -> Option<reqwest::Response> {
         let resume_after = self.shared.state().resume_after.clone();
         let patch = if self.spec.form == Form::Patch { "&patch=true" } else { "" };
         let mut url = format!("{url}/v1/events?snapshot=true{}{patch}", self.spec.filter);
-        let in_header = self.spec.manner == Manner::Browser || self.random.random_bool(0.5);
+        let in_header = self.spec.manner == ConnectionPattern::Browser || self.random.random_bool(0.5);
         let accept = if self.spec.form == Form::NdJson { "application/x-ndjson" } else { "text/event-stream" };
         if let (Some(position), false) = (&resume_after, in_header) {
             url += &format!("&after={position}");
@@ -236,7 +236,7 @@ impl Checker {
             position.get_or_insert(list.position);
             for item in list.items {
                 let value: Value = serde_json::from_str(item.get()).ok()?;
-                objects.push((kind.key(&value), Held { kind: *kind, text: kind.compared(item.get()) }));
+                objects.push((kind.key(&value), ReceivedObject { kind: *kind, text: kind.compared(item.get()) }));
             }
         }
         self.shared.state().load(objects, &position?);
@@ -271,7 +271,7 @@ impl Checker {
                 },
                 // the answer in transit is lost
                 () = sleep_until(until), if !*self.signals.calm.borrow() => return Some(End::Left),
-                _ = away.changed(), if self.spec.manner != Manner::Steady => return Some(End::Broken),
+                _ = away.changed(), if self.spec.manner != ConnectionPattern::Steady => return Some(End::Broken),
                 () = self.shared.nudge.notified() => return Some(End::Broken),
                 _ = moved.wait_for(|now| now.number != target.number && now.url.is_some()) => return Some(End::Broken),
             }

@@ -20,7 +20,7 @@ pub(super) enum Form {
 
 /// Behaviour of a checker's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum ConnectionPattern {
     /// Reads until the server ends the stream.
     Steady,
     /// Disconnects after a random number of bytes and returns at once.
@@ -40,7 +40,7 @@ pub(super) enum Manner {
 pub(super) struct Spec {
     pub(super) name: &'static str,
     pub(super) form: Form,
-    pub(super) manner: Manner,
+    pub(super) manner: ConnectionPattern,
     /// Query parameters other than the position's, each with a leading `&`.
     pub(super) filter: &'static str,
     /// Kinds that the filter can match.
@@ -125,7 +125,7 @@ impl Spec {
     }
 }
 
-const fn everything(name: &'static str, form: Form, manner: Manner) -> Spec {
+const fn everything(name: &'static str, form: Form, manner: ConnectionPattern) -> Spec {
     Spec { name, form, manner, filter: "", kinds: &KINDS, passes: |_| true }
 }
 
@@ -139,28 +139,28 @@ pub(super) fn checkers() -> Vec<Spec> {
 
 fn unfiltered() -> Vec<Spec> {
     vec![
-        everything("steady", Form::Sse, Manner::Steady),
-        everything("steady-ndjson", Form::NdJson, Manner::Steady),
-        everything("steady-patch", Form::Patch, Manner::Steady),
-        everything("changes", Form::Changes, Manner::Restless),
-        everything("restless-1", Form::Sse, Manner::Restless),
-        everything("restless-2", Form::Sse, Manner::Restless),
-        everything("restless-ndjson", Form::NdJson, Manner::Restless),
-        everything("restless-patch", Form::Patch, Manner::Restless),
-        everything("sleeper", Form::Sse, Manner::Sleeper),
-        everything("staller", Form::Sse, Manner::Staller),
-        everything("from-lists", Form::Sse, Manner::FromLists),
-        everything("browser", Form::Sse, Manner::Browser),
-        Spec { filter: "&kind=service&kind=node", kinds: &[Node, Service], ..everything("kinds", Form::Sse, Manner::Restless) },
+        everything("steady", Form::Sse, ConnectionPattern::Steady),
+        everything("steady-ndjson", Form::NdJson, ConnectionPattern::Steady),
+        everything("steady-patch", Form::Patch, ConnectionPattern::Steady),
+        everything("changes", Form::Changes, ConnectionPattern::Restless),
+        everything("restless-1", Form::Sse, ConnectionPattern::Restless),
+        everything("restless-2", Form::Sse, ConnectionPattern::Restless),
+        everything("restless-ndjson", Form::NdJson, ConnectionPattern::Restless),
+        everything("restless-patch", Form::Patch, ConnectionPattern::Restless),
+        everything("sleeper", Form::Sse, ConnectionPattern::Sleeper),
+        everything("staller", Form::Sse, ConnectionPattern::Staller),
+        everything("from-lists", Form::Sse, ConnectionPattern::FromLists),
+        everything("browser", Form::Sse, ConnectionPattern::Browser),
+        Spec { filter: "&kind=service&kind=node", kinds: &[Node, Service], ..everything("kinds", Form::Sse, ConnectionPattern::Restless) },
     ]
 }
 
 fn filtered() -> Vec<Spec> {
-    let spec = |name, filter, kinds, passes| Spec { name, form: Form::Sse, manner: Manner::Restless, filter, kinds, passes };
+    let spec = |name, filter, kinds, passes| Spec { name, form: Form::Sse, manner: ConnectionPattern::Restless, filter, kinds, passes };
     vec![
         spec("labels-services", "&kind=service&labelSelector=flavour%3Df1", &[Service], |o| flavour(o) == Some("f1")),
         Spec {
-            manner: Manner::Steady,
+            manner: ConnectionPattern::Steady,
             ..spec("labels", "&labelSelector=flavour%20in%20(f1,f2)", &[Node, Service, Identity], |o| {
                 matches!(flavour(o), Some("f1" | "f2"))
             })
@@ -170,18 +170,24 @@ fn filtered() -> Vec<Spec> {
             ..spec("labels-identities", "&kind=identity&labelSelector=flavour%21%3Df0", &[Identity], |o| flavour(o) != Some("f0"))
         },
         Spec {
-            manner: Manner::Browser,
+            manner: ConnectionPattern::Browser,
             ..spec("label", "&kind=identity&label=k8s:flavour%3Df3", &[Identity], |o| flavour(o) == Some("f3"))
         },
         Spec { form: Form::Patch, ..spec("shared", "&kind=service&shared=true", &[Service], |o| o["shared"] == true) },
         spec("not-shared", "&shared=false", &[Service], |o| o["shared"] != true),
-        Spec { manner: Manner::Steady, ..spec("identity", "&identity=65793", &[Ipcache], |o| o["identity"] == 65793) },
-        Spec { manner: Manner::Sleeper, ..spec("identity-2", "&kind=ipcache&identity=131330", &[Ipcache], |o| o["identity"] == 131_330) },
+        Spec { manner: ConnectionPattern::Steady, ..spec("identity", "&identity=65793", &[Ipcache], |o| o["identity"] == 65793) },
         Spec {
-            manner: Manner::FromLists,
+            manner: ConnectionPattern::Sleeper,
+            ..spec("identity-2", "&kind=ipcache&identity=131330", &[Ipcache], |o| o["identity"] == 131_330)
+        },
+        Spec {
+            manner: ConnectionPattern::FromLists,
             ..spec("cidr", "&kind=ipcache&cidr=10.1.0.64/26", &[Ipcache], |o| in_range(text(o, "prefix"), [10, 1, 0], 64..128))
         },
-        Spec { manner: Manner::Staller, ..spec("namespace", "&namespace=ns-1", &[Service, Ipcache], |o| text(o, "namespace") == "ns-1") },
+        Spec {
+            manner: ConnectionPattern::Staller,
+            ..spec("namespace", "&namespace=ns-1", &[Service, Ipcache], |o| text(o, "namespace") == "ns-1")
+        },
         Spec {
             form: Form::Changes,
             ..spec("changes-namespace", "&namespace=ns-2", &[Service, Ipcache], |o| text(o, "namespace") == "ns-2")

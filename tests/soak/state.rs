@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::RESUMES_AFTER_KILL;
 use super::decode::Event;
-use super::spec::{Form, KINDS, Kind, Manner, Spec};
+use super::spec::{ConnectionPattern, Form, KINDS, Kind, Spec};
 
 /// Maximum number of broken rules that a checker records. The first one matters.
 const VIOLATIONS_KEPT: usize = 5;
@@ -45,7 +45,7 @@ pub(super) enum Phase {
 
 /// An object as it was received.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct ReceivedObject {
     pub(super) kind: Kind,
     pub(super) text: Box<str>,
 }
@@ -73,7 +73,7 @@ pub(super) struct Tally {
 #[derive(Debug)]
 pub(super) struct State {
     spec: Spec,
-    pub(super) held: HashMap<String, Held>,
+    pub(super) held: HashMap<String, ReceivedObject>,
     /// Current position; `None` inside a snapshot.
     pub(super) position: Option<Position>,
     /// Position that the next connection resumes after.
@@ -155,7 +155,7 @@ impl State {
     }
 
     /// Loads the objects of lists instead of a snapshot.
-    pub(super) fn load(&mut self, objects: Vec<(String, Held)>, position: &str) {
+    pub(super) fn load(&mut self, objects: Vec<(String, ReceivedObject)>, position: &str) {
         self.held = objects.into_iter().collect();
         self.tally.snapshot += self.held.len() as u64;
         self.phase = Phase::Opened;
@@ -269,7 +269,7 @@ impl State {
             self.broken(&format!("reset with the reason {reason:?} after {:?}", self.resume_after));
         }
         self.forget();
-        if self.spec.manner != Manner::Browser {
+        if self.spec.manner != ConnectionPattern::Browser {
             self.resume_after = None;
         }
     }
@@ -360,7 +360,7 @@ impl State {
         let text = kind.compared(object.get());
         let idle = self.phase == Phase::Synced && self.held.get(key.as_ref()).is_some_and(|before| before.text == text);
         self.tally.idle += u64::from(idle);
-        self.held.insert(key.to_string(), Held { kind, text });
+        self.held.insert(key.to_string(), ReceivedObject { kind, text });
     }
 
     fn patch(&mut self, event: &Event<'_>) {

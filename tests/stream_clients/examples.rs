@@ -24,13 +24,13 @@ struct Example {
     name: &'static str,
     client: Client,
     /// File in its own directory whose last line has its state.
-    tells: &'static str,
+    output: &'static str,
 }
 
 impl Example {
     fn prints(name: &'static str, mut command: Command, base: &str) -> Self {
         command.arg(base);
-        Self { name, client: Client::start(|_| command), tells: "output" }
+        Self { name, client: Client::start(|_| command), output: "output" }
     }
 
     fn writes(name: &'static str, mut command: Command, base: &str) -> Self {
@@ -38,12 +38,12 @@ impl Example {
             command.arg(base).arg(directory.join("copy.json"));
             command
         });
-        Self { name, client, tells: "copy.json" }
+        Self { name, client, output: "copy.json" }
     }
 
     /// Returns the entries of its newest complete copy, by key.
     fn entries(&self) -> Value {
-        self.client.last_line_of(self.tells).unwrap_or_default()["entries"].take()
+        self.client.last_line_of(self.output).unwrap_or_default()["entries"].take()
     }
 
     /// Waits until a copy satisfies a condition. Panics with the last copy.

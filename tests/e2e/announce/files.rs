@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Announcer, Place};
+use super::{AnnounceSetup, Announcer};
 use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
 
@@ -26,14 +26,14 @@ fn rack(count: u32) -> String {
 /// An announcer with two files, and its reports.
 struct Rack {
     etcd: Etcd,
-    place: Place,
+    place: AnnounceSetup,
     announcer: Announcer,
 }
 
 impl Rack {
     async fn start(flags: &[&str]) -> Self {
         let etcd = Etcd::start().await;
-        let place = Place::new(&etcd);
+        let place = AnnounceSetup::new(&etcd);
         fs::write(place.path("rack.yaml"), rack(WORKLOADS)).unwrap();
         let metrics = format!("--metrics-file={}", place.path("announce.prom").display());
         let rack = place.path("rack.yaml").display().to_string();

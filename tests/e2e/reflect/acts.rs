@@ -8,7 +8,7 @@ use etcd_client::{
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-use super::chaos::{World, problems};
+use super::chaos::{ChaosMesh, problems};
 use super::history::Allowed;
 use crate::harness::eventually;
 use crate::harness::mesh::publish;
@@ -54,7 +54,7 @@ const COMPLAINTS: [&str; 3] = ["writing to etcd fails", "the target cannot be co
 impl Act {
     /// Runs the event while the sources change. Returns the deviations that the target's history
     /// may have.
-    pub(super) async fn run(self, world: &mut World) -> Allowed {
+    pub(super) async fn run(self, world: &mut ChaosMesh) -> Allowed {
         let twice = Allowed { same_again: true, ..Allowed::default() };
         match self {
             Self::TargetRestarted => {
@@ -111,7 +111,7 @@ impl Act {
 
 /// Compacts the history while the leader is briefly disconnected, so that its watch cannot
 /// continue.
-async fn compacted(world: &mut World) -> Allowed {
+async fn compacted(world: &mut ChaosMesh) -> Allowed {
     let (before, leader) = (world.keys(), world.leader().await);
     world.change(true).await;
     world.note();
@@ -135,7 +135,7 @@ async fn compacted(world: &mut World) -> Allowed {
 }
 
 /// Raises the alarm NOSPACE in the target, and clears it later.
-async fn full(world: &mut World) -> Allowed {
+async fn full(world: &mut ChaosMesh) -> Allowed {
     let leader = world.leader().await;
     let reported = complaints(world, leader);
     let member = world.client().await.status().await.unwrap().header().unwrap().member_id();
@@ -156,7 +156,7 @@ async fn full(world: &mut World) -> Allowed {
 }
 
 /// Revokes the permission to write, and grants it again.
-async fn forbidden(world: &mut World) -> Allowed {
+async fn forbidden(world: &mut ChaosMesh) -> Allowed {
     let leader = world.leader().await;
     let reported = complaints(world, leader);
     let mut client = world.client().await;
@@ -174,12 +174,12 @@ async fn forbidden(world: &mut World) -> Allowed {
 }
 
 /// Returns the number of the leader's messages, by message.
-fn complaints(world: &World, leader: usize) -> [usize; 3] {
+fn complaints(world: &ChaosMesh, leader: usize) -> [usize; 3] {
     COMPLAINTS.map(|words| world.writers[leader].running().log_lines_with(&[words]))
 }
 
 /// Waits until everything works again, and checks that each message was logged at most once.
-async fn reported_once(world: &mut World, leader: usize, before: [usize; 3]) {
+async fn reported_once(world: &mut ChaosMesh, leader: usize, before: [usize; 3]) {
     world.note();
     world.becomes("what kept it from writing").await;
     for (now, before) in complaints(world, leader).into_iter().zip(before) {
@@ -188,7 +188,7 @@ async fn reported_once(world: &mut World, leader: usize, before: [usize; 3]) {
 }
 
 /// Revokes a lease with all of its keys.
-async fn lease_revoked(world: &mut World) -> Allowed {
+async fn lease_revoked(world: &mut ChaosMesh) -> Allowed {
     let mut client = world.client().await;
     let victim = some_entry(world).await;
     let all = client.get("cilium/", Some(GetOptions::new().with_prefix())).await.unwrap();
@@ -201,7 +201,7 @@ async fn lease_revoked(world: &mut World) -> Allowed {
 
 /// Disconnects the leader from the target for longer than its lock lives, so that the other process
 /// becomes the leader.
-async fn wire_cut(world: &mut World) -> Allowed {
+async fn wire_cut(world: &mut ChaosMesh) -> Allowed {
     let leader = world.leader().await;
     world.writers[leader].cut().await;
     world.change(true).await;
@@ -214,7 +214,7 @@ async fn wire_cut(world: &mut World) -> Allowed {
 
 /// Restarts one source. Then kills another one for a while, and meanwhile wipes the first and
 /// publishes changed contents in it.
-async fn source_lost(world: &mut World) -> Allowed {
+async fn source_lost(world: &mut ChaosMesh) -> Allowed {
     world.sources[0].etcd.restart().await;
     world.change(true).await;
     world.note();
@@ -239,7 +239,7 @@ async fn source_lost(world: &mut World) -> Allowed {
 }
 
 /// Removes the file of one cluster and adds that of another.
-async fn cluster_removed(world: &mut World) -> Allowed {
+async fn cluster_removed(world: &mut ChaosMesh) -> Allowed {
     let (gone, new) = if world.present.contains("c03") { ("c03", "c04") } else { ("c04", "c03") };
     let file = world.file_of(new);
     world.present.remove(gone);
@@ -254,7 +254,7 @@ async fn cluster_removed(world: &mut World) -> Allowed {
 }
 
 /// Writes and deletes some keys as another client.
-async fn strangers(world: &mut World) -> Allowed {
+async fn strangers(world: &mut ChaosMesh) -> Allowed {
     let mut client = world.client().await;
     let number: u32 = world.random.random();
     world.foreign.insert("cilium/foreign".into(), number.to_string());
@@ -278,7 +278,7 @@ async fn strangers(world: &mut World) -> Allowed {
 
 /// Disconnects all sources, kills and restarts both writers, and in half of the cases wipes the
 /// target too.
-async fn remotes_gone(world: &mut World) -> Allowed {
+async fn remotes_gone(world: &mut ChaosMesh) -> Allowed {
     let with_target = world.random.random_bool(0.5);
     for source in &mut world.sources {
         source.proxy.cut().await;
@@ -305,7 +305,7 @@ async fn remotes_gone(world: &mut World) -> Allowed {
 }
 
 /// Returns the key of an entry that exists and stays.
-async fn some_entry(world: &mut World) -> String {
+async fn some_entry(world: &mut ChaosMesh) -> String {
     let keys: Vec<String> = world.keys().into_iter().filter(|key| key.starts_with("cilium/cache/identities/")).collect();
     keys.choose(&mut world.random).unwrap().clone()
 }

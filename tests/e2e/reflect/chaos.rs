@@ -42,7 +42,7 @@ pub(super) struct Writer {
 }
 
 /// The target, the sources and the writers.
-pub(super) struct World {
+pub(super) struct ChaosMesh {
     pub(super) target: EtcdMembers,
     pub(super) writers: Vec<Writer>,
     /// The first source has one cluster in state form, the second three in cache form.
@@ -57,7 +57,7 @@ pub(super) struct World {
     stamp: u32,
 }
 
-impl World {
+impl ChaosMesh {
     async fn start(seed: u64) -> Self {
         let binary = &etcd_binaries()[0];
         let builder = Etcd::builder().binary(binary).flag("--bcrypt-cost=4");
@@ -262,7 +262,7 @@ async fn the_target_is_right_after_and_during_everything_that_happens() {
     let seed = number_of("MESHKEEP_REFLECT_CHAOS_SEED").unwrap_or(28);
     let long = number_of("MESHKEEP_REFLECT_CHAOS_SECONDS").map(Duration::from_secs);
     let begin = Instant::now();
-    let mut world = World::start(seed).await;
+    let mut world = ChaosMesh::start(seed).await;
     let mut done: BTreeMap<Act, u32> = BTreeMap::new();
     while done.is_empty() || long.is_some_and(|long| begin.elapsed() < long) {
         let mut round = ACTS;

@@ -104,7 +104,7 @@ impl Truth {
                     let before = entries.insert(key.clone(), value.clone());
                     assert!(
                         is_free || allowed.same_again || before.as_ref() != Some(value),
-                        "during {during}: {key} was written anew as it was"
+                        "during {during}: {key} was written again unchanged"
                     );
                 }
                 None => {
