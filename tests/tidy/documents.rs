@@ -30,7 +30,7 @@ fn named(line: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Returns the section number directly after a document's name: ` §2.8`.
+/// Returns the number of the section that directly follows a document's name, such as 2.8.
 fn section(rest: &str) -> Option<&str> {
     let rest = rest.strip_prefix(" §").or_else(|| rest.strip_prefix(", §"))?;
     let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());

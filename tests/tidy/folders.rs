@@ -30,7 +30,8 @@ const API_PARTS: [&str; 17] = [
     "bound_api",
 ];
 
-/// Imports against the order of [`API_PARTS`], at most five: the part that imports, the part that is imported, and why.
+/// Imports against the order of [`API_PARTS`], at most five: the part that imports, the part that
+/// is imported, and why.
 const API_EXCEPTIONS: [(&str, &str, &str); 1] =
     [("openapi", "mod", "the document is collected from the routes, and `fields=` is read by what it says of a list")];
 
@@ -46,7 +47,8 @@ fn folders_have_few_source_files() {
     expect_none(large.collect());
 }
 
-/// The imports among the parts of `src/api/`: the part that imports, the part that is imported, and one import that does.
+/// The imports among the parts of `src/api/`: the part that imports, the part that is imported, and
+/// one import that does.
 fn imports_of_api(files: &[&SourceFile]) -> BTreeMap<(String, String), String> {
     let modules = files.iter().map(|file| module_of(&file.path)).collect();
     let mut imports = BTreeMap::new();

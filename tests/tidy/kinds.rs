@@ -58,8 +58,8 @@ fn kinds_are_kinds_in_a_row_in_few_places() {
     let allowed: BTreeSet<&str> = ALLOWED.iter().map(|(path, _)| *path).collect();
     let more = found
         .difference(&allowed)
-        .map(|path| format!("{path} tells kinds apart: say it in the kind's row, or in one of these: {allowed:?}"));
-    let fewer = allowed.difference(&found).map(|path| format!("{path} tells no kinds apart any more: take it off the list"));
+        .map(|path| format!("{path} distinguishes kinds: say it in the kind's row, or in one of these: {allowed:?}"));
+    let fewer = allowed.difference(&found).map(|path| format!("{path} distinguishes no kinds any more: take it off the list"));
     expect_none(more.chain(fewer).collect());
 }
 

@@ -6,6 +6,7 @@ mod deploy;
 mod documents;
 mod folders;
 mod kinds;
+mod language;
 mod map;
 mod source;
 mod traps;
