@@ -113,7 +113,7 @@ pub(super) struct ScopeTask<'a> {
     pub(super) reported_synced: bool,
     /// Change count of the unreadable keys that was reported last.
     pub(super) reported_unreadable: u64,
-    /// How the cluster publishes this kind.
+    /// Form in which the cluster publishes this kind.
     pub(super) reading: KindPublication,
     /// Leases that do not exist in this etcd any more. A lease id is never used again.
     pub(super) gone_leases: BTreeSet<LeaseId>,

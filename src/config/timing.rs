@@ -13,22 +13,21 @@ pub struct TimingSettings {
     #[command(flatten)]
     pub cluster: ClusterTiming,
 
-    /// How long a data directory that another process holds is waited for
+    /// Maximum wait for a data directory that another process has locked
     /// (docs/develop/invariants.md, 8)
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub store_lock_wait: Duration,
 
-    /// How often the whole config directory is read even if nothing seems to have changed: the
+    /// Interval between two reads of the whole config directory without a notification: the
     /// kubelet's own period
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_interval)]
     pub config_rescan_interval: Duration,
 
-    /// How often each watch stream is asked how far it is, and whether that is answered
-    /// (docs/develop/measurements.md)
+    /// Interval between two progress requests on each watch stream (docs/develop/measurements.md)
     #[arg(long, hide = true, value_name = "TIME", default_value = "10s", value_parser = parse_interval)]
     pub progress_interval: Duration,
 
-    /// How long there may be no cluster before that is a finding
+    /// Time without any cluster until there is a finding about it
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub no_clusters_wait: Duration,
 }

@@ -53,18 +53,17 @@ pub(in crate::cli) struct ReflectTargetOptions {
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_lease_ttl)]
     to_lease_ttl: Duration,
 
-    /// How long the lock lives of a meshkeep that is gone, and so how soon another takes over (as
-    /// in Cilium)
+    /// Time to live of the lock: another meshkeep takes over this long after a kill (as in Cilium)
     #[arg(long, hide = true, value_name = "TIME", default_value = "25s", value_parser = parse_duration)]
     to_lock_ttl: Duration,
 
-    /// How long the entries of a removed cluster stay after its cluster config went (KVStoreMesh: 3
-    /// min)
+    /// Time between the deletes of a removed cluster's config and of its entries (as in
+    /// KVStoreMesh)
     #[arg(long, hide = true, value_name = "TIME", default_value = "3m", value_parser = parse_duration)]
     drain_grace: Duration,
 
-    /// How often all that stands there is compared, a kind of a cluster at a time: what somebody
-    /// else wrote meanwhile is put right
+    /// Interval between two comparisons of all keys, one kind of a cluster at a time. They correct
+    /// what another program wrote
     #[arg(long, hide = true, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
     to_audit_interval: Duration,
 }
