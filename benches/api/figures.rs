@@ -148,7 +148,7 @@ fn churn(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
         Ok(vec![micros(busy), micros(idle), micros(busy_high), micros(idle_high), changes as f64 / time.as_secs_f64()])
     })?;
     println!(
-        "lookups next to {:.0} changes/s and {STREAMS} streams: p50 {:.0} us, p99 {:.0} us; idle p50 {:.0} us (ratio {:.2}), p99 {:.0} us (ratio {:.2})",
+        "lookups during {:.0} changes/s and {STREAMS} streams: p50 {:.0} us, p99 {:.0} us; idle p50 {:.0} us (ratio {:.2}), p99 {:.0} us (ratio {:.2})",
         found.at(4),
         found.at(0),
         found.at(2),

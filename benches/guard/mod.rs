@@ -65,7 +65,7 @@ fn measure() -> Outcome<()> {
         let (looked_up, scans) = beside_scans(&address, &lookup, SCANNERS)?;
         let (reference, _) = beside_scans(bare_address.trim(), "/", 0)?;
         println!(
-            "  p99: lookups alone {idle:?}, next to {SCANNERS} scanners {looked_up:?}, /livez {livez:?}, bare {reference:?}; {scans} scans ended"
+            "  p99: lookups alone {idle:?}, with {SCANNERS} scanners {looked_up:?}, /livez {livez:?}, bare {reference:?}; {scans} scans ended"
         );
         for (figure, time) in figures.iter_mut().zip([idle, livez, looked_up, reference]) {
             figure.push(time);

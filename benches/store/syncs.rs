@@ -74,7 +74,7 @@ pub(crate) fn tell_slowest(mut groups: Vec<Wait>, syncs: &[(Instant, Duration)],
         let meanwhile = syncs.iter().filter(|(began, took)| *began < end && *began + *took > taken);
         let longest = meanwhile.map(|(_, took)| *took).max().unwrap_or_default();
         println!(
-            "  slow, at {:.1} s: taken {:.0} ms after the one before, {:.0} ms storing, {:.0} ms folding; longest sync next to it {:.0} ms",
+            "  slow, at {:.1} s: taken {:.0} ms after the one before, {:.0} ms storing, {:.0} ms folding; longest sync meanwhile {:.0} ms",
             (taken - started).as_secs_f64(),
             since.as_secs_f64() * 1e3,
             storing.as_secs_f64() * 1e3,
@@ -84,7 +84,7 @@ pub(crate) fn tell_slowest(mut groups: Vec<Wait>, syncs: &[(Instant, Duration)],
     }
     let mut times: Vec<Duration> = syncs.iter().map(|(_, took)| *took).collect();
     println!(
-        "  a loop that writes and syncs {} KB next to it: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
+        "  a loop that writes and syncs {} KB meanwhile: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
         SYNC_BYTES >> 10,
         millis(&mut times, 50),
         millis(&mut times, 99),

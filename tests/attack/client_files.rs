@@ -95,7 +95,7 @@ async fn client_files_that_are_hard_to_read_stop_nothing() {
 
     scene.home.write_cluster("c02", &scene.remotes[1].client_file());
     scene.remotes[1].clusters.insert(0, removed);
-    scene.settles("a cluster that is added next to them").await;
+    scene.settles("a cluster that is added meanwhile").await;
     for (name, _, words) in texts() {
         scene.meshkeep().says_of(&format!("{name}0"), "lastError", words).await;
     }
@@ -107,7 +107,7 @@ async fn client_files_that_are_hard_to_read_stop_nothing() {
     // and after a start with these files
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
-    scene.settles("a start next to them").await;
+    scene.settles("a start with them").await;
     let is_named = || async { (scene.meshkeep().cluster("lists0").await["failures"].as_u64() > Some(0)).then_some(()) };
     eventually("the files to be refused again", is_named).await;
     scene.stop_meshkeep().await;

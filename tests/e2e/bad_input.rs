@@ -107,7 +107,7 @@ async fn keys_that_are_no_entries_stop_nothing() {
     let truth = scene.truth().expected();
     scene.follower_agrees(&truth, "strange keys").await;
     let objects = || async { (served_objects(scene.meshkeep()).await == truth.objects).then_some(()) };
-    eventually("the truth next to strange keys", objects).await;
+    eventually("the truth despite strange keys", objects).await;
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
     // keys below a watched prefix are reported, also page by page
     let no_entries = ["cilium/state/identities/v1/id/", "cilium/state/nodes/v1/c01/", "cilium/state/nodes/v1/c01/\u{fffd}\u{fffd}"];
@@ -173,7 +173,7 @@ async fn unknown_prefixes_are_told_once() {
     scene.remotes[0].etcd.put("cilium/state/frobs/v1/c01/a", "1").await;
     scene.remotes[0].etcd.put("cilium/state/frobs/v1/c01/b", "2").await;
     scene.start_meshkeep().await;
-    scene.settles("loading next to an unknown prefix").await;
+    scene.settles("loading with an unknown prefix").await;
     let state = scene.meshkeep().says_of("c01", "unknownPrefixes", "frobs/v1").await;
     assert_eq!(state["unknownPrefixes"].as_array().map(Vec::len), Some(1), "{state}");
     assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
@@ -200,7 +200,7 @@ async fn unknown_prefixes_are_found_in_every_gap_and_counted() {
         remote.etcd.put(format!("{root}x/v1/a"), "1").await;
     }
     scene.start_meshkeep().await;
-    scene.settles("loading next to unknown prefixes").await;
+    scene.settles("loading with unknown prefixes").await;
     for (name, remote, root) in [("c01", 0, "cilium/state"), ("c02", 1, "cilium/cache")] {
         let counts = |pairs: &[(&str, u64)]| -> Value {
             let other = Some(("cilium/cache/other/v1/".to_owned(), Value::from(1))).filter(|_| remote == 0);
@@ -239,7 +239,7 @@ async fn a_remote_that_does_not_answer_disturbs_no_other() {
     scene.home.write_cluster("silent", &format!("endpoints:\n- http://{}\n", silent.local_addr().unwrap()));
     scene.home.write_cluster("refused", "endpoints:\n- http://127.0.0.1:1\n");
     scene.start_meshkeep().await;
-    scene.settles("loading next to remotes that do not answer").await;
+    scene.settles("loading with remotes that do not answer").await;
     let refused = scene.meshkeep().says_of("refused", "lastError", "127.0.0.1:1").await;
     assert!(refused["failures"].as_u64() >= Some(1), "{refused}");
 }

@@ -39,7 +39,7 @@ async fn a_cluster_that_stays_away_loses_its_services_and_comes_back() {
     meshkeep.stop().await;
     etcd.stop().await;
     let meshkeep = home.start().await;
-    settles(&meshkeep, &without, "a start next to a cluster that is away").await;
+    settles(&meshkeep, &without, "a start with a cluster that is away").await;
 }
 
 #[tokio::test]

@@ -160,7 +160,7 @@ async fn a_config_that_becomes_unreadable_is_told_and_changes_nothing() {
     assert_eq!((&refused["kind"], &refused["servesEarlierValue"]), (&json!("cluster"), &json!(true)), "{refused}");
     let key = scene.remotes[0].clusters[0].keys_of("nodes/v1")[0].clone();
     scene.remotes[0].change(|cluster| cluster.change(&key)).await;
-    scene.settles("a change next to it").await;
+    scene.settles("a change meanwhile").await;
     put_config(&scene.remotes[0].etcd, Form::State, &scene.remotes[0].clusters[0]).await;
     no_finding(scene.meshkeep(), "clusterConfigRefused").await;
     assert_eq!(scene.meshkeep().get("/v1/rejected").await["items"], json!([]));
@@ -221,7 +221,7 @@ async fn the_own_clusters_file_is_ignored() {
     scene.home = std::mem::replace(&mut scene.home, Home::new()).with_flags(&["--cluster-name=c01", "--cluster-id=1"]);
     scene.remotes.remove(0);
     scene.start_meshkeep().await;
-    scene.settles("loading next to the own cluster's file").await;
+    scene.settles("loading with the own cluster's file").await;
     assert_eq!(scene.meshkeep().ask("/v1/clusters/c01").await.0, 404);
 }
 

@@ -175,7 +175,7 @@ async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
     scene.home.write_cluster("foo.yaml", &scene.remotes[0].client_file());
     scene.home.write_cluster("notes", "nothing of interest");
     scene.start_meshkeep().await;
-    scene.settles("loading next to files that are no cluster files").await;
+    scene.settles("loading with files that are no cluster files").await;
     // it is tried again, but reported once
     let tried_again = || async { (scene.meshkeep().cluster("broken").await["failures"].as_u64() >= Some(3)).then_some(()) };
     eventually("the broken file to be tried again", tried_again).await;

@@ -256,7 +256,7 @@ impl Death<'_> {
         if self.meanwhile == Meanwhile::Down || (self.meanwhile == Meanwhile::BackMidway && config_goes_first) {
             // without a config nothing can be read
             stage.meshkeep().reaches("c01", "readingConfig").await;
-            settles(stage.meshkeep(), &Truth::of([cluster]).expected(), "a start next to a lost source").await;
+            settles(stage.meshkeep(), &Truth::of([cluster]).expected(), "a start with a lost source").await;
             return;
         }
         stage.meshkeep().reaches("c01", "sourceLost").await;
@@ -495,7 +495,7 @@ async fn what_is_held_goes_in_time_however_often_the_connection_breaks() {
     let (mut rounds, begun) = (0, Instant::now());
     while stage.meshkeep().get("/v1/services").await["items"] != serde_json::json!([]) {
         rounds += 1;
-        assert!(begun.elapsed() < HOLD * 5, "the time of what is held begins again with each connection");
+        assert!(begun.elapsed() < HOLD * 5, "the time of the hold begins again with each connection");
         stage.home.write_cluster("c01", &format!("{}# {rounds}\n", stage.etcd.client_file_yaml()));
         let again = || async { (stage.meshkeep().log_lines_with(&["changed: reconnecting"]) >= rounds).then_some(()) };
         eventually("a new connection", again).await;

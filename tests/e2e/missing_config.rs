@@ -112,7 +112,7 @@ async fn users_and_roles_as_cilium_makes_them_are_enough_to_name_whose_etcd_it_i
     for name in ["rome", "bonn"] {
         stays_without_config(&meshkeep, name).await;
     }
-    serves(&meshkeep, &Truth::of([&paris]).expected(), "next to two clusters that are not there").await;
+    serves(&meshkeep, &Truth::of([&paris]).expected(), "with two clusters that do not exist").await;
 }
 
 #[tokio::test]

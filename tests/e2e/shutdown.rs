@@ -58,7 +58,7 @@ async fn sigterm_while_remotes_do_not_answer_is_as_quick() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     scene.home.write_cluster("silent", &format!("endpoints:\n- http://{}\n", silent.local_addr().unwrap()));
     scene.start_meshkeep().await;
-    scene.settles("loading next to a silent remote").await;
+    scene.settles("loading with a silent remote").await;
     scene.follower = None;
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);

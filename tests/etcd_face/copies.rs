@@ -165,7 +165,7 @@ async fn a_client_may_change_between_copies_that_run_side_by_side() {
     for _ in 0..4 {
         for (meshkeep, face) in [&mut second, &mut first] {
             churn(&mut remote).await;
-            settles(meshkeep, &Truth::of(&remote.clusters).expected(), "changes next to a copy").await;
+            settles(meshkeep, &Truth::of(&remote.clusters).expected(), "changes with a copy").await;
             reflector.follow(face).await;
             reflector.has_the_truth(face).await;
         }
