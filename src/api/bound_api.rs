@@ -18,7 +18,7 @@ use super::options::ApiOptions;
 use super::router;
 use super::state::ApiState;
 use crate::admission::ScanExecutor;
-use crate::findings::{self, Poster};
+use crate::findings::{self, WebhookSender};
 use crate::handle::Handle;
 use crate::model::ListenAddress;
 use crate::server::{
@@ -44,8 +44,8 @@ pub struct BoundApi {
     files: ReloadableFiles,
     reload: Arc<Notify>,
     limits: ConnectionLimits,
-    /// WebhookState findings to `--on-problem`.
-    poster: Option<Poster>,
+    /// Posts findings to `--on-problem`.
+    webhook: Option<WebhookSender>,
 }
 
 impl fmt::Debug for BoundApi {
@@ -63,7 +63,7 @@ impl BoundApi {
         let tls = options.tls.as_ref().map(server::open_tls).transpose()?.map(Arc::new);
         let token = options.token_file.as_deref().map(load_token).transpose()?.map(Arc::new);
         let reloadable = [tls.clone().map(|tls| tls as Arc<dyn Reloadable>), token.clone().map(|token| token as Arc<dyn Reloadable>)];
-        let poster = options.on_problem.as_ref().map(Poster::new).transpose()?;
+        let webhook = options.on_problem.as_ref().map(WebhookSender::new).transpose()?;
         let mut listeners = Vec::with_capacity(listen.len());
         for address in listen {
             listeners.push(Listener::bind(address).await?);
@@ -91,7 +91,7 @@ impl BoundApi {
         let (files, reload) = (ReloadableFiles::new(reloadable.into_iter().flatten()), Arc::clone(&options.reread));
         let limits = options.limits;
         let (etcd_service, scans) = (None, ScanExecutor::default());
-        Ok(Self { guard, health_guard, etcd_guard, listeners, health, etcd, etcd_service, scans, tls, files, reload, limits, poster })
+        Ok(Self { guard, health_guard, etcd_guard, listeners, health, etcd, etcd_service, scans, tls, files, reload, limits, webhook })
     }
 
     /// Returns the bound addresses as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS,
@@ -140,9 +140,9 @@ impl BoundApi {
         // the tasks end with this future
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reload));
-        watching.spawn(findings::keep(state.findings.clone()));
-        if let Some(poster) = self.poster {
-            watching.spawn(poster.run(state.findings.posts.clone(), state.handle.uptime()));
+        watching.spawn(findings::detect_findings(state.findings.clone()));
+        if let Some(webhook) = self.webhook {
+            watching.spawn(webhook.run(state.findings.webhook.clone(), state.handle.uptime()));
         }
         let health_router = router::health_router(state.clone(), self.health_guard);
         let etcd_router = etcd::router(state.clone(), self.etcd_guard, self.etcd_service);

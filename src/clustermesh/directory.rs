@@ -138,7 +138,7 @@ struct DirectoryWatcher {
     options: DirectoryOptions,
     watch: Option<ActiveWatch>,
     changed: Arc<Notify>,
-    /// ReminderSchedule for unusable files by name, and for the directory as the empty name.
+    /// Reminders about unusable files by name, and for the directory as the empty name.
     reminders: ReminderSchedule<String>,
     /// Last reported state.
     last_reported: DirectoryState,

@@ -3,32 +3,32 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::{SHOWN_MAX, UnreadNodes, and_more, listed};
+use super::{NAMES_MAX, UnreadNodes, join_with_more, list_names};
 use crate::dto::text::rfc3339;
 use crate::handle;
 use crate::handle::{FindingIndex, Reading};
 use crate::model::{ClusterName, EntryKey, FindingObject, Kind, ObjectPrefix};
 
-/// What else may be behind pod CIDRs that overlap: ranges that no pod has an address from
-/// (cilium/cilium#46179).
-const MADE_UP: &str =
+/// Advice for overlapping pod CIDRs that no pod uses (cilium/cilium#46179).
+const WRONG_POD_CIDRS: &str =
     "with ENI, Azure or multi-pool IPAM, some versions of Cilium announce wrong pod CIDRs (cilium/cilium#46179): upgrade them";
 
 /// Returns a finding across keys with its text.
 ///
 /// Returns `None` if the finding was resolved since the survey, or if it depends on data that is
 /// still being read: an incomplete list does not show that a key is missing.
-pub(crate) fn told(finding: &handle::Finding, survey: &FindingIndex, reading: &Reading, unread: &UnreadNodes) -> Option<FindingObject> {
-    let told = match finding {
-        handle::Finding::DanglingHostIp(cluster, ip) => dangling_host(finding, cluster, *ip, reading, unread)?,
-        handle::Finding::DanglingIdentity(cluster, identity) => dangling_identity(finding, cluster, *identity, reading)?,
+pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading: &Reading, unread: &UnreadNodes) -> Option<FindingObject> {
+    let described = match finding {
+        handle::Finding::DanglingHostIp(cluster, ip) => dangling_host_finding(finding, cluster, *ip, reading, unread)?,
+        handle::Finding::DanglingIdentity(cluster, identity) => dangling_identity_finding(finding, cluster, *identity, reading)?,
         handle::Finding::DuplicateAddress(prefix) => {
             let clusters: Vec<ClusterName> = reading.clusters_at(*prefix).into_iter().collect();
             (clusters.len() > 1).then_some(())?;
-            let detail = format!("{} is announced by {}: agents use the entry that was written last", text_of(*prefix), listed(&clusters));
-            across(finding, &clusters, detail, "give the clusters address ranges that do not overlap")
+            let detail =
+                format!("{} is announced by {}: agents use the entry that was written last", prefix_text(*prefix), list_names(&clusters));
+            finding_across_keys(finding, &clusters, detail, "give the clusters address ranges that do not overlap")
         }
-        handle::Finding::ExportConflict(service) => export_conflict(finding, service, reading)?,
+        handle::Finding::ExportConflict(service) => export_conflict_finding(finding, service, reading)?,
         handle::Finding::IdentityOutOfRange(key) => {
             let (identity, range) = reading.identity_out_of_range(key)?;
             let (cluster, lowest, highest) = (&key.cluster, range.start(), range.end());
@@ -36,81 +36,81 @@ pub(crate) fn told(finding: &handle::Finding, survey: &FindingIndex, reading: &R
                 "{key} has identity {identity}, which is outside the range of {cluster}, {lowest} to {highest}: the key is not used"
             );
             let advice = "check whether the cluster's id was changed while it was running";
-            FindingObject { key: Some(key.to_string()), ..across(finding, std::slice::from_ref(cluster), detail, advice) }
+            FindingObject { key: Some(key.to_string()), ..finding_across_keys(finding, std::slice::from_ref(cluster), detail, advice) }
         }
         handle::Finding::OverlappingNodePodCidr(cluster) => {
             let nets = &survey.overlaps(cluster)?.between_nodes;
-            let shown = nets.iter().take(SHOWN_MAX).map(|net| format!("{net} ({} nodes)", survey.announcing_nodes(*net, cluster)));
+            let names = nets.iter().take(NAMES_MAX).map(|net| format!("{net} ({} nodes)", survey.announcing_nodes(*net, cluster)));
             let detail = format!(
                 "pod CIDRs of {cluster} are shared by several of its nodes, or overlap: {}; traffic to such an address goes to the node that wrote last, and agents with encryption may drop it",
-                and_more(shown.collect(), nets.len())
+                join_with_more(names.collect(), nets.len())
             );
-            across(finding, std::slice::from_ref(cluster), detail, format!("give each node its own ranges; {MADE_UP}"))
+            finding_across_keys(finding, std::slice::from_ref(cluster), detail, format!("give each node its own ranges; {WRONG_POD_CIDRS}"))
         }
         handle::Finding::OverlappingPodCidr(cluster) => {
             let overlaps = survey.overlaps(cluster)?;
             let (nets, others) = (&overlaps.between_clusters, overlaps.others.iter().cloned().collect::<Vec<_>>());
             let detail = format!(
                 "pod CIDRs of {cluster} overlap those of {}: {}; routes and addresses of their pods collide",
-                listed(&others),
-                and_more(nets.iter().take(SHOWN_MAX).map(ToString::to_string).collect(), nets.len())
+                list_names(&others),
+                join_with_more(nets.iter().take(NAMES_MAX).map(ToString::to_string).collect(), nets.len())
             );
             let mut clusters = others;
             clusters.push(cluster.clone());
             clusters.sort();
-            across(finding, &clusters, detail, format!("give the clusters pod ranges that do not overlap; {MADE_UP}"))
+            finding_across_keys(finding, &clusters, detail, format!("give the clusters pod ranges that do not overlap; {WRONG_POD_CIDRS}"))
         }
-        handle::Finding::ServiceTooLarge(service) => service_too_large(finding, service, survey, reading)?,
+        handle::Finding::ServiceTooLarge(service) => service_too_large_finding(finding, service, survey, reading)?,
     };
-    Some(FindingObject { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..told })
+    Some(FindingObject { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..described })
 }
 
 /// Returns the finding about a host that is no node. The host may be a node of any cluster, so
 /// there is no finding while the nodes of a cluster are read for the first time.
-fn dangling_host(
+fn dangling_host_finding(
     finding: &handle::Finding,
     cluster: &ClusterName,
     ip: IpAddr,
     reading: &Reading,
     unread: &UnreadNodes,
 ) -> Option<FindingObject> {
-    (reading.is_complete(cluster, Kind::Node) && !unread.is_arriving && !reading.has_any_node_at(ip)).then_some(())?;
+    (reading.is_complete(cluster, Kind::Node) && !unread.is_loading && !reading.has_any_node_at(ip)).then_some(())?;
     let unknown = match unread.clusters.as_slice() {
         [] => String::new(),
-        clusters => format!(" (the nodes of {} were never read)", listed(clusters)),
+        clusters => format!(" (the nodes of {} were never read)", list_names(clusters)),
     };
     let detail =
         format!("{cluster} has addresses on host {ip}, which is not a node of any cluster{unknown}: traffic to them has no tunnel");
     let advice = "check whether the node was removed, or its agent does not announce it";
-    Some(across(finding, std::slice::from_ref(cluster), detail, advice))
+    Some(finding_across_keys(finding, std::slice::from_ref(cluster), detail, advice))
 }
 
-fn dangling_identity(finding: &handle::Finding, cluster: &ClusterName, identity: u32, reading: &Reading) -> Option<FindingObject> {
+fn dangling_identity_finding(finding: &handle::Finding, cluster: &ClusterName, identity: u32, reading: &Reading) -> Option<FindingObject> {
     (reading.is_complete(cluster, Kind::Identity) && !reading.has_identity(identity, cluster)).then_some(())?;
     let detail = format!(
         "{cluster} has addresses with identity {identity}, but does not announce that identity: policies by label do not match them"
     );
     let advice = "check whether its operator deleted an identity that is still in use";
     let key = reading.ip_of_identity(identity, cluster).map(|key| key.to_string());
-    Some(FindingObject { key, ..across(finding, std::slice::from_ref(cluster), detail, advice) })
+    Some(FindingObject { key, ..finding_across_keys(finding, std::slice::from_ref(cluster), detail, advice) })
 }
 
-fn export_conflict(finding: &handle::Finding, service: &str, reading: &Reading) -> Option<FindingObject> {
+fn export_conflict_finding(finding: &handle::Finding, service: &str, reading: &Reading) -> Option<FindingObject> {
     let exports = reading.merged_exports(service)?;
     let first = exports.conflicts.first()?;
-    let shown =
-        exports.conflicts.iter().take(SHOWN_MAX).map(|one| format!("{} of {} ({})", one.reason, listed(&one.clusters), one.message));
-    let shown = and_more(shown.collect(), exports.conflicts.len());
-    let detail = format!("the exports of service {service} conflict: {shown}; the oldest export is used");
+    let names =
+        exports.conflicts.iter().take(NAMES_MAX).map(|one| format!("{} of {} ({})", one.reason, list_names(&one.clusters), one.message));
+    let names = join_with_more(names.collect(), exports.conflicts.len());
+    let detail = format!("the exports of service {service} conflict: {names}; the oldest export is used");
     let in_conflict = exports.conflicts.iter().flat_map(|conflict| &conflict.clusters);
     let oldest = exports.exports.first().map(|record| &record.key.cluster);
     let clusters: BTreeSet<ClusterName> = in_conflict.chain(oldest).cloned().collect();
     let key = first.clusters.first().map(|cluster| EntryKey::new(Kind::ServiceExport, cluster.clone(), service).to_string());
     let advice = format!("make the exported services equal in all clusters; /v1/global-services/{service} lists every conflict");
-    Some(FindingObject { key, ..across(finding, &clusters.into_iter().collect::<Vec<_>>(), detail, advice) })
+    Some(FindingObject { key, ..finding_across_keys(finding, &clusters.into_iter().collect::<Vec<_>>(), detail, advice) })
 }
 
-fn service_too_large(finding: &handle::Finding, service: &str, survey: &FindingIndex, reading: &Reading) -> Option<FindingObject> {
+fn service_too_large_finding(finding: &handle::Finding, service: &str, survey: &FindingIndex, reading: &Reading) -> Option<FindingObject> {
     let total: u64 = survey.slice_bytes(service).map(|(_, bytes)| bytes).sum();
     let (cluster, bytes) = survey.slice_bytes(service).max_by_key(|(_, bytes)| *bytes)?;
     let bytes_max = reading.service_bytes_max();
@@ -120,22 +120,22 @@ fn service_too_large(finding: &handle::Finding, service: &str, survey: &FindingI
     );
     let advice =
         format!("check what writes the endpoint slices of {cluster} (the first is {key}); if they are intended, raise --decoded-max-bytes");
-    Some(FindingObject { key: Some(key), ..across(finding, std::slice::from_ref(cluster), detail, advice) })
+    Some(FindingObject { key: Some(key), ..finding_across_keys(finding, std::slice::from_ref(cluster), detail, advice) })
 }
 
-/// One across keys, of clusters.
-fn across(finding: &handle::Finding, clusters: &[ClusterName], detail: String, advice: impl Into<String>) -> FindingObject {
+/// Returns a finding across keys, with its id.
+fn finding_across_keys(finding: &handle::Finding, clusters: &[ClusterName], detail: String, advice: impl Into<String>) -> FindingObject {
     FindingObject { id: finding.to_string(), ..super::finding(finding.kind_name(), "", clusters, detail, advice) }
 }
 
-fn text_of(prefix: ObjectPrefix) -> String {
+fn prefix_text(prefix: ObjectPrefix) -> String {
     if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() }
 }
 
 /// Returns those of the possible findings that exist, with their texts.
-pub(crate) fn about(findings: &[handle::Finding], survey: &FindingIndex, reading: &Reading) -> Vec<FindingObject> {
-    let unread = UnreadNodes::of(reading);
-    findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| told(finding, survey, reading, &unread)).collect()
+pub(crate) fn describe_existing(findings: &[handle::Finding], survey: &FindingIndex, reading: &Reading) -> Vec<FindingObject> {
+    let unread = UnreadNodes::new(reading);
+    findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| describe(finding, survey, reading, &unread)).collect()
 }
 
 /// Returns the namespace and the name in the key of a service or endpoint slice.

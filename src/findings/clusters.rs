@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::expiry::expiring;
+use super::expiry::expiry_finding;
 use super::finding;
-use super::listed;
-use super::writer::silent_writer;
+use super::list_names;
+use super::writer::silent_writer_finding;
 use crate::dto::text::rfc3339;
 use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, ClusterStatus, FindingObject, Kind, MissingConfigState, Phase, RevisionRollback};
@@ -23,39 +23,42 @@ pub(super) const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
 ///
 /// The state itself is over at once; an operator reacts within an hour. If several etcds are behind
 /// one address, it happens again with each connection.
-const WENT_BACK_TOLD: Duration = Duration::from_secs(3_600);
+const WENT_BACK_REPORTED_MAX: Duration = Duration::from_secs(3_600);
 
 /// Returns the findings about all clusters.
-pub(super) fn of_clusters(reading: &Reading) -> Vec<FindingObject> {
+pub(super) fn cluster_findings(reading: &Reading) -> Vec<FindingObject> {
     let clusters: Vec<ClusterReading> = reading.cluster_names().iter().filter_map(|name| reading.cluster(name)).collect();
-    let mut found: Vec<FindingObject> = clusters.iter().flat_map(|cluster| of_cluster(cluster, reading)).collect();
-    found.extend(duplicate_ids(&clusters));
-    found
+    let mut findings: Vec<FindingObject> = clusters.iter().flat_map(|cluster| findings_of_cluster(cluster, reading)).collect();
+    findings.extend(duplicate_id_findings(&clusters));
+    findings
 }
 
-fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<FindingObject> {
+fn findings_of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<FindingObject> {
     let name = &cluster.name;
-    let mut found: Vec<FindingObject> = rejected(name, reading).into_iter().collect();
-    let Some(status) = &cluster.status else { return found };
-    found.extend(way_to_it(name, status));
+    let mut findings: Vec<FindingObject> = rejected_values_finding(name, reading).into_iter().collect();
+    let Some(status) = &cluster.status else { return findings };
+    findings.extend(connection_finding(name, status));
     if let Some(slips) = &status.misspelt_keys {
         let detail = format!("the client file of {name} has a key that is not used: {slips}");
         let advice = "correct the key: meshkeep reads the file again when it changes";
-        found.push(finding("clusterFileMisspelt", name.as_str(), [name], detail, advice));
+        findings.push(finding("clusterFileMisspelt", name.as_str(), [name], detail, advice));
     }
-    found.extend(expiry(name, status));
-    found.extend(what_it_says(name, status));
-    found.extend(silent_writer(name, status));
+    findings.extend(certificate_finding(name, status));
+    findings.extend(config_findings(name, status));
+    findings.extend(silent_writer_finding(name, status));
     if status.phase == Phase::SourceLost {
         let detail = format!("the leases of {name} are no longer renewed: meshkeep serves its last known state");
         let advice = format!("check that the KVStoreMesh of {name}, or its clustermesh-apiserver, is running");
-        found.push(FindingObject { since: since(status.phase_since), ..finding("sourceLost", name.as_str(), [name], detail, advice) });
+        findings.push(FindingObject {
+            since: wall_clock_text(status.phase_since),
+            ..finding("sourceLost", name.as_str(), [name], detail, advice)
+        });
     }
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     if held > 0 {
         let detail = format!("{held} keys of {name} disappeared with the lease of their writer and are held until the writer is back");
         let advice = "wait until its KVStoreMesh writes or deletes them; see docs/use/holds.md";
-        found.push(FindingObject { count: Some(held as u64), ..finding("heldEntries", name.as_str(), [name], detail, advice) });
+        findings.push(FindingObject { count: Some(held as u64), ..finding("heldEntries", name.as_str(), [name], detail, advice) });
     }
     if status.progress_unanswered {
         let detail = format!(
@@ -63,14 +66,14 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<FindingObject>
         );
         let advice =
             "check whether a proxy in between buffers streams; connect to etcd directly, or make the proxy forward gRPC without buffering";
-        found.push(finding("progressUnanswered", name.as_str(), [name], detail, advice));
+        findings.push(finding("progressUnanswered", name.as_str(), [name], detail, advice));
     }
-    found
+    findings
 }
 
 /// Returns the finding about the connection to a cluster: its client file, its endpoints, its
 /// access rights, or a phase that lasts too long.
-fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
+fn connection_finding(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let error = || status.last_error.as_deref().unwrap_or("there is no error message");
     if let Some(error) = &status.file_error {
         let detail = format!("the client file of {name} cannot be used: {error}");
@@ -83,11 +86,11 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject
         ));
     }
     if let Some(state) = &status.missing_config {
-        return missing_config(name, status, state);
+        return missing_config_finding(name, status, state);
     }
     // these states have their own findings
-    let is_told = status.too_large.is_some() || status.refused.iter().any(|refused| refused.kind == Kind::Cluster);
-    if is_told || matches!(status.phase, Phase::Live | Phase::SourceLost) {
+    let has_own_finding = status.too_large.is_some() || status.refused.iter().any(|refused| refused.kind == Kind::Cluster);
+    if has_own_finding || matches!(status.phase, Phase::Live | Phase::SourceLost) {
         return None;
     }
     match status.failed_in {
@@ -115,7 +118,7 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject
         Phase::WaitingForCanary => "check that its clustermesh-apiserver or KVStoreMesh has finished its first sync",
         _ => "run `meshkeep doctor`, which tests each step of the connection",
     };
-    Some(FindingObject { since: since(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
+    Some(FindingObject { since: wall_clock_text(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
 }
 
 /// Returns the finding about an etcd without the cluster's config.
@@ -123,7 +126,7 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject
 /// It is reported at once if the etcd probably belongs to another cluster, or if the user may not
 /// read the config. Otherwise it is reported after a minute, because a KVStoreMesh that restarts
 /// writes the configs of its clusters one after another.
-fn missing_config(name: &ClusterName, status: &ClusterStatus, state: &MissingConfigState) -> Option<FindingObject> {
+fn missing_config_finding(name: &ClusterName, status: &ClusterStatus, state: &MissingConfigState) -> Option<FindingObject> {
     let MissingConfigState { since: missing_since, missing } = state;
     let is_certain = !status.config_deleted && (missing.denied || !missing.others.is_empty());
     if !is_certain && missing_since.elapsed() < PHASE_TIME_MAX {
@@ -132,50 +135,51 @@ fn missing_config(name: &ClusterName, status: &ClusterStatus, state: &MissingCon
     let rest = if status.config_deleted { "; meshkeep keeps the last known state" } else { "" };
     let detail = format!("{name} is not read: {}{rest}", missing.describe(name));
     let finding = finding("clusterConfigMissing", name.as_str(), [name], detail, missing.advice(name));
-    Some(FindingObject { since: since(*missing_since), ..finding })
+    Some(FindingObject { since: wall_clock_text(*missing_since), ..finding })
 }
 
 /// Returns the finding about the cluster's certificate that expires first.
-fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
+fn certificate_finding(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let what = format!("the client certificate or the CA for {name}");
     let advice = format!("renew it and replace the file that the client file of {name} names: the next connection uses it");
-    expiring((name.as_str(), &what), [name], status.certificate_expiry?, &advice)
+    expiry_finding((name.as_str(), &what), [name], status.certificate_expiry?, &advice)
 }
 
 /// Returns the findings about a cluster's config, its size and its revisions.
-fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<FindingObject> {
-    let mut found = Vec::new();
-    let is_told = status.missing_config.as_ref().is_some_and(|state| missing_config(name, status, state).is_some());
-    if status.config_deleted && !is_told {
+fn config_findings(name: &ClusterName, status: &ClusterStatus) -> Vec<FindingObject> {
+    let mut findings = Vec::new();
+    let has_own_finding = status.missing_config.as_ref().is_some_and(|state| missing_config_finding(name, status, state).is_some());
+    if status.config_deleted && !has_own_finding {
         let detail = format!("the cluster config of {name} was deleted from its etcd: meshkeep uses the last one");
         let advice = "check that its clustermesh-apiserver or KVStoreMesh is running";
-        found.push(finding("clusterConfigLost", name.as_str(), [name], detail, advice));
+        findings.push(finding("clusterConfigLost", name.as_str(), [name], detail, advice));
     }
     if let Some(refused) = status.refused.iter().find(|refused| refused.kind == Kind::Cluster) {
         let key = String::from_utf8_lossy(&refused.source_key);
         let detail = format!("the cluster config of {name} cannot be used: {}; meshkeep keeps the last known state", refused.reason);
         let advice = format!("check what wrote {key} (/v1/rejected has its value)");
         let since = Some(rfc3339(refused.first_seen));
-        found.push(FindingObject { since, ..finding("clusterConfigRefused", name.as_str(), [name], detail, advice) });
+        findings.push(FindingObject { since, ..finding("clusterConfigRefused", name.as_str(), [name], detail, advice) });
     }
     if let Some(excess) = &status.too_large {
         let advice = "find out what fills its etcd, or raise --cluster-max-keys or --cluster-max-bytes";
-        found.push(finding("clusterTooLarge", name.as_str(), [name], format!("{name} is not read: {excess}"), advice));
+        findings.push(finding("clusterTooLarge", name.as_str(), [name], format!("{name} is not read: {excess}"), advice));
     }
     if let Some(RevisionRollback { error, count, last }) =
-        status.revision_rollback.as_ref().filter(|one| one.last.elapsed() < WENT_BACK_TOLD)
+        status.revision_rollback.as_ref().filter(|one| one.last.elapsed() < WENT_BACK_REPORTED_MAX)
     {
         let detail = format!(
             "{error}; meshkeep reads {name} again each time ({count} since the start), and agents may have older data than they expect"
         );
         let advice = "give each etcd its own address, and restart agents after a restore";
-        found.push(FindingObject { since: since(*last), ..finding("revisionWentBack", name.as_str(), [name], detail, advice) });
+        findings
+            .push(FindingObject { since: wall_clock_text(*last), ..finding("revisionWentBack", name.as_str(), [name], detail, advice) });
     }
-    found
+    findings
 }
 
 /// Returns the finding about rejected values of a cluster.
-fn rejected(name: &ClusterName, reading: &Reading) -> Option<FindingObject> {
+fn rejected_values_finding(name: &ClusterName, reading: &Reading) -> Option<FindingObject> {
     let (count, first) = reading.rejected_of(name);
     let key = first?.to_string();
     let detail = match count {
@@ -190,7 +194,7 @@ fn rejected(name: &ClusterName, reading: &Reading) -> Option<FindingObject> {
 
 /// Returns the findings about ids that several clusters have. The identities of such clusters have
 /// the same numbers with different labels.
-fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = FindingObject> {
+fn duplicate_id_findings(clusters: &[ClusterReading]) -> impl Iterator<Item = FindingObject> {
     let mut by_id: BTreeMap<u32, Vec<ClusterName>> = BTreeMap::new();
     for cluster in clusters {
         // if two clusters claim an id, the second is refused and keeps its earlier id
@@ -201,12 +205,12 @@ fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = FindingObj
         }
     }
     by_id.into_iter().filter(|(_, clusters)| clusters.len() > 1).map(|(id, clusters)| {
-        let detail = format!("{} all have the cluster id {id}", listed(&clusters));
+        let detail = format!("{} all have the cluster id {id}", list_names(&clusters));
         finding("duplicateClusterID", &id.to_string(), &clusters, detail, "give each cluster of the mesh its own id")
     })
 }
 
 /// Converts a time of the monotonic clock to wall-clock time as text.
-fn since(at: Instant) -> Option<String> {
+fn wall_clock_text(at: Instant) -> Option<String> {
     SystemTime::now().checked_sub(at.elapsed()).map(rfc3339)
 }

@@ -8,18 +8,18 @@ use crate::model::{FindingObject, Severity};
 
 /// Times before the expiry of a certificate at which it is reported, and at which the finding
 /// becomes critical. Certificate authorities usually send reminders at these times.
-const TOLD: Duration = Duration::from_secs(30 * 86_400);
-const URGENT: Duration = Duration::from_secs(7 * 86_400);
+const REPORTED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
+const CRITICAL_BEFORE: Duration = Duration::from_secs(7 * 86_400);
 
 /// Returns the finding about a certificate that expires within 30 days.
-pub(super) fn expiring(
+pub(super) fn expiry_finding(
     (subject, what): (&str, &str),
     clusters: impl IntoIterator<Item = impl ToString>,
     expiry: SystemTime,
     advice: &str,
 ) -> Option<FindingObject> {
     let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
-    if left > TOLD {
+    if left > REPORTED_BEFORE {
         return None;
     }
     let at = rfc3339(expiry);
@@ -29,6 +29,6 @@ pub(super) fn expiring(
         1 => format!("{what} expires at {at}, in a day"),
         days => format!("{what} expires at {at}, in {days} days"),
     };
-    let told = finding("certificateExpiring", subject, clusters, detail, advice);
-    Some(if left <= URGENT { FindingObject { severity: Severity::Critical, ..told } } else { told })
+    let expiring = finding("certificateExpiring", subject, clusters, detail, advice);
+    Some(if left <= CRITICAL_BEFORE { FindingObject { severity: Severity::Critical, ..expiring } } else { expiring })
 }

@@ -46,11 +46,11 @@ pub(crate) const KINDS: [(&str, Severity); 33] = [
 /// Nine for each cluster of the largest mesh (511) are 4,600. The others are for findings across
 /// keys. Two clusters with the same addresses may have a million of these: `/v1/problems` lists
 /// all.
-pub(crate) const TOLD_COUNT_MAX: usize = 8_192;
+pub(crate) const PUBLISHED_COUNT_MAX: usize = 8_192;
 
 /// Maximum bytes of the texts of all findings in the change stream. A finding has about 0.5 KB, so
 /// only texts with very long keys reach this limit.
-pub(crate) const TOLD_BYTES_MAX: usize = 16 << 20;
+pub(crate) const PUBLISHED_BYTES_MAX: usize = 16 << 20;
 
 /// A finding of a kind about a subject, of clusters; `detail` says what is wrong and `advice` what
 /// to do.

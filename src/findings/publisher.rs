@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{TOLD_BYTES_MAX, TOLD_COUNT_MAX, UnreadNodes, told};
+use super::{PUBLISHED_BYTES_MAX, PUBLISHED_COUNT_MAX, UnreadNodes, describe};
 use crate::handle::{FindingIndex, Reading};
 use crate::model::{EntryKey, FindingChange, FindingObject, Object};
 
@@ -24,48 +24,48 @@ const LASTING_MIN: Duration = Duration::from_secs(1);
 /// Findings that were published and are not over.
 #[derive(Debug, Default)]
 pub(crate) struct FindingPublisher {
-    told: BTreeMap<EntryKey, Arc<Object>>,
+    published: BTreeMap<EntryKey, Arc<Object>>,
 }
 
-/// Current findings, at most [`TOLD_COUNT_MAX`] and [`TOLD_BYTES_MAX`].
+/// Current findings, at most [`PUBLISHED_COUNT_MAX`] and [`PUBLISHED_BYTES_MAX`].
 #[derive(Debug, Default)]
 pub(crate) struct FindingSet {
     by_key: BTreeMap<EntryKey, FindingObject>,
     bytes: usize,
     /// Number of findings that exceed the limits and are not published.
-    pub(crate) left_out: u64,
+    pub(crate) omitted_count: u64,
 }
 
 impl FindingSet {
     /// Collects the findings about clusters and this process, then those across keys that are at
     /// least [`LASTING_MIN`] old.
-    pub(crate) fn of(standing: Vec<FindingObject>, survey: Option<&FindingIndex>, reading: &Reading, now: SystemTime) -> Self {
+    pub(crate) fn collect(current: Vec<FindingObject>, survey: Option<&FindingIndex>, reading: &Reading, now: SystemTime) -> Self {
         let mut found = Self::default();
-        let (mut rest, total) =
-            (0, standing.len() as u64 + survey.iter().flat_map(|survey| survey.counts()).map(|(_, count)| count).sum::<u64>());
-        for finding in standing {
-            rest += u64::from(!found.take(finding));
+        let (mut omitted_count, total) =
+            (0, current.len() as u64 + survey.iter().flat_map(|survey| survey.counts()).map(|(_, count)| count).sum::<u64>());
+        for finding in current {
+            omitted_count += u64::from(!found.insert(finding));
         }
-        let Some(survey) = survey else { return Self { left_out: rest, ..found } };
+        let Some(survey) = survey else { return Self { omitted_count, ..found } };
         let is_lasting = |finding: &&crate::handle::Finding| {
             survey.since(finding).is_some_and(|since| now.duration_since(since).is_ok_and(|age| age >= LASTING_MIN))
         };
-        let unread = UnreadNodes::of(reading);
+        let unread = UnreadNodes::new(reading);
         for finding in survey.findings_from(None).filter(is_lasting) {
-            if let Some(finding) = told(finding, survey, reading, &unread)
-                && !found.take(finding)
+            if let Some(finding) = describe(finding, survey, reading, &unread)
+                && !found.insert(finding)
             {
-                rest = total.saturating_sub(found.by_key.len() as u64);
+                omitted_count = total.saturating_sub(found.by_key.len() as u64);
                 break;
             }
         }
-        Self { left_out: rest, ..found }
+        Self { omitted_count, ..found }
     }
 
     /// Adds a finding. Returns false if the limits do not allow it.
-    fn take(&mut self, finding: FindingObject) -> bool {
+    fn insert(&mut self, finding: FindingObject) -> bool {
         let bytes = self.bytes + finding.text_bytes();
-        if self.by_key.len() >= TOLD_COUNT_MAX || bytes > TOLD_BYTES_MAX {
+        if self.by_key.len() >= PUBLISHED_COUNT_MAX || bytes > PUBLISHED_BYTES_MAX {
             return false;
         }
         self.bytes = bytes;
@@ -76,28 +76,29 @@ impl FindingSet {
 
 impl FindingPublisher {
     /// Returns the published findings by key.
-    pub(super) fn told(&self) -> &BTreeMap<EntryKey, Arc<Object>> {
-        &self.told
+    pub(super) fn published(&self) -> &BTreeMap<EntryKey, Arc<Object>> {
+        &self.published
     }
 
     /// Returns up to [`CHANGES_MAX`] changes that lead from the published findings to `found`,
     /// those that end a finding first, and counts them as published.
     pub(crate) fn changes(&mut self, found: FindingSet) -> Vec<FindingChange> {
-        let gone: Vec<EntryKey> = self.told.keys().filter(|key| !found.by_key.contains_key(key)).take(CHANGES_MAX).cloned().collect();
-        let mut changes: Vec<FindingChange> = gone.into_iter().map(|key| (key, None)).collect();
+        let resolved: Vec<EntryKey> =
+            self.published.keys().filter(|key| !found.by_key.contains_key(key)).take(CHANGES_MAX).cloned().collect();
+        let mut changes: Vec<FindingChange> = resolved.into_iter().map(|key| (key, None)).collect();
         for (key, finding) in found.by_key {
             if changes.len() >= CHANGES_MAX {
                 break;
             }
-            let before = self.told.get(&key).and_then(|object| object.as_finding());
+            let before = self.published.get(&key).and_then(|object| object.as_finding());
             if before.is_none_or(|before| !before.has_same_content(&finding)) {
                 changes.push((key, Some(Arc::new(Object::Finding(finding.into())))));
             }
         }
         for (key, object) in &changes {
             match object {
-                Some(object) => drop(self.told.insert(key.clone(), Arc::clone(object))),
-                None => drop(self.told.remove(key)),
+                Some(object) => drop(self.published.insert(key.clone(), Arc::clone(object))),
+                None => drop(self.published.remove(key)),
             }
         }
         changes
@@ -111,7 +112,7 @@ mod tests {
 
     fn found(findings: impl IntoIterator<Item = FindingObject>) -> FindingSet {
         let mut found = FindingSet::default();
-        findings.into_iter().for_each(|finding| assert!(found.take(finding)));
+        findings.into_iter().for_each(|finding| assert!(found.insert(finding)));
         found
     }
 
@@ -119,7 +120,7 @@ mod tests {
         finding("sourceLost", cluster, [cluster], detail, "")
     }
 
-    fn told(changes: Vec<FindingChange>) -> Vec<String> {
+    fn texts(changes: Vec<FindingChange>) -> Vec<String> {
         let text = |(key, object): (EntryKey, Option<Arc<Object>>)| match object.as_deref().and_then(Object::as_finding) {
             Some(finding) => format!("{key} {}", finding.detail),
             None => format!("{key} over"),
@@ -128,29 +129,29 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_changes_or_goes_is_told_once_and_what_goes_comes_first() {
+    fn each_change_is_published_once_and_resolved_findings_come_first() {
         let mut publisher = FindingPublisher::default();
         let key = |cluster: &str| format!("problem/sourceLost/{cluster}");
-        assert_eq!(told(publisher.changes(found([lost("b", "x"), lost("a", "y")]))), [key("a") + " y", key("b") + " x"]);
+        assert_eq!(texts(publisher.changes(found([lost("b", "x"), lost("a", "y")]))), [key("a") + " y", key("b") + " x"]);
         let again = FindingObject { since: Some("2026-01-01T00:00:00Z".to_owned()), ..lost("a", "y") };
-        assert_eq!(told(publisher.changes(found([lost("b", "x"), again]))), Vec::<String>::new());
-        assert_eq!(told(publisher.changes(found([lost("a", "z")]))), [key("b") + " over", key("a") + " z"]);
-        assert_eq!(told(publisher.changes(found([]))), [key("a") + " over"]);
+        assert_eq!(texts(publisher.changes(found([lost("b", "x"), again]))), Vec::<String>::new());
+        assert_eq!(texts(publisher.changes(found([lost("a", "z")]))), [key("b") + " over", key("a") + " z"]);
+        assert_eq!(texts(publisher.changes(found([]))), [key("a") + " over"]);
     }
 
     #[test]
-    fn many_are_told_step_by_step_and_no_more_than_there_is_room_for() {
+    fn many_findings_are_published_in_steps_and_within_the_limits() {
         let many = |count: usize| (0..count).map(|number| finding("staleFile", &number.to_string(), ["paris"], "x".repeat(100), ""));
         let mut bounded = FindingSet::default();
-        let taken = many(TOLD_COUNT_MAX + 100).filter(|finding| bounded.take(finding.clone())).count();
-        assert_eq!(taken, TOLD_COUNT_MAX);
+        let inserted_count = many(PUBLISHED_COUNT_MAX + 100).filter(|finding| bounded.insert(finding.clone())).count();
+        assert_eq!(inserted_count, PUBLISHED_COUNT_MAX);
         let mut long = FindingSet::default();
-        let taken =
-            many(40).map(|finding| FindingObject { detail: "x".repeat(1 << 20), ..finding }).filter(|one| long.take(one.clone())).count();
-        assert_eq!(taken, 15);
+        let inserted_count =
+            many(40).map(|finding| FindingObject { detail: "x".repeat(1 << 20), ..finding }).filter(|one| long.insert(one.clone())).count();
+        assert_eq!(inserted_count, 15);
         let mut publisher = FindingPublisher::default();
         let steps: Vec<usize> = (0..4).map(|_| publisher.changes(found(many(CHANGES_MAX * 2 + 7))).len()).collect();
         assert_eq!(steps, [CHANGES_MAX, CHANGES_MAX, 7, 0]);
-        assert_eq!([publisher.changes(found([])).len(), publisher.told.len()], [CHANGES_MAX, CHANGES_MAX + 7]);
+        assert_eq!([publisher.changes(found([])).len(), publisher.published.len()], [CHANGES_MAX, CHANGES_MAX + 7]);
     }
 }

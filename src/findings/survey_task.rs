@@ -16,7 +16,7 @@ use crate::handle::{FindingIndex, FindingIndexBuilder, Handle, Reading};
 
 /// Maximum time that a request waits for the first scan, as long as requests wait for the store. A
 /// scan of a million keys takes a core about a second.
-const FIRST_WAIT_MAX: Duration = Duration::from_secs(2);
+const FIRST_SCAN_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Maximum time that a request waits for the newest changes. Usually some milliseconds, more only
 /// while thousands of keys change at once.
@@ -24,46 +24,46 @@ const CHANGES_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Interval between two scans of changes if no request waits. At 5,000 changes/s a scan has some
 /// 500 changes, which share copied nodes.
-const SPACING: Duration = Duration::from_millis(100);
+const SCAN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Maximum pause after a long scan. While a million keys arrive, other work gets half of the core.
-const REST_MAX: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// The survey and the task that updates it. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Surveyor {
+pub(crate) struct SurveyHandle {
     newest: watch::Receiver<Option<FindingIndex>>,
     /// Signals that a request waits for the newest changes.
-    asked: Arc<Notify>,
+    refresh: Arc<Notify>,
     /// The task; ends with the last clone.
-    _task: Arc<JoinSet<()>>,
+    _tasks: Arc<JoinSet<()>>,
 }
 
 /// The survey as a request gets it.
 #[derive(Debug)]
-pub(crate) struct Surveyed {
+pub(crate) struct CurrentSurvey {
     /// The newest survey; `None` before the first scan is complete.
     pub(crate) survey: Option<FindingIndex>,
     /// True if it covers everything that the request's reading has.
     pub(crate) is_complete: bool,
 }
 
-impl Surveyor {
+impl SurveyHandle {
     /// Starts the task, which begins once the store is loaded and ends when `stop` is cancelled.
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
         let (sender, newest) = watch::channel(None);
-        let asked = Arc::<Notify>::default();
-        let mut task = JoinSet::new();
-        let keeper = Keeper { handle, newest: sender, asked: Arc::clone(&asked) };
-        task.spawn(async move { stop.run_until_cancelled(keeper.keep()).await.flatten().unwrap_or_default() });
-        Self { newest, asked, _task: Arc::new(task) }
+        let refresh = Arc::<Notify>::default();
+        let mut tasks = JoinSet::new();
+        let task = SurveyTask { handle, newest: sender, refresh: Arc::clone(&refresh) };
+        tasks.spawn(async move { stop.run_until_cancelled(task.run()).await.flatten().unwrap_or_default() });
+        Self { newest, refresh, _tasks: Arc::new(tasks) }
     }
 
-    /// Returns a surveyor with the sender that sets its survey.
+    /// Returns a handle with the sender that sets its survey.
     #[cfg(test)]
-    pub(crate) fn told() -> (Self, watch::Sender<Option<FindingIndex>>) {
+    pub(crate) fn with_sender() -> (Self, watch::Sender<Option<FindingIndex>>) {
         let (sender, newest) = watch::channel(None);
-        (Self { newest, asked: Arc::default(), _task: Arc::default() }, sender)
+        (Self { newest, refresh: Arc::default(), _tasks: Arc::default() }, sender)
     }
 
     /// Returns the newest survey without waiting.
@@ -73,38 +73,38 @@ impl Surveyor {
 
     /// Returns a survey that covers everything that a reading has. If that takes too long, returns
     /// the newest one.
-    pub(crate) async fn survey(&self, reading: &Reading) -> Surveyed {
-        let wanted = reading.position().sequence;
+    pub(crate) async fn survey(&self, reading: &Reading) -> CurrentSurvey {
+        let position = reading.position().sequence;
         let mut newest = self.newest.clone();
-        let has_it = |survey: &Option<FindingIndex>| survey.as_ref().is_some_and(|survey| survey.position() >= wanted);
-        let wait_max = if newest.borrow().is_some() { CHANGES_WAIT_MAX } else { FIRST_WAIT_MAX };
-        self.asked.notify_one();
-        let waited = tokio::time::timeout(wait_max, newest.wait_for(has_it)).await;
+        let is_current = |survey: &Option<FindingIndex>| survey.as_ref().is_some_and(|survey| survey.position() >= position);
+        let wait_max = if newest.borrow().is_some() { CHANGES_WAIT_MAX } else { FIRST_SCAN_WAIT_MAX };
+        self.refresh.notify_one();
+        let waited = tokio::time::timeout(wait_max, newest.wait_for(is_current)).await;
         let is_complete = waited.is_ok_and(|found| found.is_ok());
         let survey = newest.borrow().clone();
-        Surveyed { survey, is_complete }
+        CurrentSurvey { survey, is_complete }
     }
 }
 
-struct Keeper {
+struct SurveyTask {
     handle: Handle,
     newest: watch::Sender<Option<FindingIndex>>,
-    asked: Arc<Notify>,
+    refresh: Arc<Notify>,
 }
 
-impl Keeper {
+impl SurveyTask {
     /// Scans and follows changes until the committer has ended.
-    async fn keep(self) -> Option<()> {
+    async fn run(self) -> Option<()> {
         let mut signal = self.handle.signal_once_loaded().await?;
         let mut builder = FindingIndexBuilder::new(self.handle.try_reading()?);
         loop {
-            let begun = Instant::now();
-            let survey = finish(builder).await?;
+            let started = Instant::now();
+            let survey = run_scan(builder).await?;
             self.newest.send_replace(Some(survey.clone()));
-            let rest = begun.elapsed().clamp(SPACING, REST_MAX);
+            let pause = started.elapsed().clamp(SCAN_INTERVAL, PAUSE_MAX);
             signal.changed().await.ok()?;
             // changes that arrive during the pause are applied together
-            drop(tokio::time::timeout(rest, self.asked.notified()).await);
+            drop(tokio::time::timeout(pause, self.refresh.notified()).await);
             signal.borrow_and_update();
             builder = FindingIndexBuilder::update(survey, self.handle.try_reading()?);
         }
@@ -112,7 +112,7 @@ impl Keeper {
 }
 
 /// Runs a scan to its end, slice by slice.
-async fn finish(mut builder: FindingIndexBuilder) -> Option<FindingIndex> {
+async fn run_scan(mut builder: FindingIndexBuilder) -> Option<FindingIndex> {
     loop {
         match spawn_blocking(move || builder.advance()).await.ok()? {
             ControlFlow::Break(survey) => return Some(survey),

@@ -10,23 +10,23 @@ pub(crate) struct UnreadNodes {
     pub(super) clusters: Vec<ClusterName>,
     /// Set if one of the clusters is being read and is not late, so that its nodes are expected
     /// soon.
-    pub(super) is_arriving: bool,
+    pub(super) is_loading: bool,
 }
 
 impl UnreadNodes {
     /// Returns the clusters of a snapshot whose nodes were never read.
-    pub(crate) fn of(reading: &Reading) -> Self {
+    pub(crate) fn new(reading: &Reading) -> Self {
         let mut clusters = reading.cluster_names();
         clusters.retain(|name| reading.source(name, Kind::Node).origin == Origin::NeverRead);
         let statuses = clusters.iter().filter_map(|name| reading.cluster(name)?.status);
-        let is_arriving = statuses.into_iter().any(|status| is_arriving(&status));
-        Self { clusters, is_arriving }
+        let is_loading = statuses.into_iter().any(|status| is_loading(&status));
+        Self { clusters, is_loading }
     }
 }
 
 /// Returns whether a cluster is being read. A cluster that needs longer than usual has its own
 /// finding.
-fn is_arriving(status: &ClusterStatus) -> bool {
+fn is_loading(status: &ClusterStatus) -> bool {
     let limit = match status.phase {
         Phase::Connecting | Phase::ReadingConfig | Phase::WaitingForCanary => PHASE_TIME_MAX,
         Phase::Listing => LISTING_TIME_MAX,

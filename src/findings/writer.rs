@@ -5,7 +5,7 @@ use crate::dto::text::rfc3339;
 use crate::model::{ClusterName, ClusterStatus, FindingObject};
 
 /// Returns the finding about a cluster whose writer puts no heartbeat.
-pub(super) fn silent_writer(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
+pub(super) fn silent_writer_finding(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let writer = &status.writer;
     let severity = writer.silence(status.last_contact)?;
     let since = writer.heard_time().map(rfc3339);
@@ -19,8 +19,8 @@ pub(super) fn silent_writer(name: &ClusterName, status: &ClusterStatus) -> Optio
         errors => format!("; the etcd reports {}", errors.join(", ")),
     };
     let detail = format!("the etcd of {name} answers, but {silence}{errors}: later changes in {name} are unknown");
-    let told = finding("writerSilent", name.as_str(), [name], detail, advice(name, &writer.etcd_errors));
-    Some(FindingObject { severity, since, ..told })
+    let silent = finding("writerSilent", name.as_str(), [name], detail, advice(name, &writer.etcd_errors));
+    Some(FindingObject { severity, since, ..silent })
 }
 
 /// Returns what to do about a silent writer whose etcd reports these errors.

@@ -171,7 +171,7 @@ fn problems(text: &mut MetricsText, state: &ApiState, reading: &Reading) {
 }
 
 fn posts(text: &mut MetricsText, state: &ApiState) {
-    let (outcomes, waiting) = state.findings.posts.counts();
+    let (outcomes, waiting) = state.findings.webhook.counts();
     let mut posts = text.counter("meshkeep_problem_posts_total", "Requests to --on-problem, by outcome.");
     for (outcome, count) in outcomes {
         posts.sample(&[("outcome", outcome)], count);

@@ -12,7 +12,7 @@ use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::state::ApiState;
 use crate::dto::problems::{Finding, FindingList};
-use crate::findings::{KINDS, Surveyed, UnreadNodes, standing, told};
+use crate::findings::{CurrentSurvey, KINDS, UnreadNodes, current_findings, describe};
 use crate::handle::{self, FindingIndex};
 use crate::model::{ClusterName, FindingObject, Kind, Severity};
 
@@ -32,11 +32,11 @@ pub(crate) async fn list_problems(
 ) -> Result<Response, Problem> {
     checked_limit(query.values.common()?.limit)?;
     let reading = state.handle.reading().await?;
-    let Surveyed { survey, is_complete } = state.findings.surveyor.survey(&reading).await;
+    let CurrentSurvey { survey, is_complete } = state.findings.survey.survey(&reading).await;
     respond_with_page_of(reading, Some(is_complete), scanner, query, move |listing, query| {
         let meta = listing.meta(&Kind::ALL)?;
         let filter = FindingFilter::parse(query, listing.filter.clusters.clone())?;
-        Ok((meta, finding_rows(listing, standing(&state.findings, &listing.reading), survey, filter)))
+        Ok((meta, finding_rows(listing, current_findings(&state.findings, &listing.reading), survey, filter)))
     })
     .await
 }
@@ -75,7 +75,7 @@ impl FindingFilter {
 /// those across keys.
 fn finding_rows(listing: &ListRequest, current: Vec<FindingObject>, survey: Option<FindingIndex>, filter: FindingFilter) -> RowSource {
     let reading = listing.reading.clone();
-    let unread = UnreadNodes::of(&reading);
+    let unread = UnreadNodes::new(&reading);
     let is_selected = move |finding: &FindingObject| filter.matches(finding);
     let first = listing.start_text().unwrap_or_default();
     let mut start: Option<handle::Finding> = first.parse().ok();
@@ -98,10 +98,10 @@ fn finding_rows(listing: &ListRequest, current: Vec<FindingObject>, survey: Opti
                 return SliceOutcome::Paused(finding.to_string());
             }
             slice.count_row();
-            let Some(told) = told(finding, survey, &reading, &unread).filter(&is_selected).map(Finding::from) else { continue };
-            if !page.push(&told) {
+            let Some(described) = describe(finding, survey, &reading, &unread).filter(&is_selected).map(Finding::from) else { continue };
+            if !page.push(&described) {
                 start = Some(finding.clone());
-                return SliceOutcome::Ended(Some(told.id));
+                return SliceOutcome::Ended(Some(described.id));
             }
         }
         SliceOutcome::Ended(None)

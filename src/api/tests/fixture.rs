@@ -26,7 +26,7 @@ use crate::commit::{
     publication,
 };
 use crate::feed::{Feed, Retention};
-use crate::findings::{self, Surveyor};
+use crate::findings::{self, SurveyHandle};
 use crate::handle::{ClientFileLocation, ClusterStatuses, FindingIndex, FindingSender, Handle, LostLines, ProcessState, StoreReport};
 use crate::model::*;
 use crate::store::{Group, StoreError};
@@ -175,8 +175,8 @@ impl ApiFixture {
 
     /// Uses a survey that the test sets.
     pub(in crate::api) fn with_survey(mut self) -> (Self, watch::Sender<Option<FindingIndex>>) {
-        let (surveyor, sender) = Surveyor::told();
-        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.findings.surveyor = surveyor);
+        let (survey, sender) = SurveyHandle::with_sender();
+        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.findings.survey = survey);
         self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
         (self, sender)
     }
@@ -185,7 +185,7 @@ impl ApiFixture {
     pub(in crate::api) fn with_publisher(mut self) -> Self {
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
         self.router = router(state.clone(), Guard::new(AllowedHosts::new(&[], &[]), None));
-        self.keeper.spawn(findings::keep(state.findings.clone()));
+        self.keeper.spawn(findings::detect_findings(state.findings.clone()));
         self
     }
 

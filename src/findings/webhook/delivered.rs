@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Standing;
-use crate::findings::{TOLD_BYTES_MAX, TOLD_COUNT_MAX};
+use super::CurrentFindings;
+use crate::findings::{PUBLISHED_BYTES_MAX, PUBLISHED_COUNT_MAX};
 use crate::model::{EntryKey, Object, Severity};
 
 /// Finding to post.
@@ -14,59 +14,59 @@ pub(super) struct PendingPost {
     /// The current finding, or its last state if it was resolved.
     pub(super) object: Arc<Object>,
     /// Set if the finding appeared; otherwise it was resolved.
-    pub(super) is_there: bool,
+    pub(super) has_appeared: bool,
 }
 
 /// Findings that the receiver has accepted and that are not resolved for it, and failed posts. It
 /// has at most as many findings and bytes as the change stream, however the receiver answers.
 #[derive(Debug, Default)]
-pub(super) struct Outstanding {
-    told: Standing,
-    told_bytes: usize,
+pub(super) struct DeliveredFindings {
+    accepted: CurrentFindings,
+    accepted_bytes: usize,
     /// Number of failed attempts of each pending post.
-    tries: BTreeMap<EntryKey, u32>,
+    attempts: BTreeMap<EntryKey, u32>,
 }
 
-impl Outstanding {
+impl DeliveredFindings {
     /// Returns the next post: the one with the fewest failed attempts, so that a finding that the
     /// receiver cannot process does not block others; then resolved findings, then the most severe.
-    pub(super) fn next(&mut self, now: &Standing) -> Option<PendingPost> {
-        let told = &self.told;
-        self.tries.retain(|key, _| told.contains_key(key) != now.contains_key(key));
-        let gone = told.iter().filter(|(key, _)| !now.contains_key(key)).map(|(key, object)| (key, object, false));
-        let has_room = told.len() < TOLD_COUNT_MAX && self.told_bytes < TOLD_BYTES_MAX;
-        let appeared = now.iter().filter(|(key, _)| has_room && !told.contains_key(key)).map(|(key, object)| (key, object, true));
-        let rank = |(key, object, is_there): &(&EntryKey, &Arc<Object>, bool)| {
-            (self.tries.get(key).copied().unwrap_or_default(), *is_there, severity(object))
+    pub(super) fn next_post(&mut self, now: &CurrentFindings) -> Option<PendingPost> {
+        let accepted = &self.accepted;
+        self.attempts.retain(|key, _| accepted.contains_key(key) != now.contains_key(key));
+        let resolved = accepted.iter().filter(|(key, _)| !now.contains_key(key)).map(|(key, object)| (key, object, false));
+        let has_capacity = accepted.len() < PUBLISHED_COUNT_MAX && self.accepted_bytes < PUBLISHED_BYTES_MAX;
+        let appeared = now.iter().filter(|(key, _)| has_capacity && !accepted.contains_key(key)).map(|(key, object)| (key, object, true));
+        let rank = |(key, object, has_appeared): &(&EntryKey, &Arc<Object>, bool)| {
+            (self.attempts.get(key).copied().unwrap_or_default(), *has_appeared, severity(object))
         };
-        let (key, object, is_there) = gone.chain(appeared).min_by_key(rank)?;
-        Some(PendingPost { key: key.clone(), object: Arc::clone(object), is_there })
+        let (key, object, has_appeared) = resolved.chain(appeared).min_by_key(rank)?;
+        Some(PendingPost { key: key.clone(), object: Arc::clone(object), has_appeared })
     }
 
     /// Returns the number of pending posts.
-    pub(super) fn count(&self, now: &Standing) -> u64 {
-        let gone = self.told.keys().filter(|key| !now.contains_key(key)).count();
-        let appeared = now.keys().filter(|key| !self.told.contains_key(key)).count();
-        (gone + appeared) as u64
+    pub(super) fn pending_count(&self, now: &CurrentFindings) -> u64 {
+        let resolved = self.accepted.keys().filter(|key| !now.contains_key(key)).count();
+        let appeared = now.keys().filter(|key| !self.accepted.contains_key(key)).count();
+        (resolved + appeared) as u64
     }
 
     /// Records that the receiver has accepted a post.
-    pub(super) fn settle(&mut self, change: PendingPost) {
-        let PendingPost { key, object, is_there } = change;
-        self.tries.remove(&key);
+    pub(super) fn record_success(&mut self, change: PendingPost) {
+        let PendingPost { key, object, has_appeared } = change;
+        self.attempts.remove(&key);
         let bytes = |object: &Arc<Object>| object.as_finding().map_or(0, |finding| finding.text_bytes());
-        if is_there {
-            self.told_bytes += bytes(&object);
-            self.told.insert(key, object);
-        } else if let Some(told) = self.told.remove(&key) {
-            self.told_bytes -= bytes(&told);
+        if has_appeared {
+            self.accepted_bytes += bytes(&object);
+            self.accepted.insert(key, object);
+        } else if let Some(accepted) = self.accepted.remove(&key) {
+            self.accepted_bytes -= bytes(&accepted);
         }
     }
 
     /// Records a failed attempt.
-    pub(super) fn fail(&mut self, change: PendingPost) {
-        let tries = self.tries.entry(change.key).or_default();
-        *tries = tries.saturating_add(1);
+    pub(super) fn record_failure(&mut self, change: PendingPost) {
+        let attempts = self.attempts.entry(change.key).or_default();
+        *attempts = attempts.saturating_add(1);
     }
 }
 
@@ -79,69 +79,73 @@ mod tests {
     use super::*;
     use crate::findings::finding;
 
-    fn standing<'a>(findings: impl IntoIterator<Item = (&'static str, &'a str)>) -> Standing {
+    fn current<'a>(findings: impl IntoIterator<Item = (&'static str, &'a str)>) -> CurrentFindings {
         let one = |(kind, cluster): (&'static str, &str)| {
-            let told = finding(kind, cluster, [cluster], "", "");
-            (told.stream_key(), Arc::new(Object::Finding(told.into())))
+            let accepted = finding(kind, cluster, [cluster], "", "");
+            (accepted.stream_key(), Arc::new(Object::Finding(accepted.into())))
         };
         findings.into_iter().map(one).collect()
     }
 
-    fn named(change: Option<&PendingPost>) -> String {
-        let sign = |change: &PendingPost| if change.is_there { "+" } else { "-" };
+    fn post_text(change: Option<&PendingPost>) -> String {
+        let sign = |change: &PendingPost| if change.has_appeared { "+" } else { "-" };
         change.map(|change| format!("{}{}", sign(change), change.key)).unwrap_or_default()
     }
 
     #[test]
-    fn what_is_over_before_it_is_told_is_left_out_and_the_rest_ends_with_what_is_there() {
-        let mut outstanding = Outstanding::default();
-        let now = standing([("sourceLost", "a"), ("sourceLost", "b")]);
-        let first = outstanding.next(&now).unwrap();
-        assert_eq!((named(Some(&first)), outstanding.count(&now)), ("+problem/sourceLost/a".to_owned(), 2));
-        outstanding.settle(first);
-        assert_eq!(outstanding.next(&standing([("sourceLost", "a")])), None);
-        let gone = outstanding.next(&standing([])).unwrap();
-        assert_eq!(named(Some(&gone)), "-problem/sourceLost/a");
-        outstanding.settle(gone);
-        assert_eq!((outstanding.next(&standing([])), outstanding.told_bytes), (None, 0));
+    fn a_finding_resolved_before_its_post_is_not_posted() {
+        let mut delivered = DeliveredFindings::default();
+        let now = current([("sourceLost", "a"), ("sourceLost", "b")]);
+        let first = delivered.next_post(&now).unwrap();
+        assert_eq!((post_text(Some(&first)), delivered.pending_count(&now)), ("+problem/sourceLost/a".to_owned(), 2));
+        delivered.record_success(first);
+        assert_eq!(delivered.next_post(&current([("sourceLost", "a")])), None);
+        let resolved = delivered.next_post(&current([])).unwrap();
+        assert_eq!(post_text(Some(&resolved)), "-problem/sourceLost/a");
+        delivered.record_success(resolved);
+        assert_eq!((delivered.next_post(&current([])), delivered.accepted_bytes), (None, 0));
     }
 
     #[test]
-    fn what_the_receiver_chokes_on_holds_up_no_other_and_the_worst_comes_first() {
-        let mut outstanding = Outstanding::default();
-        let now = standing([("staleFile", "a"), ("duplicateClusterID", "b"), ("sourceLost", "c")]);
-        let mut told = Vec::new();
+    fn a_failing_post_delays_no_other_and_the_most_severe_is_first() {
+        let mut delivered = DeliveredFindings::default();
+        let now = current([("staleFile", "a"), ("duplicateClusterID", "b"), ("sourceLost", "c")]);
+        let mut accepted = Vec::new();
         for _ in 0..5 {
-            let change = outstanding.next(&now).unwrap();
-            told.push(change.key.to_string());
-            if change.key.to_string().contains("duplicateClusterID") { outstanding.fail(change) } else { outstanding.settle(change) }
+            let change = delivered.next_post(&now).unwrap();
+            accepted.push(change.key.to_string());
+            if change.key.to_string().contains("duplicateClusterID") {
+                delivered.record_failure(change)
+            } else {
+                delivered.record_success(change)
+            }
         }
-        assert_eq!(told[0], "problem/duplicateClusterID/b");
-        assert!(told[3..].iter().all(|key| key == &told[0]), "{told:?}");
-        assert_eq!(outstanding.tries.len(), 1);
-        assert_eq!((outstanding.next(&standing([("staleFile", "a"), ("sourceLost", "c")])), outstanding.tries.len()), (None, 0));
+        assert_eq!(accepted[0], "problem/duplicateClusterID/b");
+        assert!(accepted[3..].iter().all(|key| key == &accepted[0]), "{accepted:?}");
+        assert_eq!(delivered.attempts.len(), 1);
+        assert_eq!((delivered.next_post(&current([("staleFile", "a"), ("sourceLost", "c")])), delivered.attempts.len()), (None, 0));
     }
 
     /// A receiver that accepts new findings but never that one was resolved.
     #[test]
     fn what_is_held_is_bounded_however_the_receiver_answers() {
-        let mut outstanding = Outstanding::default();
-        let names: Vec<String> = (0..TOLD_COUNT_MAX + 50).map(|number| number.to_string()).collect();
-        let early = standing(names[..TOLD_COUNT_MAX].iter().map(|name| ("staleFile", name.as_str())));
+        let mut delivered = DeliveredFindings::default();
+        let names: Vec<String> = (0..PUBLISHED_COUNT_MAX + 50).map(|number| number.to_string()).collect();
+        let early = current(names[..PUBLISHED_COUNT_MAX].iter().map(|name| ("staleFile", name.as_str())));
         for (key, object) in &early {
-            outstanding.settle(PendingPost { key: key.clone(), object: Arc::clone(object), is_there: true });
+            delivered.record_success(PendingPost { key: key.clone(), object: Arc::clone(object), has_appeared: true });
         }
-        let late = standing(names[TOLD_COUNT_MAX..].iter().map(|name| ("staleFile", name.as_str())));
+        let late = current(names[PUBLISHED_COUNT_MAX..].iter().map(|name| ("staleFile", name.as_str())));
         for (key, object) in &early {
-            outstanding.fail(PendingPost { key: key.clone(), object: Arc::clone(object), is_there: false });
+            delivered.record_failure(PendingPost { key: key.clone(), object: Arc::clone(object), has_appeared: false });
         }
         // a new finding would come first if there were capacity
-        let gone = outstanding.next(&late).unwrap();
-        assert!(!gone.is_there);
-        outstanding.settle(gone);
-        let appeared = outstanding.next(&late).unwrap();
-        assert!(appeared.is_there);
-        outstanding.settle(appeared);
-        assert!(!outstanding.next(&late).unwrap().is_there);
+        let resolved = delivered.next_post(&late).unwrap();
+        assert!(!resolved.has_appeared);
+        delivered.record_success(resolved);
+        let appeared = delivered.next_post(&late).unwrap();
+        assert!(appeared.has_appeared);
+        delivered.record_success(appeared);
+        assert!(!delivered.next_post(&late).unwrap().has_appeared);
     }
 }

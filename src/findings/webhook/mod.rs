@@ -1,12 +1,12 @@
 //! Webhook of `--on-problem`: a `POST` for each finding that appears or is resolved.
 //!
 //! There is no queue. The current findings are compared with those that the receiver has accepted
-//! ([`Outstanding`]), and the differences are posted one at a time. A slow or unavailable receiver
-//! costs no more memory than the findings themselves, and gets the current findings once it
-//! answers; a finding that appeared and was resolved meanwhile is not posted. Nothing waits for a
-//! receiver.
+//! ([`DeliveredFindings`]), and the differences are posted one at a time. A slow or unavailable
+//! receiver costs no more memory than the findings themselves, and gets the current findings once
+//! it answers; a finding that appeared and was resolved meanwhile is not posted. Nothing waits for
+//! a receiver.
 
-mod outstanding;
+mod delivered;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use self::outstanding::{Outstanding, PendingPost};
+use self::delivered::{DeliveredFindings, PendingPost};
 use crate::dto::problems::Finding;
 use crate::dto::text::rfc3339;
 use crate::model::{Backoff, EntryKey, Object, SecretUrl};
 
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum time of a request, connecting included. A later answer does not count, and the finding
 /// is posted again.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause between two posts: ten per second, so that many simultaneous findings do not flood the
 /// receiver.
-const PACE: Duration = Duration::from_millis(100);
+const POST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Wait after the first failed post. Each further failure doubles it.
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
@@ -46,16 +46,16 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
 /// Current findings by their keys in the change stream.
-type Standing = BTreeMap<EntryKey, Arc<Object>>;
+type CurrentFindings = BTreeMap<EntryKey, Arc<Object>>;
 
 /// Findings to post, and counters of the results. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct WebhookState(Arc<WebhookQueue>);
+pub(crate) struct WebhookState(Arc<WebhookShared>);
 
 #[derive(Debug, Default)]
-struct WebhookQueue {
-    standing: watch::Sender<Arc<Standing>>,
-    taken: AtomicU64,
+struct WebhookShared {
+    current: watch::Sender<Arc<CurrentFindings>>,
+    accepted: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
     waiting: AtomicU64,
@@ -63,41 +63,41 @@ struct WebhookQueue {
 
 impl WebhookState {
     /// Sets the current findings. Copies them only if a sender runs.
-    pub(super) fn show(&self, standing: &Standing) {
-        if self.0.standing.receiver_count() > 0 {
-            self.0.standing.send_replace(Arc::new(standing.clone()));
+    pub(super) fn set_current(&self, current: &CurrentFindings) {
+        if self.0.current.receiver_count() > 0 {
+            self.0.current.send_replace(Arc::new(current.clone()));
         }
     }
 
     /// Returns the number of posts by result, and the number of findings that wait.
     pub(crate) fn counts(&self) -> ([(&'static str, u64); 3], u64) {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let WebhookQueue { taken, failed, refused, waiting, .. } = &*self.0;
-        ([("accepted", count(taken)), ("failed", count(failed)), ("refused", count(refused))], count(waiting))
+        let WebhookShared { accepted, failed, refused, waiting, .. } = &*self.0;
+        ([("accepted", count(accepted)), ("failed", count(failed)), ("refused", count(refused))], count(waiting))
     }
 }
 
 /// JSON body of a post.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+struct WebhookBody<'a> {
     event: &'static str,
     time: String,
     finding: Finding,
-    meshkeep: Sender<'a>,
+    meshkeep: SenderInfo<'a>,
 }
 
 /// Identification of the sender. After a restart all findings are posted again.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Sender<'a> {
+struct SenderInfo<'a> {
     version: &'static str,
     started_at: &'a str,
 }
 
 /// Result of a post.
-enum Delivery {
-    Taken,
+enum PostResult {
+    Accepted,
     /// The receiver will never accept the finding, for this reason.
     Refused(String),
     /// The post may succeed later: the reason, and the wait that the receiver requests.
@@ -115,13 +115,13 @@ pub struct OnProblemError {
 
 /// HTTP client for one receiver.
 #[derive(Debug)]
-pub(crate) struct Poster {
+pub(crate) struct WebhookSender {
     client: Client,
     url: Url,
     shown: String,
 }
 
-impl Poster {
+impl WebhookSender {
     /// Creates the client without connecting.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl Poster {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         // no connection is kept open: there are minutes between two posts, and a post over a
         // connection that the receiver has closed would fail
-        let mut builder = Client::builder().connect_timeout(CONNECT_TIME_MAX).timeout(ANSWER_TIME_MAX).pool_max_idle_per_host(0);
+        let mut builder = Client::builder().connect_timeout(CONNECT_TIMEOUT).timeout(RESPONSE_TIMEOUT).pool_max_idle_per_host(0);
         builder = builder.redirect(Policy::none()).no_proxy();
         if parsed.scheme() == "https" {
             let system = rustls_native_certs::load_native_certs().certs;
@@ -143,44 +143,44 @@ impl Poster {
                 builder = builder.add_root_certificate(certificate);
             }
         }
-        let client = builder.build().map_err(|error| refused(reason(error)))?;
+        let client = builder.build().map_err(|error| refused(error_text(error)))?;
         Ok(Self { client, url: parsed, shown })
     }
 
-    /// WebhookState findings that appear or are resolved, until it is dropped.
-    pub(crate) async fn run(self, posts: WebhookState, uptime: Duration) {
+    /// Posts findings that appear or are resolved, until it is dropped.
+    pub(crate) async fn run(self, state: WebhookState, uptime: Duration) {
         let started_at = rfc3339(SystemTime::now().checked_sub(uptime).unwrap_or(SystemTime::UNIX_EPOCH));
-        let (board, mut standing) = (&posts.0, posts.0.standing.subscribe());
-        let (mut outstanding, mut backoff) = (Outstanding::default(), Backoff::new(BACKOFF_MIN, BACKOFF_MAX));
+        let (shared, mut current) = (&state.0, state.0.current.subscribe());
+        let (mut delivered, mut backoff) = (DeliveredFindings::default(), Backoff::new(BACKOFF_MIN, BACKOFF_MAX));
         loop {
-            let now = Arc::clone(&standing.borrow_and_update());
-            board.waiting.store(outstanding.count(&now), Ordering::Relaxed);
-            let Some(change) = outstanding.next(&now) else {
-                if standing.changed().await.is_err() {
+            let now = Arc::clone(&current.borrow_and_update());
+            shared.waiting.store(delivered.pending_count(&now), Ordering::Relaxed);
+            let Some(change) = delivered.next_post(&now) else {
+                if current.changed().await.is_err() {
                     return;
                 }
                 continue;
             };
             let (wait, counter) = match self.post(&change, &started_at).await {
-                Delivery::Taken => {
+                PostResult::Accepted => {
                     if backoff.failures() > 0 {
                         tracing::info!(receiver = self.shown, "findings are being posted again");
                     }
                     backoff.reset();
-                    outstanding.settle(change);
-                    (PACE, &board.taken)
+                    delivered.record_success(change);
+                    (POST_INTERVAL, &shared.accepted)
                 }
-                Delivery::Refused(why) => {
-                    tracing::warn!(receiver = self.shown, finding = %change.key, why, "the receiver of --on-problem refused a finding, which is not sent again");
-                    outstanding.settle(change);
-                    (PACE, &board.refused)
+                PostResult::Refused(reason) => {
+                    tracing::warn!(receiver = self.shown, finding = %change.key, reason, "the receiver of --on-problem refused a finding, which is not sent again");
+                    delivered.record_success(change);
+                    (POST_INTERVAL, &shared.refused)
                 }
-                Delivery::Failed(why, asked) => {
+                PostResult::Failed(reason, retry_after) => {
                     if backoff.failures() == 0 {
-                        tracing::warn!(receiver = self.shown, why, "cannot post a finding: trying again, at least once a minute");
+                        tracing::warn!(receiver = self.shown, reason, "cannot post a finding: trying again, at least once a minute");
                     }
-                    outstanding.fail(change);
-                    (backoff.next_wait().max(asked.unwrap_or_default()), &board.failed)
+                    delivered.record_failure(change);
+                    (backoff.next_wait().max(retry_after.unwrap_or_default()), &shared.failed)
                 }
             };
             counter.fetch_add(1, Ordering::Relaxed);
@@ -188,41 +188,44 @@ impl Poster {
         }
     }
 
-    async fn post(&self, change: &PendingPost, started_at: &str) -> Delivery {
-        let Some(finding) = change.object.as_finding() else { return Delivery::Refused("it is not a finding".to_owned()) };
-        let body = Body {
-            event: if change.is_there { "appeared" } else { "gone" },
+    async fn post(&self, change: &PendingPost, started_at: &str) -> PostResult {
+        let Some(finding) = change.object.as_finding() else { return PostResult::Refused("it is not a finding".to_owned()) };
+        let body = WebhookBody {
+            event: if change.has_appeared { "appeared" } else { "gone" },
             time: rfc3339(SystemTime::now()),
             finding: Finding::from(finding),
-            meshkeep: Sender { version: env!("CARGO_PKG_VERSION"), started_at },
+            meshkeep: SenderInfo { version: env!("CARGO_PKG_VERSION"), started_at },
         };
-        let Ok(body) = serde_json::to_vec(&body) else { return Delivery::Refused("it cannot be encoded as JSON".to_owned()) };
+        let Ok(body) = serde_json::to_vec(&body) else { return PostResult::Refused("it cannot be encoded as JSON".to_owned()) };
         let request = self.client.post(self.url.clone()).header(CONTENT_TYPE, "application/json");
         let request = request.header(USER_AGENT, concat!("meshkeep/", env!("CARGO_PKG_VERSION"))).body(body);
         match request.send().await {
-            Ok(response) => outcome(&response),
-            Err(error) => Delivery::Failed(reason(error), None),
+            Ok(response) => classify_response(&response),
+            Err(error) => PostResult::Failed(error_text(error), None),
         }
     }
 }
 
 /// Returns the result that a response stands for. A receiver that refuses a finding would refuse it
 /// again, except with the statuses that ask for a later attempt (RFC 9110 §15.5.9, RFC 6585 §4).
-fn outcome(response: &Response) -> Delivery {
+fn classify_response(response: &Response) -> PostResult {
     let status = response.status();
     if status.is_success() {
-        return Delivery::Taken;
+        return PostResult::Accepted;
     }
     let passes = matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS);
     if status.is_server_error() || passes {
-        let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        return Delivery::Failed(format!("it answers {status}"), asked.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)));
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        return PostResult::Failed(
+            format!("it answers {status}"),
+            retry_after.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)),
+        );
     }
-    Delivery::Refused(format!("it answers {status}"))
+    PostResult::Refused(format!("it answers {status}"))
 }
 
 /// Returns the text of a client error and its causes, without the URL.
-fn reason(error: reqwest::Error) -> String {
+fn error_text(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);

@@ -1,4 +1,4 @@
-//! IndexedFields of an identity's number: its scope, and the cluster that may have allocated it
+//! Meaning of an identity's number: its scope, and the cluster that may have allocated it
 //! (Cilium's `pkg/identity/numericidentity.go` and `pkg/clustermesh/types/types.go`).
 
 use std::ops::RangeInclusive;

@@ -20,7 +20,7 @@ use crate::api::state::ApiState;
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheEntry, Node};
 use crate::dto::problems::{BackedService, ExplainedEntry, Explanation, Hint};
-use crate::findings::{Surveyed, about, namespace_and_name};
+use crate::findings::{CurrentSurvey, describe_existing, namespace_and_name};
 use crate::handle::{EntryRole, Finding, FindingIndex, LookupMatch, RankReason, Reading, UseReason};
 use crate::model::{ClusterName, Kind, Record};
 
@@ -49,13 +49,13 @@ pub(crate) async fn explain_ip(
     let ip: IpAddr = text.parse().map_err(|_| Problem::bad_parameter("ip", format!("{text:?} is not an IP address")))?;
     let meta_options = query.values.meta_options()?;
     let reading = state.handle.reading().await?;
-    let surveyed = state.findings.surveyor.survey(&reading).await;
+    let surveyed = state.findings.survey.survey(&reading).await;
     // in a slice, because many clusters may announce the address, and it may be a backend of many
     // services
     respond_with_object(&scanner, move || explain_address(&reading, &surveyed, ip, meta_options)).await
 }
 
-fn explain_address(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, meta_options: MetaOptions) -> Result<Explanation, Problem> {
+fn explain_address(reading: &Reading, surveyed: &CurrentSurvey, ip: IpAddr, meta_options: MetaOptions) -> Result<Explanation, Problem> {
     let survey = surveyed.survey.as_ref();
     let found = reading.explain(ip.to_canonical());
     let winner = found.iter().find(|(_, verdict)| matches!(verdict, EntryRole::Used(_))).map(|(found, _)| found);
@@ -81,7 +81,9 @@ fn explain_address(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, meta_opti
         hints,
         node: node.as_deref().and_then(Node::from_record),
         services: survey.map(|survey| services_with_backend(survey, ip.to_canonical())).unwrap_or_default(),
-        problems: survey.map(|survey| about(&findings, survey, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
+        problems: survey
+            .map(|survey| describe_existing(&findings, survey, reading).into_iter().map(Into::into).collect())
+            .unwrap_or_default(),
         complete: surveyed.is_complete && survey.is_some_and(FindingIndex::has_all_backends),
         meta,
     })

@@ -113,13 +113,13 @@ async fn findings_are_sent_as_upserts_and_deletes() {
 /// Without any change: a finding that only the clock causes is found by regular checks.
 #[tokio::test]
 async fn findings_that_depend_on_time_are_sent_without_a_change() {
-    const TOLD_BEFORE: Duration = Duration::from_secs(30 * 86_400);
+    const REPORTED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
     const SOON: Duration = Duration::from_millis(1_500);
     let (stuck_since, soon) = (Instant::now().checked_sub(Duration::from_secs(60)).unwrap() + SOON, SystemTime::now() + SOON);
     // there is no other finding, so no event triggers a check
     let fixture = ApiFixture::with_view(view(&[]));
     fixture.set_paris_status(|status| {
-        status.certificate_expiry = Some(soon + TOLD_BEFORE);
+        status.certificate_expiry = Some(soon + REPORTED_BEFORE);
         (status.phase, status.phase_since) = (Phase::WaitingForCanary, stuck_since);
     });
     let fixture = fixture.with_publisher();
@@ -155,7 +155,7 @@ async fn findings_across_keys_are_sent_once_they_have_lasted() {
     let reading = fixture.handle.try_reading().unwrap();
     let since = survey.findings_from(None).next().and_then(|finding| survey.since(finding)).unwrap();
     for (age, count) in [(0, 0), (999, 0), (1_000, 1)] {
-        let found = FindingSet::of(Vec::new(), Some(&survey), &reading, since + Duration::from_millis(age));
+        let found = FindingSet::collect(Vec::new(), Some(&survey), &reading, since + Duration::from_millis(age));
         assert_eq!((FindingPublisher::default().changes(found).len(), age), (count, age));
     }
 }
@@ -167,7 +167,7 @@ async fn an_address_behind_a_node_of_another_cluster_is_no_finding() {
     let later = SystemTime::now() + Duration::from_secs(2);
     let count = || {
         let reading = fixture.handle.try_reading().unwrap();
-        FindingPublisher::default().changes(FindingSet::of(Vec::new(), Some(&survey), &reading, later)).len()
+        FindingPublisher::default().changes(FindingSet::collect(Vec::new(), Some(&survey), &reading, later)).len()
     };
     assert_eq!(count(), 1);
     fixture.change(put(key(Kind::Node, "tokyo", "worker-9"), node("worker-9", "172.18.1.0", "a"), 2)).await;
@@ -191,7 +191,7 @@ async fn a_finding_is_sent_again_if_anything_but_its_time_changes() {
     for (member, change) in changes {
         let (mut publisher, mut after) = (FindingPublisher::default(), before.clone());
         change(&mut after);
-        let mut change_count = |finding| publisher.changes(FindingSet::of(vec![finding], None, &reading, SystemTime::now())).len();
+        let mut change_count = |finding| publisher.changes(FindingSet::collect(vec![finding], None, &reading, SystemTime::now())).len();
         assert_eq!((change_count(before.clone()), change_count(after)), (1, usize::from(member != "since")), "{member}");
     }
 }
@@ -200,12 +200,13 @@ async fn a_finding_is_sent_again_if_anything_but_its_time_changes() {
 async fn findings_that_do_not_fit_are_counted() {
     let (fixture, survey) = dangling(5);
     let (reading, later) = (fixture.handle.try_reading().unwrap(), SystemTime::now() + Duration::from_secs(2));
-    let standing = |count: usize| (0..count).map(|number| finding("staleFile", &number.to_string(), ["paris"], "", "")).collect::<Vec<_>>();
+    let cluster_findings =
+        |count: usize| (0..count).map(|number| finding("staleFile", &number.to_string(), ["paris"], "", "")).collect::<Vec<_>>();
     for (count, surveyed, left_out) in
         [(8_187, true, 0), (8_190, true, 3), (8_192, true, 5), (8_192, false, 0), (8_200, false, 8), (8_200, true, 13)]
     {
-        let found = FindingSet::of(standing(count), surveyed.then_some(&survey), &reading, later);
-        assert_eq!(found.left_out, left_out, "{count} {surveyed}");
+        let found = FindingSet::collect(cluster_findings(count), surveyed.then_some(&survey), &reading, later);
+        assert_eq!(found.omitted_count, left_out, "{count} {surveyed}");
     }
 }
 
