@@ -9,10 +9,10 @@ use meshkeep::internals::commit::{
     CommandSender, Committer, MirrorSnapshot, PersistState, Persistence, command_queue, folder, persister, publication,
 };
 use meshkeep::internals::feed::{Feed, Retention};
-use meshkeep::internals::handle::{Handle, LostLines, ProcessState, StoreReport};
+use meshkeep::internals::handle::{Handle, ProcessState};
 use meshkeep::internals::model::{
-    Change, ClusterName, Command, DirectoryState, EntryKey, Epoch, IpEntry, Kind, ListenAddress, Object, ObjectPrefix, Revision, Scope,
-    Sequence, SourceStamp,
+    Change, ClusterName, Command, EntryKey, Epoch, IpEntry, Kind, ListenAddress, Object, ObjectPrefix, Revision, Scope, Sequence,
+    SourceStamp,
 };
 use meshkeep::internals::store::{Group, StoreError};
 use meshkeep::internals::view::View;
@@ -83,17 +83,7 @@ fn writer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
     let committer = Committer::new(state, publisher, persister, Sequence(1 << 40)).with_folder(fold, runtime);
     let (commands, receiver) = command_queue();
     std::thread::spawn(move || committer.run(receiver));
-    let handle = Handle::new(ProcessState {
-        started: Instant::now(),
-        loaded: watch::channel(Some(subscriber)).1,
-        clusters: watch::channel(Arc::default()).1,
-        directory: watch::channel(DirectoryState::default()).1,
-        own_cluster: None,
-        max_connected_clusters: meshkeep::internals::model::MaxConnectedClusters::Clusters255,
-        persistence: watch::channel(PersistState::Healthy).1,
-        store: watch::channel(StoreReport::default()).1,
-        lost_lines: LostLines::default(),
-    });
+    let handle = Handle::new(ProcessState::without_clusters(watch::channel(Some(subscriber)).1));
     (handle, commands)
 }
 

@@ -2,18 +2,18 @@
 //! can serve it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rand::Rng;
 use tokio::sync::watch;
 
 use super::data::{self, SimulatedEntry};
-use crate::commit::{MirrorSnapshot, PersistState, SnapshotPublisher, publication};
+use crate::commit::{MirrorSnapshot, SnapshotPublisher, publication};
 use crate::feed::{Feed, Retention};
-use crate::handle::{ClusterStatuses, Handle, LostLines, ProcessState, StoreReport};
+use crate::handle::{Handle, ProcessState};
 use crate::model::{
-    Change, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Command, Cursor, DeleteReason, DirectoryState, EntryKey, Epoch,
-    EtcdClusterId, Kind, MaxConnectedClusters, Revision, Scope, Sequence, SourceStamp,
+    Change, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Command, Cursor, DeleteReason, EntryKey, Epoch, EtcdClusterId, Kind,
+    Revision, Scope, Sequence, SourceStamp,
 };
 use crate::view::View;
 
@@ -46,22 +46,11 @@ impl SimulatedCluster {
         let feed = Feed::starting_at(start, RETENTION);
         let published = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(rand::random()), earlier: Arc::default() };
         let (publisher, subscriber) = publication(published.clone());
-        let about = ProcessState {
-            started: Instant::now(),
-            loaded: watch::channel(Some(subscriber)).1,
-            clusters: watch::channel(ClusterStatuses::default()).1,
-            directory: watch::channel(DirectoryState::default()).1,
-            own_cluster: None,
-            max_connected_clusters: MaxConnectedClusters::default(),
-            persistence: watch::channel(PersistState::Healthy).1,
-            store: watch::channel(StoreReport::default()).1,
-            lost_lines: LostLines::default(),
-        };
         Self {
             name,
             id,
             pods,
-            handle: Handle::new(about),
+            handle: Handle::new(ProcessState::without_clusters(watch::channel(Some(subscriber)).1)),
             state: Mutex::new(SimulatedState { published, publisher, version: 0, is_lost: false }),
         }
     }

@@ -3,18 +3,16 @@
 mod fairness;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
 use super::EtcdOptions;
 use super::state::EtcdApi;
-use crate::commit::{MirrorSnapshot, PersistState, SnapshotPublisher, publication};
+use crate::commit::{MirrorSnapshot, SnapshotPublisher, publication};
 use crate::feed::{Feed, Retention};
-use crate::handle::{ClusterStatuses, Handle, LostLines, ProcessState, Reading, StoreReport};
-use crate::model::{
-    Change, ClusterName, Command, DirectoryState, EntryKey, Epoch, Kind, MaxConnectedClusters, Scope, Sequence, SourceStamp,
-};
+use crate::handle::{Handle, ProcessState, Reading};
+use crate::model::{Change, ClusterName, Command, EntryKey, Epoch, Kind, Scope, Sequence, SourceStamp};
 use crate::view::View;
 
 pub(super) struct InMemoryMirror {
@@ -29,17 +27,7 @@ impl InMemoryMirror {
         let feed = Feed::starting_at(start, Retention { age_max: Duration::from_secs(60), count_max: 100 });
         let published = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(7), earlier: Arc::default() };
         let (publisher, subscriber) = publication(published.clone());
-        let handle = Handle::new(ProcessState {
-            started: Instant::now(),
-            loaded: watch::channel(Some(subscriber)).1,
-            clusters: watch::channel(ClusterStatuses::default()).1,
-            directory: watch::channel(DirectoryState::default()).1,
-            own_cluster: None,
-            max_connected_clusters: MaxConnectedClusters::default(),
-            persistence: watch::channel(PersistState::Healthy).1,
-            store: watch::channel(StoreReport::default()).1,
-            lost_lines: LostLines::default(),
-        });
+        let handle = Handle::new(ProcessState::without_clusters(watch::channel(Some(subscriber)).1));
         Self { published, publisher, handle }
     }
 

@@ -92,6 +92,24 @@ pub struct ProcessState {
     pub lost_lines: LostLines,
 }
 
+impl ProcessState {
+    /// Returns the state of a healthy process that has just started and has no clusters.
+    #[must_use]
+    pub fn without_clusters(loaded: watch::Receiver<Option<SnapshotReceiver>>) -> Self {
+        Self {
+            started: Instant::now(),
+            loaded,
+            clusters: watch::channel(ClusterStatuses::default()).1,
+            directory: watch::channel(DirectoryState::default()).1,
+            own_cluster: None,
+            max_connected_clusters: MaxConnectedClusters::default(),
+            persistence: watch::channel(PersistState::Healthy).1,
+            store: watch::channel(StoreReport::default()).1,
+            lost_lines: LostLines::default(),
+        }
+    }
+}
+
 /// Counter of log lines that were lost since the start. Cheap to clone.
 #[derive(Clone)]
 pub struct LostLines(Arc<dyn Fn() -> u64 + Send + Sync>);

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -15,12 +15,12 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::api::{ApiOptions, BoundApi};
-use crate::commit::{PersistState, first_reservation, publication};
+use crate::commit::{first_reservation, publication};
 use crate::etcd_api::{self, EtcdOptions};
-use crate::handle::{ClusterStatuses, Handle, LostLines, ProcessState, StoreReport};
+use crate::handle::{Handle, ProcessState};
 use crate::model::{
-    ClusterConfig, ClusterId, ClusterRecord, Cursor, DirectoryState, EntryKey, Epoch, EpochSpan, EtcdClusterId, Kind, ListenAddress,
-    Rejection, Revision, Scope, Sequence, SourceStamp,
+    ClusterConfig, ClusterId, ClusterRecord, Cursor, EntryKey, Epoch, EpochSpan, EtcdClusterId, Kind, ListenAddress, Rejection, Revision,
+    Scope, Sequence, SourceStamp,
 };
 use crate::runtime::plan::EpochSeed;
 use crate::runtime::restore::restore;
@@ -248,17 +248,7 @@ async fn early_answers_equal_those_of_the_loaded_store() {
     stored(directory.path());
     let (early_sender, early) = watch::channel(None);
     let (loaded_sender, loaded) = watch::channel(None);
-    let handle = Handle::new(ProcessState {
-        started: Instant::now(),
-        loaded,
-        clusters: watch::channel(ClusterStatuses::default()).1,
-        directory: watch::channel(DirectoryState::default()).1,
-        own_cluster: None,
-        max_connected_clusters: MAX,
-        persistence: watch::channel(PersistState::Healthy).1,
-        store: watch::channel(StoreReport::default()).1,
-        lost_lines: LostLines::default(),
-    });
+    let handle = Handle::new(ProcessState::without_clusters(loaded));
     let handle = handle.with_early_lookup(early);
     let bound = BoundApi::bind(&[ListenAddress::parse("127.0.0.1:0").unwrap()], &ApiOptions::default()).await.unwrap();
     let address = bound.addresses()[0].strip_prefix("http://").unwrap().to_owned();
