@@ -174,6 +174,15 @@ async fn scene_with_hanging_directory() -> (Scene, HangingDirectory) {
     (scene, directory)
 }
 
+/// Makes a change, and waits until it is announced and a write to the directory hangs. Another write
+/// than that of the change may hang first.
+async fn change_that_is_not_synced(scene: &mut Scene, directory: &HangingDirectory, hanging: Hanging) {
+    let seen = scene.seen();
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
+    eventually("the event of the change", || async { (scene.seen() > seen).then_some(()) }).await;
+    directory.is_waited_for(hanging).await;
+}
+
 /// Asserts that the log of an ended process reports the changes that were not synced.
 fn says_what_was_not_synced(log: &str) {
     let last: Vec<&str> = log.lines().rev().take(2).collect();
@@ -190,8 +199,7 @@ async fn a_data_directory_that_hangs_keeps_no_shutdown_and_the_log_says_what_was
     }
     let (mut scene, directory) = scene_with_hanging_directory().await;
     directory.hang(Hanging::Killable).await;
-    scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-    directory.is_waited_for(Hanging::Killable).await;
+    change_that_is_not_synced(&mut scene, &directory, Hanging::Killable).await;
     scene.follower = None;
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
@@ -211,8 +219,7 @@ async fn a_process_that_the_kernel_holds_in_a_write_has_said_so() {
     }
     let (mut scene, directory) = scene_with_hanging_directory().await;
     directory.hang(Hanging::Uninterruptible).await;
-    scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-    directory.is_waited_for(Hanging::Uninterruptible).await;
+    change_that_is_not_synced(&mut scene, &directory, Hanging::Uninterruptible).await;
     scene.follower = None;
     let meshkeep = scene.meshkeep.take().unwrap();
     let (id, signalled) = (meshkeep.id(), Instant::now());
